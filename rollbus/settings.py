@@ -22,6 +22,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, Sink
 from rollbus.health.picture import AlarmLimits
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.credentials import (
+    METRICS_TOKEN,
     OWNER_KEY,
     PASSWORD,
     READONLY_PASSWORD,
@@ -106,7 +107,9 @@ class HealthSection(Section):
     metrics_host: str = "127.0.0.1"
     metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=65_535)]] = {}
     """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
-    The port asks for the token of `art_server`. `worker: metrics_port:` is the worker's."""
+    `worker: metrics_port:` is the worker's."""
+    metrics_token: SecretStr | None = Field(default=None, min_length=1)
+    """Bearer token of `/metrics`, which opens nothing else; without it, the token of `art_server`."""
     alarms: AlarmLimits = AlarmLimits()
     """What `rollbus status` and `rollbus alarms` call wrong."""
 
@@ -216,6 +219,8 @@ class Settings(Section):
         folder, changes = secrets_folder(self.stack.data_dir, environment), dict[str, BaseModel]()
         if self.art_server.token is None and (token := read_secret(folder, TOKEN)):
             changes["art_server"] = self.art_server.model_copy(update={"token": SecretStr(token)})
+        if self.health.metrics_token is None and (token := read_secret(folder, METRICS_TOKEN)):
+            changes["health"] = self.health.model_copy(update={"metrics_token": SecretStr(token)})
         if not self.signing.owner and (key := read_secret(folder, OWNER_KEY)):
             changes["signing"] = Signing(owner=(SecretStr(key),), **self.signing.model_dump(exclude={"owner"}))
         name = PASSWORDS.get(self.clickhouse.user)
@@ -260,7 +265,7 @@ class Settings(Section):
         """Return the settings of the worker."""
         if self.signing.is_used and not self.signing.owner:
             raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
-        token = self.worker.metrics_token or self.art_server.token
+        token = self._metrics_token("worker")
         shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing, "metrics_token": token}
         return self.worker.model_copy(update=shared)
 
@@ -310,8 +315,7 @@ class Settings(Section):
 
     def heart(self, kind: Kind) -> Heart:
         """Return the heartbeat and metrics of a process of this kind."""
-        is_worker = kind == "worker"
-        token = (self.worker.metrics_token if is_worker else None) or self.art_server.token
+        is_worker, token = kind == "worker", self._metrics_token(kind)
         port = self.health.metrics_ports.get(kind)
         return Heart(
             self.kafka,
@@ -324,6 +328,10 @@ class Settings(Section):
             metrics_port=self.worker.metrics_port if is_worker and self.worker.metrics_port is not None else port,
             metrics_token=token.get_secret_value() if token else None,
         )
+
+    def _metrics_token(self, kind: Kind) -> SecretStr | None:
+        own = self.worker.metrics_token if kind == "worker" else None
+        return own or self.health.metrics_token or self.art_server.token
 
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)

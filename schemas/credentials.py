@@ -3,6 +3,7 @@
     token                          bearer token of every port of ours
     clickhouse_password            of ClickHouse's user `default`
     clickhouse_readonly_password   of its user `readonly`
+    metrics_token                  bearer token of `/metrics` alone; without it, `token`
     owner_key                      signs ticks and configurations, in a stack that has had one from its beginning
     ports                          where servers that know the token listen, a line each; no secret
 
@@ -21,7 +22,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.http.guard import LOCAL_NAMES
 
 TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse_readonly_password"
-OWNER_KEY, PORTS = "owner_key", "ports"
+METRICS_TOKEN, OWNER_KEY, PORTS = "metrics_token", "owner_key", "ports"
 USUAL_PORTS = frozenset({7623, 8000, 8001})
 """Of art-server and the proxy, where nothing has noted any, such as beside containers."""
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"

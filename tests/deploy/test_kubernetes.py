@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.credentials import FOLDER_VARIABLE, OWNER_KEY, TOKEN
+from rollbus.schemas.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, TOKEN
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
@@ -65,7 +65,7 @@ def test_the_schemas_refuse_a_field_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("folder", ["base", "example"])
 def test_each_container_runs_a_command_with_settings_that_exist(folder: str, tmp_path: Path) -> None:
-    assert set(pods(folder)) == {"topics", "worker", "sink", "trainer", "art-server"}
+    assert set(pods(folder)) == {"topics", "worker", "sink", "trainer", "art-server", "alarms"}
     path = tmp_path / "rollbus.yaml"
     path.write_text((FOLDER / "base" / "rollbus.yaml").read_text())
     for name, pod in pods(folder).items():
@@ -75,6 +75,8 @@ def test_each_container_runs_a_command_with_settings_that_exist(folder: str, tmp
         assert isinstance(group, click.Group)
         assert verb in group.commands
         given = {one["name"]: one.get("value", "secret") for one in container["env"]}
+        options = {variable for option in group.commands[verb].params for variable in [option.envvar] if variable}
+        given = {variable: value for variable, value in given.items() if variable not in options}
         assert given.pop("ROLLBUS_CONFIG") == "/etc/rollbus/rollbus.yaml"
         assert given.pop(FOLDER_VARIABLE) == "/run/secrets/rollbus"
         settings = load_settings(Settings, path, given)
@@ -91,13 +93,19 @@ def test_a_value_that_cannot_be_is_refused_when_a_process_starts(tmp_path: Path)
 
 def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
     settings = settings_of("base")
-    (worker,) = pods("base")["worker"]["containers"]
+    for kind in ("worker", "sink", "trainer", "alarms"):
+        (container,) = pods("base")[kind]["containers"]
+        heart = settings.heart(kind)
+        assert {port["containerPort"] for port in container["ports"]} == {heart.metrics_port}, kind
+        assert heart.metrics_host == "0.0.0.0", kind
+        assert container["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
+        assert container["startupProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
+    (scraped,) = (one["spec"]["podSelector"] for one in rendered("base") if one["metadata"]["name"] == "metrics")
+    assert scraped["matchExpressions"][0]["values"] == ["worker", "sink", "trainer", "alarms"]
     (model,) = pods("base")["art-server"]["containers"]
-    assert {port["containerPort"] for port in worker["ports"]} == {settings.worker.metrics_port}
     assert {port["containerPort"] for port in model["ports"]} == {settings.stack.art_port, settings.stack.model_port}
-    assert worker["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
     assert model["readinessProbe"]["httpGet"] == {"path": "/health", "port": "model"}
-    assert (settings.worker.metrics_host, settings.art_server.host) == ("0.0.0.0", "0.0.0.0")
+    assert settings.art_server.host == "0.0.0.0"
 
 
 def test_there_is_one_trainer_and_the_old_one_ends_first() -> None:
@@ -129,10 +137,11 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
     }
     assert files == {
         "topics": set(),
-        "worker": {TOKEN, OWNER_KEY},
+        "worker": {OWNER_KEY},
         "sink": set(),
         "trainer": set(),
         "art-server": set(),
+        "alarms": set(),
     }
     keys = {
         name: {one["valueFrom"]["secretKeyRef"]["key"] for one in pod["containers"][0]["env"] if "valueFrom" in one}
@@ -140,10 +149,11 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
     }
     assert keys == {
         "topics": {"kafka_admin"},
-        "worker": {"kafka_worker"},
-        "sink": {"kafka_sink", "clickhouse_password"},
-        "trainer": {"kafka_trainer", "token"},
-        "art-server": {"token"},
+        "worker": {"kafka_worker", METRICS_TOKEN},
+        "sink": {"kafka_sink", "clickhouse_password", METRICS_TOKEN},
+        "trainer": {"kafka_trainer", TOKEN, METRICS_TOKEN},
+        "art-server": {TOKEN},
+        "alarms": {"kafka_operator", "alarms_url", METRICS_TOKEN},
     }
     assert {key.removeprefix("kafka_") for key in keys["sink"]} & set(ROLES) == {"sink"}
     for pod in pods("example").values():

@@ -13,12 +13,12 @@ from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.kafka.jars import POM
 from rollbus.local.process.settings import HOST, StackSettings
-from rollbus.schemas.credentials import FOLDER_VARIABLE, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
+from rollbus.schemas.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from tests.compose import BASE, ROOT, SASL, SECRETS, names_of_secrets, read_compose
 
-OURS = ("topics", "worker", "sink", "trainer", "art-server", "art-server-gpu")
+OURS = ("topics", "worker", "sink", "trainer", "alarms", "art-server", "art-server-gpu")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,8 @@ def test_every_command_and_setting_of_our_containers_exists(files: list[str]) ->
         assert set(options) <= {option for each in group.commands[verb].params for option in each.opts}
         environment = {**service["environment"]}
         assert environment.pop("ROLLBUS_SECRETS") == SECRETS
+        for option in group.commands[verb].params:
+            environment.pop(str(option.envvar), None)
         settings = load_settings(Settings, None, environment)
         assert sum(len(getattr(settings, one).model_fields_set) for one in settings.model_fields_set) == len(
             environment
@@ -114,9 +116,10 @@ def test_every_command_and_setting_of_our_containers_exists(files: list[str]) ->
 def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dict[str, Any], tmp_path: Path) -> None:
     needed = {
         "topics": set(),
-        "worker": {TOKEN, OWNER_KEY},
-        "sink": {PASSWORD},
-        "trainer": {TOKEN},
+        "worker": {METRICS_TOKEN, OWNER_KEY},
+        "sink": {METRICS_TOKEN, PASSWORD},
+        "trainer": {TOKEN, METRICS_TOKEN},
+        "alarms": {METRICS_TOKEN},
         "art-server": {TOKEN},
         "art-server-gpu": {TOKEN},
         "clickhouse": {PASSWORD, READONLY_PASSWORD},
@@ -130,11 +133,14 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
         )
     worker = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)}).stream_settings()
     assert worker.signing.fingerprint, "the worker signs ticks and configurations"
+    asked = worker.metrics_token
+    assert asked is not None
+    assert asked.get_secret_value() == (tmp_path / METRICS_TOKEN).read_text().strip() != (tmp_path / TOKEN).read_text()
 
 
 def test_with_passwords_each_container_is_the_user_of_its_role_and_knows_no_other_password() -> None:
     compose = read_compose(BASE, SASL)
-    users = {"topics": "admin", "worker": "worker", "sink": "sink", "trainer": "trainer"}
+    users = {"topics": "admin", "worker": "worker", "sink": "sink", "trainer": "trainer", "alarms": "operator"}
     for name, user in users.items():
         service = compose["services"][name]
         assert service["environment"]["ROLLBUS_KAFKA__USERNAME"] == user

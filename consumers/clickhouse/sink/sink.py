@@ -195,7 +195,8 @@ class Sink:
             self._generation = fetched.generation
         if fetched.starts:
             planned = await self._retry(lambda: asyncio.to_thread(self._read_planned, fetched))
-            await self._retry(lambda: asyncio.to_thread(self._require_noted, fetched.resumed))
+            if fetched.resumed:
+                await self._retry(lambda: asyncio.to_thread(self._require_noted, fetched.resumed))
             for partition, start in fetched.starts.items():
                 self._buffers[partition] = self._new_buffer(partition, start, planned.get(partition))
         if fetched.moved:
@@ -238,7 +239,7 @@ class Sink:
 
         On a cluster a replica may be behind for a moment, so nothing is compared there.
         """
-        if not resumed or self._client.cluster:
+        if self._client.cluster:
             return
         _, rows = self._client.query(
             "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges "

@@ -12,7 +12,16 @@ import weakref
 from collections.abc import Collection, Hashable, Iterator
 from typing import Any, TypeVar
 
-from agents import Agent, Model, ModelResponse, OpenAIChatCompletionsModel, RunContextWrapper, RunHooks, Tool
+from agents import (
+    Agent,
+    FunctionToolResult,
+    Model,
+    ModelResponse,
+    OpenAIChatCompletionsModel,
+    RunContextWrapper,
+    RunHooks,
+    Tool,
+)
 from agents.handoffs import Handoff
 from agents.tool_context import ToolContext
 from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor
@@ -128,6 +137,9 @@ class RollbusProcessor(TracingProcessor):
             return
         data, error = span.span_data, span.error
         if isinstance(data, FunctionSpanData):
+            if isinstance(data.output, FunctionToolResult):  # it did not run: a person is to approve it, or refused
+                self._structure.tool_withdrawn(span.span_id)
+                return
             text = None if error is None else str(error.get("message"))
             self._structure.tool_ended(span.span_id, arguments=data.input or "", result=data.output, error=text)
         else:

@@ -144,6 +144,11 @@ class Structure:
         """It has raised; the text is that of an episode that ends so."""
         self.tool_ended(key, error=stop_reason_of(error)[1] or "failed")
 
+    @guarded
+    def tool_withdrawn(self, key: Hashable) -> None:
+        """It does not run now."""
+        self._leave(key)
+
     def _episode_of(self, parent: Hashable | None) -> Episode | None:
         known = self._open.get(parent) if parent is not None else None
         return known.episode if known is not None and known.episode is not None else self._recorder.current_episode()

@@ -11,6 +11,7 @@ from agents import (
     InputGuardrailTripwireTriggered,
     OpenAIChatCompletionsModel,
     Runner,
+    RunState,
     function_tool,
     input_guardrail,
 )
@@ -64,6 +65,33 @@ async def test_agents_as_tools_streamed(world: World, model: OpenAIChatCompletio
     if world.server.faults.seed is None:
         functions = sorted(turn.function for turn in turns)
         assert functions == sorted(["lead", "lead", "keeper", "keeper", "writer"] * 3)
+
+
+async def test_a_person_who_approves_a_tool_of_a_run_that_was_saved(
+    world: World, model: OpenAIChatCompletionsModel
+) -> None:
+    @function_tool(needs_approval=True)
+    def order(item: str) -> str:
+        """Order an item."""
+        return f"{item} ordered"
+
+    buyer = Agent(name="buyer", instructions="You buy.", model=model, tools=[order])
+
+    async def play(question: str) -> None:
+        saved = (await Runner.run(buyer, question)).to_state().to_string()
+        state = await RunState.from_string(buyer, saved)
+        for asked in state.get_interruptions():
+            (state.reject if "<e3>" in question else state.approve)(asked)
+        assert (await Runner.run(buyer, state)).interruptions == []
+
+    await world.play(play)
+    turns = world.compare()
+    ran = [event for event in world.sink.records("episode-events") if isinstance(event, ToolCalled)]
+    if not world.failed:
+        assert [turn.function for turn in turns] == ["buyer"] * 6
+        assert [(event.name, event.result) for event in ran] == [
+            ("order", f"item of <e{number}> ordered") for number in (1, 2)
+        ]
 
 
 async def test_a_guardrail_with_an_agent_of_its_own(world: World, model: OpenAIChatCompletionsModel) -> None:

@@ -5,9 +5,9 @@ ask for. Every step is guarded; where one fails the application's own request go
 """
 
 import asyncio
-import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,6 +242,7 @@ class Call:
             self.record_without_answer(NOT_CAPTURED)
             return stream
         watch = self.watch()
+        watch.tap(stream)
         if hasattr(iterator, "__anext__"):
             stream._iterator = watch.read_async(iterator)
         else:
@@ -325,6 +326,16 @@ class Unparsed:
             self._call._guard.call("raw_response", self._call.record_without_answer, NOT_CAPTURED, default=None)
 
 
+class _Tapped:
+    """Stands for the client in a stream, which asks it for nothing but this method."""
+
+    def __init__(self, client: Any, process: Callable[..., Any]) -> None:
+        self._client, self._process_response_data = client, process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
 class Watch:
     """A stream being read."""
 
@@ -335,12 +346,34 @@ class Watch:
         # Looked up once: they are asked for every chunk.
         self._asked = call.asked if call.is_hiding else None
         self._add, self._shown = self._accumulator.add, call._surface.shown
+        self._tapped: bool | None = None
+        """Whether the last chunk, which was taken as JSON, is to be seen; None where chunks are taken as objects."""
+
+    def tap(self, stream: Any) -> None:
+        """Take the stream's chunks as JSON, before the client makes objects of them, if this client has such a place.
+
+        What is hidden then is never made an object of. For a log-prob that takes the client longer than all that is
+        done here.
+        """
+        client = getattr(stream, "_client", None)
+        make = getattr(client, "_process_response_data", None)
+        keep, take = self._accumulator.keeper(self._asked), self.take
+        if make is None or keep is None:
+            return
+
+        def process(*, data: Any, cast_to: Any, response: Any) -> Any:
+            self._tapped = keep(data) or take(data)
+            return make(data=data, cast_to=cast_to, response=response)
+
+        with suppress(AttributeError):  # a stream of another make, which is read object by object
+            stream._client = _Tapped(client, process)
 
     def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
         take = self.take
         try:
             for chunk in chunks:
-                if take(chunk):
+                tapped = self._tapped
+                if tapped or (tapped is None and take(chunk)):
                     yield chunk
             self.finish(complete=True)
         finally:
@@ -350,7 +383,8 @@ class Watch:
         take = self.take
         try:
             async for chunk in chunks:
-                if take(chunk):
+                tapped = self._tapped
+                if tapped or (tapped is None and take(chunk)):
                     yield chunk
             self.finish(complete=True)
         finally:
@@ -359,7 +393,6 @@ class Watch:
     def closing(self, close: Callable[[], Any]) -> Callable[[], Any]:
         """Return a `close` that records first; where it is awaited, the caller awaits what it returns."""
 
-        @functools.wraps(close)
         def record_and_close() -> Any:
             self.finish(complete=False)
             return close()

@@ -7,7 +7,15 @@ from typing import Any
 from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import StreamAccumulator
 from rollbus.producers.capture.surface import Accumulator, Asked
-from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Answer, Unread, answer_of, kept_call, kept_fields
+from rollbus.producers.turns.answer import (
+    ENTRY_BYTES,
+    ID_BYTES,
+    Answer,
+    Unread,
+    answer_of,
+    kept_call,
+    kept_fields,
+)
 
 
 class ChatSurface:
@@ -65,7 +73,7 @@ class ChatSurface:
 
     def hide(self, response: Any, asked: Asked) -> None:
         """Log-probs and token ids."""
-        choices = getattr(response, "choices", None) or ()
+        choices = (response.get("choices") if type(response) is dict else getattr(response, "choices", None)) or ()
         if not asked.logprobs:
             for choice in choices:
                 surface.empty(choice, "logprobs")

@@ -1,13 +1,13 @@
 """The chunks of a streamed chat completion to the same `Answer` that an unstreamed one gives.
 
 Pure: chunks go in, one answer comes out, whichever way the server cut it. `StreamAccumulator` keeps references while
-the agent reads its stream; `_Reader` puts them together later. Choices and tool calls are distinguished by their
-`index`; ids and names come once, arguments in pieces.
+the agent reads its stream; `ChunkReader` puts them together later. Choices and tool calls are distinguished by their
+`index`; ids and names come once, arguments in pieces. A chunk is JSON, or the client's object of it.
 """
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from rollbus.producers.turns.answer import (
     kept_call,
     kept_fields,
     logprobs_of,
+    number_of,
     plain,
     reasoning_of,
     text_of,
@@ -31,6 +32,8 @@ from rollbus.producers.turns.answer import (
 
 CHUNK_BYTES = 1500 + ENTRY_BYTES
 """About what the parts of a chunk take in memory, with the log-prob of one token."""
+ORDINARY_BYTES = 500
+"""The same of an ordinary chunk, of which only texts and numbers are kept."""
 MAX_KEPT = 10_000
 """Chunks of one stream that are kept unread; of a longer stream the oldest are read, one for each that comes."""
 
@@ -66,7 +69,7 @@ class _Choice:
 
 
 Kept = Mapping[str, Any] | tuple[Any, ...]
-"""A chunk's fields with its choices and deltas, or what an ordinary chunk says."""
+"""A chunk's fields with its choices and deltas, or the texts and numbers of an ordinary chunk."""
 
 
 class StreamAccumulator:
@@ -78,6 +81,49 @@ class StreamAccumulator:
         self._reader = reader or ChunkReader()
         self._indexes: set[int] = set()
         """Of the choices in chunks that are not ordinary."""
+        self._others = 0
+        """Chunks that are not ordinary."""
+
+    def keeper(self, hide: Asked | None) -> Callable[[Any], bool]:
+        """Return what keeps an ordinary chunk in JSON, with a token of text as nearly all have, and takes out of it
+        what `hide` does not ask for. It returns False for any other, and for the first, whose names hold for all.
+
+        It is called for every token, on the agent's thread, so it looks at nothing that the form of the chunk spares.
+        Only texts and numbers are kept: the garbage collector, which looks through all else, has nothing to do.
+        """
+        kept = self._kept
+        keep, take_ids = kept.append, dict.get if hide is None or hide.ids else dict.pop
+        shows_logprobs = hide is None or hide.logprobs
+
+        def keep_ordinary(chunk: Any) -> bool:
+            try:
+                (choice,) = chunk["choices"]
+                delta = choice["delta"]
+                content = delta["content"]
+                if choice["index"] or (len(delta) != 1 and (len(delta) != 2 or "role" not in delta)):
+                    return False
+                if "usage" in chunk and chunk["usage"] is not None:
+                    return False
+                if "prompt_token_ids" in chunk or "prompt_token_ids" in choice or not 0 < len(kept) < MAX_KEPT:
+                    return False
+                token = logprob = token_id = logprobs = None
+                if "logprobs" in choice and (logprobs := choice["logprobs"]) is not None:
+                    (entry,) = logprobs["content"]  # of a refusal there are none next to content
+                    token, logprob = entry["token"], entry["logprob"]
+                    if "id" in entry:
+                        return False
+                finish_reason = choice["finish_reason"]
+                if "token_ids" in choice:
+                    (token_id,) = choice["token_ids"]
+                    take_ids(choice, "token_ids")
+                keep((finish_reason, content, token, logprob, token_id))
+                if logprobs is not None and not shows_logprobs:
+                    choice["logprobs"] = None
+            except Exception:  # not of this form, in whichever way
+                return False
+            return True
+
+        return keep_ordinary
 
     def add(self, chunk: Any, hide: Asked | None = None) -> bool:
         """Take the next chunk; return whether what `hide` does not ask for is taken out of it already."""
@@ -85,10 +131,9 @@ class StreamAccumulator:
         if len(kept) >= MAX_KEPT:
             self._reader.read_all(kept, most=1)
         try:
-            if _keep_ordinary(chunk, kept, hide):
-                return True
             fields = _keep_any(chunk)
             kept.append(fields)
+            self._others += 1
             self._indexes.update(count_of(choice.get("index")) or 0 for choice in fields["choices"])
         except (AttributeError, TypeError, KeyError):  # not an object of the client: it is read at once
             self._reader.read_all(kept)
@@ -97,39 +142,16 @@ class StreamAccumulator:
 
     def answer(self, *, complete: bool = True) -> Answer | Unread:
         """Return what has come so far, to be put together when there is time; nothing more is taken."""
-        kept, reader = self._kept, self._reader
+        kept, reader = self._kept.copy(), self._reader
+        self._kept.clear()  # for a keeper that is still asked
         self._kept, self._reader = deque(maxlen=0), ChunkReader()
         indexes = self._indexes | set(reader.indexes)
         if 0 not in indexes and any(chunk.__class__ is tuple for chunk in kept):
             indexes.add(0)
-        size = CHUNK_BYTES * len(kept) + ID_BYTES * len(reader.prompt_token_ids or ())
+        others = min(self._others, len(kept))
+        size = ORDINARY_BYTES * (len(kept) - others) + CHUNK_BYTES * others
+        size += ID_BYTES * len(reader.prompt_token_ids or ())
         return Unread(lambda kept: reader.read_all(kept).answer(complete=complete), kept, len(indexes) or 1, size)
-
-
-def _keep_ordinary(chunk: Any, kept: deque[Kept], hide: Asked | None) -> bool:
-    """Keep what an ordinary chunk says, with one choice of text as nearly all have; False for any other.
-
-    This is done for every token, on the agent's thread, so keeping and hiding are one: attributes of the client's
-    models are the fastest way in, each look at their fields from outside the API costs four of those.
-    """
-    try:
-        choices = chunk.choices
-        if len(choices) != 1 or chunk.usage is not None or chunk.__pydantic_extra__:
-            return False
-        choice = choices[0]
-        delta, logprobs, extra, ids = choice.delta, choice.logprobs, choice.__pydantic_extra__, None
-        if choice.index != 0 or delta.tool_calls is not None or delta.refusal is not None or delta.__pydantic_extra__:
-            return False
-        if extra:
-            if "prompt_token_ids" in extra:
-                return False
-            ids = extra.get("token_ids") if hide is None or hide.ids else extra.pop("token_ids", None)
-        kept.append((chunk.id, chunk.model, choice.finish_reason, logprobs, ids, delta.role, delta.content))
-    except (AttributeError, TypeError):  # an older client, or not its object
-        return False
-    if logprobs is not None and hide is not None and not hide.logprobs:
-        choice.__dict__["logprobs"] = None
-    return True
 
 
 def _keep_any(chunk: Any) -> dict[str, Any]:
@@ -143,15 +165,6 @@ def _keep_any(chunk: Any) -> dict[str, Any]:
         if delta.get("tool_calls"):
             delta["tool_calls"] = [kept_call(call) for call in delta["tool_calls"]]
     return fields
-
-
-def _whole(kept: Kept) -> Mapping[str, Any]:
-    if not isinstance(kept, tuple):
-        return kept
-    response_id, model, finish_reason, logprobs, ids, role, content = kept
-    delta = {"role": role, "content": content}
-    choice = {"delta": delta, "finish_reason": finish_reason, "logprobs": logprobs, "token_ids": ids}
-    return {"id": response_id, "model": model, "choices": [choice]}
 
 
 class ChunkReader:
@@ -174,7 +187,11 @@ class ChunkReader:
     def read_all(self, chunks: deque[Kept], *, most: int | None = None) -> "ChunkReader":
         """Take what was kept, in order."""
         for _ in range(len(chunks) if most is None else most):
-            self.read(_whole(chunks.popleft()))
+            chunk = chunks.popleft()
+            if isinstance(chunk, tuple):
+                self._read_ordinary(*chunk)
+            else:
+                self.read(chunk)
         return self
 
     def read(self, chunk: Any) -> None:
@@ -190,6 +207,16 @@ class ChunkReader:
         for choice in field("choices") or ():
             self._keep_prompt(fields_of(choice)("prompt_token_ids"))
             self._add_choice(choice)
+
+    def _read_ordinary(self, finish_reason: Any, content: Any, token: Any, logprob: Any, token_id: Any) -> None:
+        known = self._choice(0)
+        known.finish_reason = text_of(finish_reason) or known.finish_reason
+        _append(known.content, text_of(content))
+        if token is not None:
+            known.tokens.append(text_of(token) or "")
+            known.logprobs.append(number_of(logprob))
+        if token_id is not None:
+            known.add_token_ids([token_id])
 
     def _keep_prompt(self, prompt_token_ids: Any) -> None:
         if self.prompt_token_ids is None:
@@ -235,7 +262,7 @@ def _append(pieces: list[str], text: str | None) -> None:
 
 def _add_logprobs(known: _Choice, logprobs: Any) -> None:
     tokens, values = logprobs_of(logprobs)
-    of_content = len(getattr(logprobs, "content", None) or ())
+    of_content = len(fields_of(logprobs)("content") or ())
     known.tokens.extend(tokens[:of_content])
     known.logprobs.extend(values[:of_content])
     known.refusal_tokens.extend(tokens[of_content:])

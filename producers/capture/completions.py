@@ -68,7 +68,7 @@ class CompletionsSurface:
 
     def hide(self, response: Any, asked: Asked) -> None:
         """Log-probs and token ids."""
-        for choice in getattr(response, "choices", None) or ():
+        for choice in fields_of(response)("choices") or ():
             if not asked.logprobs:
                 surface.empty(choice, "logprobs")
             if not asked.ids:

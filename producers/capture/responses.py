@@ -89,6 +89,9 @@ class _ResponsesAccumulator:
         self._texts: list[str] = []
         self._entries: list[Any] = []
 
+    def keeper(self, hide: Asked | None) -> None:
+        """Events are read as objects."""
+
     def add(self, chunk: Any, hide: Asked | None = None) -> bool:
         field = fields_of(chunk)
         kind = field("type")

@@ -4,11 +4,11 @@ One implementation each: `chat.py` (chat completions), `completions.py` (the old
 surface is stateless; `Call` does what is the same for all.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollbus.producers.turns.answer import Answer, Unread
+from rollbus.producers.turns.answer import Answer, Unread, fields_of
 
 ADDED: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprob",),
@@ -33,6 +33,11 @@ class Accumulator(Protocol):
     def add(self, chunk: Any, hide: Asked | None = None) -> bool:
         """Take the next chunk; return whether the application is to see it, and what it did not ask for, which is all
         but `hide`, is taken out of it already: else `Surface.shown` does that.
+        """
+
+    def keeper(self, hide: Asked | None) -> Callable[[Any], bool] | None:
+        """Return what takes a chunk as the JSON of which the client makes an object, and takes out of it what `hide`
+        does not ask for, or returns False: then `add` takes the JSON. None where chunks are taken as objects only.
         """
 
     def answer(self, *, complete: bool = True) -> Answer | Unread:
@@ -107,7 +112,8 @@ def with_usage(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_no_usage_chunk(chunk: Any) -> bool:
     """Say whether a chunk is more than the token counts at a stream's end."""
-    return bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
+    choices = chunk.get("choices", True) if isinstance(chunk, dict) else getattr(chunk, "choices", True)
+    return bool(choices) or fields_of(chunk)("usage") is None
 
 
 def empty(value: Any, name: str) -> None:

@@ -171,7 +171,8 @@ def _reasoning(message: Callable[[str], Any]) -> str | None:
 
 def entries_of(logprobs: Any) -> tuple[Any, ...]:
     """Return one entry per token; those of a refusal follow those of the content."""
-    return (*(getattr(logprobs, "content", None) or ()), *(getattr(logprobs, "refusal", None) or ()))
+    field = fields_of(logprobs)
+    return (*(field("content") or ()), *(field("refusal") or ()))
 
 
 def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...]]:

@@ -1,5 +1,6 @@
 """However a server cuts its stream, the accumulated answer equals the unstreamed one."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.chat_stream import StreamAccumulator
+from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import answer_of, read
 from tests.producers.openai_server import chunk, logprobs_of
 
@@ -110,6 +113,41 @@ def test_any_chunking_accumulates_to_the_unstreamed_answer(stream: tuple[Body, l
     for item in chunks:
         accumulator.add(ChatCompletionChunk.model_validate(item))
     assert read(accumulator.answer()) == read(answer_of(ChatCompletion.model_validate(answer)))
+
+
+@given(streams(), st.booleans())
+def test_chunks_that_are_taken_as_json_give_the_same_answer(stream: tuple[Body, list[Body]], hide: bool) -> None:
+    answer, chunks = stream
+    accumulator, asked = StreamAccumulator(), Asked() if hide else None
+    keep = accumulator.keeper(asked)
+    shown = [
+        item
+        for item in chunks
+        if keep(item) or accumulator.add(item, asked) or asked is None or CHAT.shown(item, asked)
+    ]
+    assert read(accumulator.answer()) == read(answer_of(ChatCompletion.model_validate(answer)))
+    texts = json.dumps(shown)
+    assert ("token_ids" in texts, "logprob" in texts.replace('"logprobs": null', ""), '"usage"' in texts) == (
+        (not hide,) * 3
+    )
+
+
+def test_chunks_that_come_after_the_record_change_nothing_in_it_and_are_still_hidden() -> None:
+    accumulator = StreamAccumulator()
+    keep = accumulator.keeper(Asked())
+    body = {"index": 0, "delta": {"content": "a"}, "logprobs": logprobs_of(["a"], [-1.0]), "token_ids": [7]}
+    body["finish_reason"] = None
+    opening, first, late = chunk([{**body, "token_ids": None}]), chunk([dict(body)]), chunk([dict(body)])
+    assert not keep(opening)
+    accumulator.add(opening, Asked())
+    assert keep(first)
+    answer = accumulator.answer()
+    assert not keep(late)
+    assert not accumulator.add(late, Asked())
+    assert CHAT.shown(late, Asked())
+    assert read(answer).choices[0].content == "aa"
+    assert [each["choices"][0].get("token_ids") for each in (first, late)] == [None, None]
+    assert [each["choices"][0]["logprobs"] for each in (first, late)] == [None, None]
 
 
 @given(streams(), st.integers(0, 100))

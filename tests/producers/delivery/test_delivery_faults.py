@@ -248,6 +248,7 @@ HOOKS: list[tuple[Any, str]] = [
     (call.Call, "_answer"),
     (call.Call, "_record"),
     (call.Call, "_streaming"),
+    (call.Watch, "tap"),
     (call.Watch, "_finish"),
     (ChatSurface, "ask"),
     (ChatSurface, "own"),

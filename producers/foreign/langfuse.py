@@ -58,8 +58,16 @@ TOOLS = ("TOOL",)
 
 
 def split(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield a trace, an observation or a score, or a trace with those it holds; raises ForeignDocumentError."""
+    """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page of the API; raises
+    ForeignDocumentError.
+    """
     row = _snake(document)
+    if "id" not in row and isinstance(row.get("data"), list):
+        for each in row["data"]:
+            if not isinstance(each, Mapping):
+                raise ForeignDocumentError(f"its data holds a {type(each).__name__}")
+            yield from split(each)
+        return
     row_id = text_field(row, "id")
     if "trace_id" not in row and "timestamp" in row and not _is_score(row):
         observations, scores = row.pop("observations", None), row.pop("scores", None)
@@ -70,16 +78,29 @@ def split(document: Mapping[str, Any]) -> Iterator[Part]:
                     inner = _snake(each)
                     yield _part(kind, {"trace_id": row_id, **inner, "id": text_field(inner, "id")})
     elif _is_score(row):
+        row |= _subject(row.pop("subject", None))
         if row.get("trace_id") or not row.get("session_id"):  # a session's score is of no episode
             yield _part("score", row)
-    elif "start_time" in row:
+    elif "start_time" in row and "type" in row:
         yield _part("observation", row)
     else:
-        raise ForeignDocumentError("it is no trace (timestamp), observation (start_time) or score (name, value)")
+        raise ForeignDocumentError(
+            "it is not a trace (timestamp), observation (type, start_time) or score (name, value)"
+        )
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
     return "name" in row and ("value" in row or "string_value" in row) and "start_time" not in row
+
+
+def _subject(subject: Any) -> dict[str, Any]:
+    """Return what a score is of, which the third version of the API says in a field of its own."""
+    if not isinstance(subject, Mapping):
+        return {}
+    kind, known = subject.get("kind"), _snake(subject)
+    if kind == "observation":
+        return {"observation_id": known.get("id"), "trace_id": known.get("trace_id")}
+    return {"trace_id" if kind == "trace" else "session_id": known.get("id")}
 
 
 def _part(kind: str, row: Mapping[str, Any]) -> Part:

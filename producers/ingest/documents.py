@@ -56,6 +56,11 @@ def find_files(paths: list[Path]) -> list[Path]:
     """Return the files, and those in the folders below them, by name."""
     found = []
     for path in paths:
+        if not path.is_file() and not path.is_dir():
+            raise RollbusError(
+                f"{path} is not a file or a folder: an import reads its files again after a kill, so save what comes "
+                "through a pipe to a file first"
+            )
         inner = (
             sorted(each for each in path.rglob("*") if each.is_file() and _is_data(each)) if path.is_dir() else [path]
         )
@@ -102,6 +107,8 @@ def _begin(stream: IO[bytes]) -> Position:
         second = stream.readline(CHUNK_BYTES).strip()
     except (EOFError, gzip.BadGzipFile) as error:
         raise TornFileError(1, f"its compression is torn ({error})") from error
+    if b"\0" in first[:4]:
+        raise TornFileError(1, "it is not UTF-8; if it is UTF-16, `iconv -f UTF-16 -t UTF-8` converts it")
     if first.startswith(b"["):
         return Position(form="array")
     with suppress(ValueError):
@@ -132,7 +139,7 @@ def _read_lines(stream: IO[bytes], start: Position) -> Iterator[tuple[Position, 
         try:
             document = parse_json(text)
         except ValueError as error:
-            is_torn = not line.endswith(b"\n")
+            is_torn = text.startswith(b"{") and not line.endswith(b"\n")
             reason = "it is torn: the file ends within it" if is_torn else f"it is not JSON ({_reason(error)})"
             raise TornFileError(number, reason, after=None if is_torn else after) from error
         yield after, document

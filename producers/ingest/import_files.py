@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.producers.delivery.sink import EventSink
+from rollbus.producers.foreign.formats import FORMATS, Format
 from rollbus.producers.foreign.trace import ForeignDocumentError, Part
 from rollbus.producers.ingest.documents import Position, TornFileError, read_documents
 from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, now_ms, send_traces
@@ -40,6 +41,9 @@ class Import:
         for index, path in enumerate(self.files):
             before = sum(sizes[:index])
             self._read_file(path, lambda done, before=before: progress(before + done, sum(sizes)))  # type: ignore[misc]
+        counts = self.store.counts()
+        if not counts["documents"] and not counts["documents_skipped"]:
+            raise RollbusError(f"{', '.join(map(str, self.files))}: there is no document in it")
 
     def _read_file(self, path: Path, progress: Callable[[int], None]) -> None:
         name = str(path.resolve())
@@ -78,7 +82,7 @@ class Import:
         try:
             parts = self._split(document, modified_ns)
         except (ForeignDocumentError, TypeError, ValueError, AttributeError) as error:
-            reason = f"not of format {self.sending.format.name}: {error}"
+            reason = f"not of format {self.sending.format.name}: {error}{self._suggestion(document)}"
             if not self.skip_bad:
                 raise self._refusal(path, after.line, reason) from error
             self._skip(path, after.line, reason)
@@ -91,6 +95,11 @@ class Import:
             raise ForeignDocumentError(f"it is a {type(document).__name__}, not an object")
         known = document if self.sending.format.has_times else {**document, "read_at": modified_ns // 1_000_000}
         return list(self.sending.format.split(known))
+
+    def _suggestion(self, document: Any) -> str:
+        """Name the formats that a document may be of instead."""
+        names = [each.name for each in FORMATS.values() if each is not self.sending.format and _is_of(document, each)]
+        return f"; it looks like {' or '.join(names)}" if names else ""
 
     def _skip(self, path: Path, line: int, reason: str) -> None:
         self.store.count({"documents_skipped": 1})
@@ -128,3 +137,10 @@ class Import:
             progress(done, total)
             yield [trace for _, trace in found]
             done, last = done + len(found), found[-1][0]
+
+
+def _is_of(document: Any, format_: Format) -> bool:
+    try:
+        return any(True for _ in format_.split(document))
+    except Exception:  # it is of another format, in whichever way
+        return False

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -127,7 +128,10 @@ async def test_a_torn_file_is_refused_with_its_line_and_goes_on_when_it_is_mende
         ("{broken", "line 2: it is not JSON"),
         ('{"messages": []}', "line 2: not of format langfuse: it has no id"),
         ("[1]", "line 2: not of format langfuse: it is a list"),
-        ('{"id": "x", "traceId": "t", "startTime": 1e400}', "line 2: not of format langfuse: its start_time"),
+        (
+            '{"id": "x", "traceId": "t", "type": "SPAN", "startTime": 1e400}',
+            "line 2: not of format langfuse: its start_time",
+        ),
         ('{"id": ' + "[" * 100_000, "line 2: it is not JSON"),
         ("\udcff", "line 2: it is not JSON"),
     ],
@@ -142,6 +146,92 @@ async def test_a_foreign_line_is_refused_or_left_out_and_counted(tmp_path: Path,
     counts = await bench.run()
     assert (counts["documents"], counts["documents_skipped"]) == (2, 1)
     assert len(bench.answers()) == 2
+
+
+SAMPLES = {
+    "langfuse": row(1),
+    "langsmith": {"id": "r", "trace_id": "r", "run_type": "llm", "name": "ask", "start_time": "2026-03-01T10:00:00Z"},
+    "otlp": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "ask",
+                                                           "startTimeUnixNano": "1700000000000000000"}]}]}]},
+    "openai-chat": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+    "openai-batch": {"custom_id": "1", "response": {"body": {"choices": []}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", SAMPLES)
+@pytest.mark.parametrize("own", SAMPLES)
+async def test_a_file_under_the_name_of_another_format_is_refused_with_its_own(
+    tmp_path: Path, named: str, own: str
+) -> None:
+    bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", [SAMPLES[own]]), format_name=named)
+    if named == own:
+        await bench.run()
+    else:
+        with pytest.raises(RollbusError, match=f"line 1: not of format {named}: .*; it looks like {own}"):
+            await bench.run()
+
+
+LINES = "".join(json.dumps(row(trace)) + "\r\n" for trace in range(3))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (LINES.encode(), None),
+        (LINES.encode("utf-8-sig"), None),
+        (LINES.rstrip().encode(), None),
+        (json.dumps([row(1)]).encode() + b"\r\n", None),
+        (LINES.encode("utf-16"), "line 1: it is not UTF-8"),
+        (LINES.encode("utf-16-le"), "line 1: it is not UTF-8"),
+        (LINES.encode("utf-32"), "line 1: it is not UTF-8"),
+        (b"", "there is no document in it"),
+        (b"\r\n\n", "there is no document in it"),
+        (b"[]", "there is no document in it"),
+        (gzip.compress(b""), "there is no document in it"),
+        (b"id,traceId,type\n1,2,SPAN\n", "line 1: it is not JSON"),
+        (b"PK\3\4\x14\0\0\0", "line 1: it is not JSON"),
+    ],
+)
+async def test_a_file_of_another_system_is_read_or_refused_with_the_reason(
+    tmp_path: Path, data: bytes, reason: str | None
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(data)
+    bench = Bench(tmp_path / "store", file)
+    if reason is None:
+        assert (await bench.run())["documents_skipped"] == 0
+        assert bench.answers()
+    else:
+        with pytest.raises(RollbusError, match=reason):
+            await bench.run()
+
+
+@pytest.mark.parametrize("start", [b'{"id": "', b'["', b"x"])
+async def test_a_line_of_two_hundred_megabytes_is_refused_within_bounded_memory(tmp_path: Path, start: bytes) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(start + b"a" * (200 << 20))
+    with pytest.raises(RollbusError, match=r"line 1: (the line is longer|the document that begins there is|it is not)"):
+        await Bench(tmp_path / "store", file).run()
+
+
+async def test_a_file_that_grows_is_read_to_its_end_and_the_next_import_reads_the_rest(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [row(1), row(2)])
+    bench = Bench(tmp_path / "store", file)
+    with file.open("a") as writer:
+        writer.write(json.dumps(row(3))[:-10])
+        writer.flush()
+        with pytest.raises(RollbusError, match="line 3: it is torn"):
+            await bench.run()
+        writer.write(json.dumps(row(3))[-10:] + "\n" + json.dumps(row(4)) + "\n")
+    counts = await bench.run()
+    assert (counts["documents"], counts["documents_skipped"]) == (4, 0)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("-"), tmp_path):
+        with pytest.raises(RollbusError, match=r"is not a file or a folder|has no file that ends in"):
+            find_files([path])
 
 
 @pytest.mark.parametrize("cut", [10, 150, 300])

@@ -22,7 +22,9 @@ SHOWN_FIELDS = 20
 
 @click.command("import")
 @click.argument("file_format", metavar="FORMAT", type=click.Choice(FORMATS))
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "files", metavar="FILE…", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True, path_type=Path)
+)
 @click.option("--task", help="Name the task of all episodes; else it is the name of their trace.")
 @click.option("--producer", default="import", help="Name this import so in every event.")
 @click.option("--dry-run", is_flag=True, help="Read and count all of it, and send nothing; needs no broker.")

@@ -1,10 +1,11 @@
 """OTLP over gRPC: the trace and logs services, behind the same token and the same bound as over HTTP."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
@@ -14,24 +15,65 @@ from rollbus.producers.ingest.http import MAX_BODY_BYTES
 from rollbus.producers.ingest.otlp_wire import read_message
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.http.guard import TOTAL_BODIES, same
+from rollbus.schemas.http.server import HEAD_S
 
 Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+MESSAGE_S = 30.0
+"""In which a message must have come whole; exporters wait for ten seconds by default."""
+IDLE_S = 300
+"""After which a connection without a call is closed; a client opens another by itself."""
 
 
-class _TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses a call without the token before its message is read."""
+class _Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses a call without the token before its message is read, and one whose message does not come in time.
 
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}"
+    A service that takes one message would read it first. So each is served as one that takes a stream of them, which
+    is the same on the wire: of such a stream a message is read when it is asked for.
+    """
 
-        async def refuse(request: Any, context: Any) -> None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the API key is missing or wrong")
-
-        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+    def __init__(self, token: str | None) -> None:
+        self._wanted = None if token is None else f"Bearer {token}"
+        self._places = asyncio.Semaphore(TOTAL_BODIES)
 
     async def intercept_service(self, continuation: Continue, details: Any) -> Any:
         given = dict(details.invocation_metadata or ()).get("authorization", "")
-        return await continuation(details) if same(str(given), self._wanted) else self._refusal
+        if self._wanted is not None and not same(str(given), self._wanted):
+            return grpc.stream_unary_rpc_method_handler(_refuse)
+        handler = await continuation(details)
+        if handler is None:
+            return None
+
+        async def answer(messages: AsyncIterable[bytes], context: Any) -> Any:
+            try:
+                async with asyncio.timeout(MESSAGE_S):
+                    await self._places.acquire()
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "too many requests at a time; try again later")
+            try:
+                message = await _read_message(messages, context)
+                return await handler.unary_unary(handler.request_deserializer(message), context)
+            except DecodeError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not OTLP ({error})")
+            finally:
+                self._places.release()
+
+        return grpc.stream_unary_rpc_method_handler(answer, None, handler.response_serializer)
+
+
+async def _refuse(messages: object, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the API key is missing or wrong")
+
+
+async def _read_message(messages: AsyncIterable[bytes], context: Any) -> bytes:
+    try:
+        async with asyncio.timeout(MESSAGE_S):
+            async for message in messages:
+                return message
+    except TimeoutError:
+        reason = f"the message did not come whole within {MESSAGE_S:.0f} s"
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a message")
+    raise AssertionError("abort raises")
 
 
 class _Export:
@@ -69,13 +111,14 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
 def make_grpc_server(collector: Collector, address: str, token: str | None) -> tuple[Any, int]:
     """Return a server that is not started yet, and its port; raises OSError where the port is taken."""
     server = grpc.aio.server(
-        interceptors=[] if token is None else [_TokenCheck(token)],
+        interceptors=[_Doorkeeper(token)],
         options=[
             ("grpc.max_receive_message_length", MAX_BODY_BYTES),
             ("grpc.so_reuseport", 0),
             ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
+            ("grpc.max_connection_idle_ms", IDLE_S * 1000),
         ],
-        maximum_concurrent_rpcs=TOTAL_BODIES,
     )
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector), server)  # type: ignore[no-untyped-call]
     logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector), server)  # type: ignore[no-untyped-call]

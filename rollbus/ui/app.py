@@ -154,7 +154,9 @@ def page_door(token: str | None, owner: str | None = None) -> Door:
         return FORM_BYTES
 
     return Door(
-        admit, FORM_BYTES, describe=lambda refused: ({"content-type": "text/plain"}, f"{refused.message}\n".encode())
+        admit,
+        FORM_BYTES,
+        describe=lambda refused, head: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()),
     )
 
 

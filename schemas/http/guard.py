@@ -80,7 +80,7 @@ Admit = Callable[[Head], int | None]
 """Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
 
 
-def json_refusal(refused: RefusedError) -> Answered:
+def json_refusal(refused: RefusedError, head: Head) -> Answered:
     """Write a refusal as OpenAI's clients read it."""
     return as_json({"error": {"message": refused.message, "type": "refused"}})
 
@@ -101,7 +101,7 @@ class Door:
     """Names under which the server is asked; None for any, where other machines reach it."""
     media_types: Collection[str] | None = JSON_TYPES
     """Kinds of bodies; None for any."""
-    describe: Callable[[RefusedError], Answered] = json_refusal
+    describe: Callable[[RefusedError, Head], Answered] = json_refusal
     body_s: float = BODY_S
     encodings: Collection[str] = ()
     """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""
@@ -173,7 +173,7 @@ class Guard:
         return _expand(body, head, most, hold) if _encoding_of(head) in door.encodings else body
 
     async def _refuse(self, refused: RefusedError, head: Head, receive: Receive, send: Send) -> None:
-        described, body = self._door.describe(refused)
+        described, body = self._door.describe(refused, head)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 while "expect" not in head.headers and (await receive()).get("more_body"):

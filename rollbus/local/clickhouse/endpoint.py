@@ -129,7 +129,7 @@ def statement_door(engine: "Engine") -> Door:
             raise RefusedError(error.status, str(error), {"X-ClickHouse-Exception-Code": str(error.code)}) from error
         return READONLY_BYTES if user == READONLY_USER else None
 
-    def describe(refused: RefusedError) -> Answered:
+    def describe(refused: RefusedError, head: Head) -> Answered:
         """Write the error as the protocol's clients read it."""
         code = REFUSALS.get(refused.status, Code.AUTHENTICATION_FAILED)
         text = refused.message if refused.message.startswith("Code: ") else str(refusal(code, refused.message))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Served]:
-    store = Store(folder / "otlp.sqlite")
+async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
+    store = Store(folder / "otlp.sqlite", **options)
     collector = Collector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
     grpc_server, grpc_port = make_grpc_server(collector, f"{HOST}:0", TOKEN)
     await grpc_server.start()

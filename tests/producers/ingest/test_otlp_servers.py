@@ -3,12 +3,17 @@
 import asyncio
 import gzip
 import json
+import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
+from google.protobuf.json_format import ParseDict
+from google.rpc.code_pb2 import Code
+from google.rpc.status_pb2 import Status
 from openai import OpenAI
 from openinference.instrumentation.openai import OpenAIInstrumentor as OpenInference
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
@@ -25,11 +30,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rollbus.producers.ingest.http import MAX_BODY_BYTES
+from rollbus.producers.ingest import grpc_server
+from rollbus.producers.ingest.http import JSON, MAX_BODY_BYTES, PROTOBUF
+from rollbus.producers.ingest.otlp_wire import read_message
+from rollbus.schemas.http.guard import TOTAL_BODIES
 from tests.agents.model_server import Faults, ModelServer
 from tests.producers.foreign.reading import make_span, request_of
 from tests.producers.foreign.test_otlp import AGENT
-from tests.producers.ingest.otlp_server import TOKEN, Served, served
+from tests.producers.ingest.otlp_server import TOKEN, Served, served, serving
 
 __all__ = ["served"]
 TOOLS: list[Any] = [
@@ -201,6 +209,89 @@ async def test_what_is_too_large_torn_or_foreign_is_refused_and_the_server_goes_
         health = (await client.get(f"{served.http}/rollbus/health")).json()
     assert health["counters"]["spans_refused"] == 1
     assert len(await served.turns()) == 4
+
+
+def read_status(answer: httpx.Response, kind: str) -> Status:
+    assert answer.headers["content-type"] == kind
+    return Status.FromString(answer.content) if kind == PROTOBUF else ParseDict(answer.json(), Status())
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+async def test_an_error_is_a_status_in_the_form_of_the_request(served: Served, kind: str) -> None:
+    gzipped = {"content-encoding": "gzip"}
+    async with httpx.AsyncClient() as client:
+        for path, changes, status, code in (
+            ("traces", {}, 400, Code.INVALID_ARGUMENT),
+            ("logs", {}, 400, Code.INVALID_ARGUMENT),
+            ("metrics", {}, 404, Code.UNIMPLEMENTED),
+            ("traces", {"authorization": "Bearer wrong"}, 401, Code.UNAUTHENTICATED),
+            ("traces", {"host": "evil.example"}, 403, Code.PERMISSION_DENIED),
+            ("traces", gzipped, 413, Code.RESOURCE_EXHAUSTED),
+        ):
+            headers = {"content-type": kind, **served.headers, **changes}
+            answer = await client.post(f"{served.http}/v1/{path}", content=b"\xff\xff", headers=headers)
+            said = read_status(answer, kind)
+            assert (answer.status_code, said.code) == (status, code), (path, changes, said)
+            assert said.message
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+async def test_a_store_without_room_asks_to_try_again_later(tmp_path: Path, kind: str) -> None:
+    request = ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add(span_id=b"12345678", name="n")
+    span.start_time_unix_nano = 1_700_000_000_000_000_000
+    span.attributes.add(key="text").value.string_value = random.Random(7).randbytes(300_000).hex()
+    span.trace_id = b"0123456789abcdef"
+    body = request.SerializeToString() if kind == PROTOBUF else json.dumps(read_message(request)).encode()
+    async with serving(tmp_path, max_bytes=200_000) as served, httpx.AsyncClient() as client:
+        headers = {"content-type": kind, **served.headers}
+        taken, answer = [await client.post(f"{served.http}/v1/traces", content=body, headers=headers) for _ in range(2)]
+        assert taken.status_code == 200
+        assert (answer.status_code, read_status(answer, kind).code) == (503, Code.UNAVAILABLE)
+        assert int(answer.headers["retry-after"]) > 0
+        async with grpc.aio.insecure_channel(served.grpc) as channel:
+            stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Export(request, metadata=tuple(served.headers.items()))
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+async def test_what_is_not_otlp_is_refused_over_grpc_with_its_status(served: Served) -> None:
+    known = tuple(served.headers.items())
+    async with grpc.aio.insecure_channel(served.grpc) as channel:
+        for method, message, metadata, code in (
+            (EXPORT, b"\xff\xff", known, grpc.StatusCode.INVALID_ARGUMENT),
+            (EXPORT, b"", (), grpc.StatusCode.UNAUTHENTICATED),
+            (EXPORT.replace("Trace", "Metrics"), b"", known, grpc.StatusCode.UNIMPLEMENTED),
+            (EXPORT.replace("Trace", "Metrics"), b"", (), grpc.StatusCode.UNAUTHENTICATED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(method)(message, metadata=metadata)
+            assert refused.value.code() is code, (method, message, metadata)
+
+
+async def test_calls_whose_message_does_not_come_keep_nobody_out_over_grpc(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_for(call: Any) -> grpc.StatusCode:
+        async with asyncio.timeout(60):
+            return await call.code()
+
+    known = tuple(served.headers.items())
+    async with grpc.aio.insecure_channel(served.grpc) as channel:
+        strangers = [channel.stream_unary(EXPORT)() for _ in range(20)]
+        assert {await wait_for(call) for call in strangers} == {grpc.StatusCode.UNAUTHENTICATED}
+        monkeypatch.setattr(grpc_server, "MESSAGE_S", 0.5)
+        silent = [channel.stream_unary(EXPORT)(metadata=known) for _ in range(TOTAL_BODIES)]
+        assert {await wait_for(call) for call in silent} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        empty = channel.stream_unary(EXPORT)(metadata=known)
+        await empty.done_writing()
+        assert await wait_for(empty) is grpc.StatusCode.INVALID_ARGUMENT
+    exporter = grpc_exporter(served)
+    assert await asyncio.to_thread(exporter.export, make_spans()) is SpanExportResult.SUCCESS
 
 
 async def test_a_message_that_is_too_large_is_refused_over_grpc(served: Served) -> None:

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.schemas.health.heart import Heart, beating
-from rollbus.schemas.http.guard import LOCAL_NAMES, Answered, Door, RefusedError, as_json, names_of, token_admits
+from rollbus.schemas.http.guard import (
+    LOCAL_NAMES,
+    Answered,
+    Door,
+    Head,
+    RefusedError,
+    as_json,
+    names_of,
+    token_admits,
+)
 from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.art import environment as art_environment
@@ -253,7 +262,7 @@ def _make_routes(handlers: Sequence[tuple[str, str, Handler]]) -> list[Route]:
     return [Route(path, _answering(handler), methods=[method]) for method, path, handler in handlers]
 
 
-def _describe(refused: RefusedError) -> Answered:
+def _describe(refused: RefusedError, head: Head) -> Answered:
     return as_json(wire.error_to_json(refused.message, retriable=refused.status == 503))
 
 

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.http.guard import Answered, Door, RefusedError, as_json, names_of, token_admits
+from rollbus.schemas.http.guard import Answered, Door, Head, RefusedError, as_json, names_of, token_admits
 from rollbus.schemas.routing import Router
 from rollbus.trainer.service.generate.requests import Generation
 from rollbus.trainer.service.generate.sampler import Sampler, UnknownVersionError
@@ -340,7 +340,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _describe(refused: RefusedError) -> Answered:
+def _describe(refused: RefusedError, head: Head) -> Answered:
     code = "invalid_api_key" if refused.status == 401 else None
     return as_json(RequestError(refused.status, refused.message, code=code).body())
 

@@ -24,3 +24,16 @@ def test_with_several_runs_a_question_about_one_asks_which() -> None:
 
 def test_a_question_about_all_runs_stays_one() -> None:
     assert "run" not in add_defaults(SEVERAL, load_query("drops_by_reason"), {})
+
+
+def test_a_question_about_a_model_is_about_the_runs_and_asks_which_where_there_are_several() -> None:
+    several = Settings.model_validate(
+        {"runs": [{"run_id": "small", "model": "mouse"}, {"run_id": "large", "model": "bear"}]}
+    )
+    question = load_query("reward_by_policy_version")
+    with pytest.raises(ConfigurationError, match=r"several models \(bear, mouse\); say which with --run"):
+        add_defaults(several, question, {})
+    assert add_defaults(several, question, {}, "large") == {"namespace": "rollbus.", "model": "bear"}
+    assert add_defaults(several, question, {"model": ""})["model"] == ""
+    assert "model" not in add_defaults(SEVERAL, question, {})
+    assert add_defaults(several, load_query("fates"), {}, "large")["run"] == "large"

@@ -10,6 +10,7 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Settings, with_options, with_settings
+from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.questions.saved import Answer, SavedQuery
@@ -48,19 +49,18 @@ def list_() -> None:
 @sql.command()
 @click.argument("name")
 @click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="Set a parameter; repeatable.")
-@click.option("--run", "run_id", help="Ask about this run; needed if the settings have several.")
+@click.option("--run", "run_id", help="Ask about this run, or its model; needed if the settings have several.")
 @output_options
 @with_settings
 def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **shown: Any) -> None:
     """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
 
-    The namespace, and the run if there is only one, come from the settings unless they are given.
+    The namespace, and the run or model if there is only one, come from the settings unless they are given.
     """
     from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 
     query = load_query(name)
-    given = dict(_split_parameter(value) for value in values) | ({"run": run_id} if run_id else {})
-    chosen = add_defaults(settings, query, given)
+    chosen = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
     shown["value"] = shown["value"] or query.chart
     configured = [each.run_id for each in settings.runs]
     _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **shown)
@@ -90,15 +90,28 @@ def grants(settings: Settings, user: str) -> None:
         echo(f"{statement};")
 
 
-def add_defaults(settings: Settings, query: "SavedQuery", given: Mapping[str, str]) -> dict[str, str]:
-    """Return the values given, and those that the settings hold; raises ConfigurationError if they have several runs.
+def add_defaults(
+    settings: Settings, query: "SavedQuery", given: Mapping[str, str], run_id: str | None = None
+) -> dict[str, str]:
+    """Return the values given, and those that the settings hold; raises ConfigurationError if they have several.
 
-    A question whose own run is empty is about all of them.
+    A question about a model, and not about a run, is about the run's model: the versions of two models have the same
+    numbers. A question whose own run is empty is about all runs.
     """
     own = {parameter.name: parameter.default for parameter in query.parameters}
     known = {"namespace": settings.namespace} if "namespace" in own else {}
-    if own.get("run") and "run" not in given:
+    models = sorted({run.model for run in settings.runs})
+    if run_id is not None and ("run" in own or "model" not in own):
+        known["run"] = run_id
+    elif own.get("run") and "run" not in given:
         known["run"] = settings.run().run_id
+    elif run_id is not None:
+        known["model"] = settings.run(run_id).model
+    elif "model" in own and "model" not in given and len(models) > 1:
+        raise ConfigurationError(
+            f"there are several models ({', '.join(models)}); say which with --run or --param model=NAME, or ask about "
+            "all of them with --param model="
+        )
     return known | dict(given)
 
 

@@ -20,7 +20,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -101,6 +101,9 @@ bench-streams-latency: setup ## Measure how long a group takes from its last eve
 bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 5 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.run
 
+bench-replay-week: setup ## Measure a replay of the demo's traffic: times real time on a core, and what further cores give (about 3 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.week
+
 bench-delivery: setup ## Measure the choice of a version, how soon traffic is taken back, simulated canaries, and the intervals of estimates (about 35 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.routing
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.latency
@@ -110,6 +113,9 @@ bench-delivery: setup ## Measure the choice of a version, how soon traffic is ta
 
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale
+
+simulate-scale: setup ## Simulate clusters for 10⁴, 10⁵ and 10⁶ events/s from costs measured here, with their error (about 10 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.scale.run
 
 bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transformers' generate (about 5 minutes, 3 GB the first time)
 	@[ -x .venv-bench-trainer/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-trainer

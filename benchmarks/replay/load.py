@@ -10,7 +10,7 @@ import sys
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.replay.work import ASSEMBLY, live_stages
-from benchmarks.streams.events import episode
+from benchmarks.streams.events import LONG, Shape, episode
 from benchmarks.streams.load import settings
 from benchmarks.streams.ours import TimedStage
 from rollbus.schemas.codec import encode
@@ -23,7 +23,9 @@ ticks, 256 in each partition."""
 TICK_MS = 1_000
 
 
-async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[int, int]:
+async def load(
+    bootstrap_servers: str, namespace: str, episodes: int, *, at_once: int = AT_ONCE, shape: Shape = LONG
+) -> tuple[int, int]:
     """Make the topics and fill them; return records and bytes."""
     made = settings(bootstrap_servers, namespace)
     await ensure_topics(made, live_stages("all", TimedStage(ASSEMBLY)))
@@ -34,9 +36,10 @@ async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[i
     )
     await producer.start()
     try:
-        for second, first in enumerate(range(0, episodes, AT_ONCE)):
+        for second, first in enumerate(range(0, episodes, at_once)):
             several = [
-                (n, episode(n, chance, reward=float(n % 2))) for n in range(first, min(first + AT_ONCE, episodes))
+                (n, episode(n, chance, reward=float(n % 2), shape=shape))
+                for n in range(first, min(first + at_once, episodes))
             ]
             for events in zip(*(events for _, events in several), strict=True):
                 for (number, _), event in zip(several, events, strict=True):

@@ -1,6 +1,7 @@
 """The events that every variant works on: episodes of four turns of 200 tokens and 2 kB of text, a reward, an end."""
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
@@ -27,6 +28,25 @@ TEXT = "The quick brown fox considers its next move with care. " * 37
 NOWHERE = Location(topic="", partition=0, offset=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How long an episode is."""
+
+    turns: int = TURNS
+    prompt_tokens: int = 50
+    tokens: int = TOKENS
+    """Sampled in each turn."""
+    text: str = TEXT
+
+    @property
+    def events(self) -> int:
+        """A start, its turns, a reward, an end, a writer's close."""
+        return self.turns + EVENTS - TURNS
+
+
+LONG = Shape()
+
+
 def episode(
     number: int,
     chance: random.Random,
@@ -34,9 +54,10 @@ def episode(
     group_id: str | None = None,
     group_size: int | None = None,
     reward: float = 1.0,
+    shape: Shape = LONG,
 ) -> list[bytes]:
     """Return the events of one episode, encoded; members of one group share their first prompt."""
-    name, tokens = f"episode-{number}", [chance.randrange(150_000) for _ in range(TOKENS)]
+    name, tokens = f"episode-{number}", [chance.randrange(150_000) for _ in range(shape.tokens)]
     events: list[bytes] = []
 
     def envelope() -> dict[str, Any]:
@@ -47,17 +68,17 @@ def episode(
 
     group: dict[str, Any] = {"group_id": group_id, "group_size": group_size}
     events.append(encode(EpisodeStarted(**envelope(), task="bench", example_id=str(number // 8), **group)))
-    prompt = list(range(50))
-    for _ in range(TURNS):
+    prompt = list(range(shape.prompt_tokens))
+    for _ in range(shape.turns):
         turn = TurnRecorded(
             **envelope(),
             model="agent@0",
             policy_version=0,
-            added_messages=(Message(role="user", content=TEXT),),
+            added_messages=(Message(role="user", content=shape.text),),
             completion=Message(role="assistant", content="7"),
             prompt_token_ids=encode_token_ids(prompt),
             completion_token_ids=encode_token_ids(tokens),
-            logprobs=encode_logprobs([-0.5] * TOKENS),
+            logprobs=encode_logprobs([-0.5] * shape.tokens),
             finish_reason="stop",
             trainable=True,
         )

@@ -74,11 +74,16 @@ class Times:
     seen: dict[str, float] = field(default_factory=dict)
 
 
-def traffic(chance: random.Random) -> Iterator[Sent]:
-    """Yield events for ever: of `SLOTS` groups at a time, in random turns, the members of each side by side."""
-    slots: list[deque[Sent]] = [deque() for _ in range(SLOTS)]
+def traffic(chance: random.Random, at_once: int = SLOTS) -> Iterator[Sent]:
+    """Yield events for ever: of so many groups at a time, in random turns, the members of each side by side.
+
+    They begin one after the other, so that later they do not end at the same time.
+    """
+    slots: list[deque[Sent]] = []
     number = 0
-    while True:
+    for sent in itertools.count():
+        if len(slots) < at_once and sent % (MEMBERS * EVENTS) == 0:
+            slots.append(deque())
         slot = chance.choice(slots)
         if not slot:
             slot.extend(_group(number, chance))
@@ -89,7 +94,9 @@ def traffic(chance: random.Random) -> Iterator[Sent]:
 def _group(number: int, chance: random.Random) -> list[Sent]:
     name = f"group-{number}"
     members = [number * MEMBERS + place for place in range(MEMBERS)]
-    events = [episode(member, chance, group_id=name, group_size=MEMBERS) for member in members]
+    events = [
+        episode(member, chance, group_id=name, group_size=MEMBERS, reward=float(member % 2)) for member in members
+    ]
     sent = [
         Sent(f"episode-{member}".encode(), event, None)
         for turn in zip(*events, strict=True)
@@ -179,36 +186,36 @@ def _due(count: int, ended: int, reader: Reader) -> int:
 
 async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> Verdict:
     """Print the latencies at a rate; return whether the target is met."""
-    made, events = await _prepare(bootstrap_servers, int(rate * seconds), changes)
+    made, events = await prepare(bootstrap_servers, int(rate * seconds), changes)
     reader = Reader(made)
     async with a_worker(bootstrap_servers, made.namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
-        await _until(reader, await send(made, events, reader, rate))
+        await until_complete(reader, await send(made, events, reader, rate))
         reading.cancel()
     return show(f"{rate:.0f} events/s, {changes['event_partitions']} partitions", reader, done)
 
 
 async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
     """Return the events per second that the three stages sustain."""
-    made, events = await _prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
+    made, events = await prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
     reader = Reader(made)
     async with a_worker(bootstrap_servers, made.namespace, changes):
         began, reading = time.monotonic(), asyncio.create_task(reader.run())
-        await _until(reader, await send(made, events, reader, math.inf))
+        await until_complete(reader, await send(made, events, reader, math.inf))
         took = time.monotonic() - began
         reading.cancel()
     print(f"{len(events) / took:.0f} events/s are sustained with {changes['event_partitions']} partitions")
     return len(events) / took
 
 
-async def _prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
+async def prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
     """Make the topics of a new namespace; return its settings, and events to send."""
     made = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
     await ensure_topics(made, three_stages())
     return made, list(itertools.islice(traffic(random.Random(1)), count))
 
 
-async def _until(reader: Reader, groups: int) -> None:
+async def until_complete(reader: Reader, groups: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while reader.complete < groups:
         if time.monotonic() > deadline:

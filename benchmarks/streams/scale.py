@@ -115,19 +115,30 @@ async def _written(bootstrap_servers: str, namespace: str, expected: int) -> lis
 
 async def restoring(bootstrap_servers: str, episodes: int) -> None:
     """Print what a second worker takes to open partitions that hold so many open episodes, and in which memory."""
-    namespace, stages = f"scale-{time.time_ns()}.", ("assembly",)
-    records, _ = await load(bootstrap_servers, namespace, episodes, most_events=OPEN_EVENTS, at_once=episodes)
-    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as first:
-        empty = first["opened"]
-        await _until_committed(bootstrap_servers, namespace, records)
-    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as second:
-        opened = second["opened"]
+    empty, opened, _ = await _open_twice(bootstrap_servers, episodes)
     took, none_s = opened["open_s"], empty["open_s"]
     memory = (opened["resident_bytes"] - empty["resident_bytes"]) / episodes
     print(
         f"restoring {episodes} open episodes of {OPEN_EVENTS} events: {took:.1f} s, of which {none_s:.1f} s for none;"
     )
     print(f"  {(took - none_s) * 100_000 / episodes:.1f} s per 100,000; {memory / 1000:.1f} kB of memory each")
+
+
+async def measure_restoring(bootstrap_servers: str, episodes: int) -> float:
+    """Return the seconds that a row of open episodes takes to be restored."""
+    empty, opened, rows = await _open_twice(bootstrap_servers, episodes)
+    return float(max(0.0, opened["open_s"] - empty["open_s"]) / rows)
+
+
+async def _open_twice(bootstrap_servers: str, episodes: int) -> tuple[dict[str, float], dict[str, float], float]:
+    """Return how a worker opened empty partitions, how the next one opened full ones, and how many rows it restored."""
+    namespace, stages = f"scale-{time.time_ns()}.", ("assembly",)
+    records, _ = await load(bootstrap_servers, namespace, episodes, most_events=OPEN_EVENTS, at_once=episodes)
+    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as first:
+        await _until_committed(bootstrap_servers, namespace, records)
+    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as second:
+        pass
+    return first["opened"], second["opened"], second["assembly"]["restored_rows"]
 
 
 async def _until_committed(bootstrap_servers: str, namespace: str, records: int) -> None:

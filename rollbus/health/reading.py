@@ -6,6 +6,7 @@ process of this machine, or from any beat that comes while we look.
 
 import asyncio
 import socket
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
+from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture, to_json
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.health.heart import wall_clock_ms
@@ -36,6 +37,8 @@ LONGEST_WAIT_S = 12.0
 LOOK_AGAIN_S = 0.5
 ANSWER_S = 20.0
 """Longest wait for the broker in one look."""
+FRESH_S, DOWN_S = 2.0, 15.0
+"""How long a watch repeats an answer, and how long a failure."""
 
 
 class HealthReader:
@@ -151,6 +154,53 @@ async def open_health(
             consumer.seek(place, max(begin, end - STEPS_KEPT) if is_long else begin)
         lag = await stack.enter_async_context(open_lag(connection))
         yield HealthReader(namespace, consumer, lag, limits or AlarmLimits(), clock_ms)
+
+
+class HealthWatch:
+    """Pictures for several askers over one connection, which stays open; an answer or a failure holds for a moment."""
+
+    def __init__(self, connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> None:
+        """Nothing connects before the first question."""
+        self._connection, self._namespace, self._limits = connection, namespace, limits
+        self._lock = asyncio.Lock()
+        self._stack: AsyncExitStack | None = None
+        self._reader: HealthReader | None = None
+        self._until = 0.0
+        self._answer: Picture | UnavailableError | None = None
+
+    async def ask(self) -> dict[str, Any]:
+        """Return the picture as plain values; raises UnavailableError."""
+        async with self._lock:
+            if self._answer is None or time.monotonic() >= self._until:
+                await self._refresh()
+        if isinstance(self._answer, UnavailableError):
+            raise self._answer
+        assert self._answer is not None
+        return to_json(self._answer)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        stack, self._stack, self._reader = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def _refresh(self) -> None:
+        try:
+            if self._reader is not None:
+                self._answer = await self._reader.picture()
+            else:
+                self._stack, opened = AsyncExitStack(), open_health(self._connection, self._namespace, self._limits)
+                async with asyncio.timeout(ANSWER_S):
+                    reader = await self._stack.enter_async_context(opened)
+                self._reader, self._answer = reader, await reader.settled_picture()
+            self._until = time.monotonic() + FRESH_S
+            if not self._answer.processes:
+                await self.close()  # a topic that comes later is found by the next connection
+        except (UnavailableError, TimeoutError) as error:
+            late = UnavailableError(f"the broker has not answered for {ANSWER_S:.0f} s")
+            self._answer = error if isinstance(error, UnavailableError) else late
+            self._until = time.monotonic() + DOWN_S
+            await self.close()
 
 
 async def read_health(connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> Picture:

@@ -4,6 +4,7 @@
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
+    GET /api/health          what `rollbus status --json` says, from Kafka: {"health": {…}} or {"error": …}
     POST /api/feedback       a reward for an episode, into the log       } with the owner's token
     POST /api/data-sets      a trajectory into a data set, or out of it  } alone
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
@@ -39,6 +40,7 @@ from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
 if TYPE_CHECKING:
+    from rollbus.health.reading import HealthWatch
     from rollbus.ui.lag import LagRow
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
@@ -64,10 +66,11 @@ def make_app(
     namespace: str,
     texts: Texts | None = None,
     lags: Lags | None = None,
+    health: "HealthWatch | None" = None,
     acting: Acting | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
-    """Return the application; it closes `asking` and `acting` when it ends. `lags` asks Kafka for consumer groups."""
+    """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
 
     async def page(request: Request) -> Response:
         if (token := request.query_params.get("token")) is None:
@@ -96,6 +99,12 @@ def make_app(
             return JSONResponse({"groups": [], "error": str(error)})
         return JSONResponse({"groups": [asdict(group) for group in groups]})
 
+    async def look(_: Request) -> JSONResponse:
+        try:
+            return JSONResponse({"health": None if health is None else await health.ask()})
+        except RollbusError as error:
+            return JSONResponse({"error": str(error)})
+
     async def act(request: Request) -> JSONResponse:
         try:
             values = json.loads(await request.body())
@@ -118,6 +127,8 @@ def make_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         asking.close()
+        if health is not None:
+            await health.close()
         if acting is not None:
             await run_in_threadpool(acting.close)
 
@@ -126,6 +137,7 @@ def make_app(
             Route("/", page),
             Route("/api/ask/{name}", ask),
             Route("/api/lag", lag),
+            Route("/api/health", look),
             *(Route(path, act, methods=["POST"]) for path in WRITING),
             Route("/api/live", live),
             Mount("/static", StaticFiles(directory=STATIC)),

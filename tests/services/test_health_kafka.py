@@ -11,8 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from rollbus.health.reading import open_health
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.health import reading
+from rollbus.health.reading import HealthWatch, open_health
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.health.heart import Heart, Report
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.console import ROLLBUS
@@ -137,3 +138,23 @@ async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_
     assert problem.what.startswith("trainer ")
     assert problem.what.endswith("it ended: the base was rolled back")
     assert {one.kind: one.state for one in picture.processes} == {"sink": "stopped", "trainer": "silent"}
+
+
+async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
+    kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FRESH_S", 0.0)
+    settings = stream_settings(kafka, namespace)
+    watch = HealthWatch(settings.kafka, namespace)
+    assert (await watch.ask())["processes"] == ()
+    await ensure_topics(settings)
+    heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
+    async with heart.beating(lambda: Report(work=3)), asyncio.timeout(30):
+        while not (seen := (await watch.ask())["processes"]):  # noqa: ASYNC110 - a broker has no event
+            await asyncio.sleep(0.1)
+    assert [(one["kind"], one["state"]) for one in seen] == [("sink", "working")]
+    await watch.close()
+    away = HealthWatch(settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:9"}), namespace)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
+            await away.ask()

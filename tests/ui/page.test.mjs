@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { CLICKHOUSE, LONG, OWNER, SCREENSHOTS } = process.env;
+const { BUSY, CLICKHOUSE, LONG, OWNER, SCREENSHOTS } = process.env;
 const TRAJECTORIES = "12,800", STEPS = 99;
 
 test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
@@ -22,6 +22,38 @@ test("the overview shows reward, fates, staleness, every metric of a step, lag a
   assert.match(await text("dead letters"), /assembly episode-events DecodeError 4/);
   assert.match(await text("decisions"), /2 \S+ \S+ quarantine 98 97 – worse:reward -0.061 \[-0.100, -0.020\] 312 \/ 9,800/);
   assert.match(await text("decisions"), /1 \S+ \S+ canary 98 97 98, 5.0 % newest_candidate – –/);
+});
+
+test("a strip says which processes live, who is silent, how old the newest step is, and what to do", async () => {
+  await open("#/", { address: BUSY });
+  const strip = page.locator("#health");
+  await strip.getByText("sink silent for").waitFor(); // it missed three beats
+  const said = (await strip.innerText()).replace(/\s+/g, " ");
+  assert.match(said, /^2 problems worker × 2 sink silent for \d+ (s|min) nothing waits in Kafka step 7, \d+ min ago dead letters in Kafka: 1 /);
+  await strip.locator("summary").click();
+  assert.match(await strip.innerText(), /silence\s+sink \d+ on \S+ has been silent for/);
+  assert.match(await strip.innerText(), /rollbus dead-letters list/);
+  await page.waitForResponse((answer) => answer.url().endsWith("/api/health"));
+  await page.waitForTimeout(100);
+  assert.ok(await strip.locator("details[open]").isVisible(), "what a reader has opened stays open");
+  for (const [colorScheme, width] of SCREENSHOTS ? [["light", 1360], ["dark", 1360], ["light", 390]] : []) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize({ width, height: 700 });
+    await page.waitForTimeout(300);
+    await page.screenshot({ path: join(SCREENSHOTS, `ui-health-${colorScheme}-${width}.png`) });
+  }
+  await page.goto(new URL("#/find/", page.url()).href);
+  await drawn();
+  assert.match(await strip.innerText(), /worker × 2/, "it is over every view");
+});
+
+test("without Kafka the strip says so in one line, and the rest of the page is there", async () => {
+  await open();
+  const strip = page.locator("#health");
+  await strip.getByText("Health is not known").waitFor();
+  assert.match(await strip.innerText(), /^Health is not known: .*127\.0\.0\.1:9\b/);
+  assert.equal(await strip.locator("> *").count(), 1);
+  assert.match(await page.locator(".figures").innerText(), new RegExp(`steps\\s+${STEPS}`));
 });
 
 test("fates flow from all trajectories to trained, dropped by stage and reason, and pending", async () => {

@@ -1,4 +1,4 @@
-"""Fill a ClickHouse of its own, start `rollbus ui` on it, and let a browser look; `make test-ui` prepares all of it.
+"""Fill a ClickHouse and a Kafka, start `rollbus ui` on them, and let a browser look; `make test-ui` prepares all of it.
 
 python -m tests.ui.run FOLDER_OF_NODE_MODULES [SCREENSHOT_FOLDER]
 """
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
-from tests.ui import database, hostile
+from tests.ui import database, hostile, world
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
 LIMIT_S = 600
@@ -33,9 +34,14 @@ def main(modules: Path, screenshots: Path | None) -> int:
         clickhouse = ServiceProcess(
             clickhouse_service(folder=folder / "data", port=port), log_path=folder / "log", prefix=tethered()
         )
+        broker = kafka_service(folder=folder / "kafka", client_port=find_free_port(), controller_port=find_free_port())
+        kafka = ServiceProcess(broker, log_path=folder / "kafka.log", prefix=tethered())
         try:
-            clickhouse.start()
-            clickhouse.wait_until_healthy()
+            for service in (clickhouse, kafka):
+                service.start()
+            for service in (clickhouse, kafka):
+                service.wait_until_healthy()
+            world.write_now(broker.address)
             database.fill(ClickHouseSettings(port=port, database="page"))
             database.fill_long(ClickHouseSettings(port=port, database="long"))
             trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
@@ -43,17 +49,23 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "page", folder) as calm,
                 page(port, "hostile", folder) as harmful,
                 page(port, "long", folder) as long,
+                page(port, "page", folder, kafka=broker.address) as busy,
             ):
-                told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "TRAJECTORY": trajectory, "OWNER": OWNER}
+                told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
+                told |= {"OWNER": OWNER}
                 return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
+            kafka.stop()
 
 
 @contextmanager
-def page(port: int, database: str, folder: Path) -> Iterator[str]:
-    """Start the page as a user does; yields its address."""
-    own = {"ROLLBUS_CLICKHOUSE__PORT": str(port), "ROLLBUS_CLICKHOUSE__DATABASE": database}
+def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9") -> Iterator[str]:
+    """Start the page as a user does; yields its address. Without an address of Kafka, there is none."""
+    own = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
+        "ROLLBUS_CLICKHOUSE__PORT": str(port),
+        "ROLLBUS_CLICKHOUSE__DATABASE": database,
+    }
     own["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
     command = [ROLLBUS, "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
     process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.health.reading import HealthWatch
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.http.guard import Guard
 from rollbus.schemas.kafka.connection import KafkaConnection
@@ -154,6 +155,33 @@ def test_only_questions_with_a_name_can_be_asked() -> None:
         asking.ask("SELECT 1", {})
     with pytest.raises(ConfigurationError, match="step must be Int64"):
         asking.ask("groups_of_step", {"step": "x; DROP TABLE steps"})
+
+
+class Watched(HealthWatch):
+    """Answers as it is told, and notes that it was closed."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(KafkaConnection(), "rollbus.")
+        self.answer, self.is_closed = answer, False
+
+    async def ask(self) -> dict[str, Any]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_health_is_the_picture_or_why_there_is_none() -> None:
+    watched = Watched({"problems": []})
+    with browser(Told(), health=watched) as client:
+        assert client.get("/api/health").json() == {"health": {"problems": []}}
+        watched.answer = UnavailableError("Kafka at x does not answer")
+        away = client.get("/api/health")
+    assert (away.status_code, away.json()) == (200, {"error": "Kafka at x does not answer"})
+    assert watched.is_closed
+    assert browser(Told()).get("/api/health").json() == {"health": None}
 
 
 def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:

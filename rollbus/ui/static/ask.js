@@ -12,6 +12,12 @@ export async function askLag() {
   return response.ok ? response.json() : { groups: [], error: `the server answered ${response.status}` };
 }
 
+/** What `rollbus status --json` says of health, from Kafka: {health: {processes, groups, runs, problems, …}} or {error}. */
+export async function askHealth() {
+  const response = await fetch("/api/health");
+  return response.ok ? response.json() : { error: `the server answered ${response.status}` };
+}
+
 /** Write something into the log; only the owner's token opens this door. */
 export async function send(what, values, token) {
   const headers = { "content-type": "application/json", authorization: `Bearer ${token}` };

@@ -3,6 +3,7 @@
 import { ask } from "./ask.js";
 import { closeCharts, drawCharts } from "./charts.js";
 import { make, short } from "./dom.js";
+import { watchHealth } from "./health.js";
 import { morphChildren } from "./morph.js";
 import { compare } from "./views/compare.js";
 import { event, group, step, trajectory } from "./views/drill.js";
@@ -106,6 +107,7 @@ async function start() {
   addEventListener("hashchange", show);
   addEventListener("rollbus:again", show);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(main, true));
+  watchHealth(document.getElementById("health"), () => runs.value);
   await show();
   listen();
 }

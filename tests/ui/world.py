@@ -1,0 +1,53 @@
+"""A broker on which two workers live, a sink is silent, a step was made, and a record became a dead letter."""
+
+import asyncio
+import os
+import socket
+import time
+from dataclasses import replace
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka.clients import new_producer, running
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.health import Heartbeat
+from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from tests.health.test_picture import make_step
+
+HOUR_MS = 3_600_000
+
+
+async def write(connection: KafkaConnection) -> None:
+    """Make the topics, and write what the processes said."""
+    settings = StreamSettings(kafka=connection, event_partitions=1)
+    await ensure_topics(settings)
+    now_ms = int(time.time() * 1000)
+    beats = [make_beat("worker", 1, HOUR_MS), make_beat("worker", 2, HOUR_MS), make_beat("sink", 3, 1)]
+    step = replace(make_step(7), started_at_ms=now_ms - 301_000, completed_at_ms=now_ms - 300_000)
+    async with running(connection, new_producer(connection)) as producer:
+        for beat in beats:
+            await producer.send_and_wait(HEARTBEATS.full_name(settings.namespace), encode(beat), beat.process.encode())
+        await producer.send_and_wait(TRAINING_STEPS.full_name(settings.namespace), encode(step), b"main")
+        await producer.send_and_wait(DEAD_LETTERS.full_name(settings.namespace), b"one", b"key")
+
+
+def make_beat(kind: str, number: int, interval_ms: int) -> Heartbeat:
+    """Return the one beat of a process that beats so often."""
+    now_ms = int(time.time() * 1000)
+    return Heartbeat(
+        process=f"{kind}-{number}",
+        kind=kind,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version="0.1.0",
+        number=1,
+        interval_ms=interval_ms,
+        started_at_ms=now_ms,
+        beat_at_ms=now_ms,
+    )
+
+
+def write_now(bootstrap_servers: str) -> None:
+    """Write it from a program without a loop."""
+    asyncio.run(write(KafkaConnection(bootstrap_servers=bootstrap_servers)))

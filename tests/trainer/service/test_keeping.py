@@ -80,6 +80,18 @@ def test_what_was_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal.jsonl").served_before == 2
 
 
+def test_what_only_an_earlier_version_needed_goes_when_another_serves(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=3, head=6)
+    kept.serve(4)
+    assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6], "no update has said what its KL penalty refers to"
+    kept.retire(reference=0)
+    assert service.store.numbers() == [0, 2, 3, 4, 5, 6]
+    kept.serve(6)
+    assert service.store.numbers() == [0, 3, 4, 5, 6], "4 served before, and 3 is its parent"
+    kept.serve(5)
+    assert service.store.numbers() == [0, 4, 5, 6]
+
+
 def test_without_a_setting_the_checkpoints_of_a_long_run_are_bounded(tmp_path: Path) -> None:
     settings = Settings().art_server_settings(tmp_path).retention
     versions = list(range(246))

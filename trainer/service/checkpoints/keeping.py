@@ -40,6 +40,8 @@ class Keeping:
     def __init__(self, model: str, service: ModelService, journal: Journal, retention: Retention) -> None:
         self._model, self._service, self._journal, self._retention = model, service, journal, retention
         self._lock = threading.Lock()
+        self._reference: int | None = None
+        """Of the last update; before one has named it, nothing is removed."""
 
     def head(self) -> int:
         """Return what the next batch is trained from."""
@@ -55,6 +57,7 @@ class Keeping:
             self._service.serve(version)
             if as_head or self._journal.serving != version:  # an update that serves its version has recorded it already
                 self._journal.served(serving=version, head=version if as_head else None)
+            self._retire()
 
     def settle(self, batch_hash: str, failure: Failure) -> TrainResult | None:
         """Record how a started update ended (see the journal's `settle`), and serve its version if it is to serve."""
@@ -65,11 +68,10 @@ class Keeping:
             return made
 
     def retire(self, reference: int) -> None:
-        """Remove what retention does not keep. A failure only costs disk space."""
+        """Remove what retention does not keep, now and when another version serves. A failure only costs disk space."""
         with self._lock:
-            numbers = self._service.store.numbers()
-            in_use = {*self._in_use(), reference}
-            self._remove(expendable(numbers, self._parents(numbers), self._retention, in_use=in_use))
+            self._reference = reference
+            self._retire()
 
     def keep_only(self, versions: Collection[int]) -> None:
         """Remove all but these and what is in use."""
@@ -77,6 +79,12 @@ class Keeping:
             numbers = self._service.store.numbers()
             kept = {*versions, *protected(self._parents(numbers), self._in_use())}
             self._remove(number for number in numbers if number not in kept)
+
+    def _retire(self) -> None:
+        if self._reference is not None:
+            numbers = self._service.store.numbers()
+            in_use = {*self._in_use(), self._reference}
+            self._remove(expendable(numbers, self._parents(numbers), self._retention, in_use=in_use))
 
     def _in_use(self) -> set[int]:
         others = (self._journal.serving, self._journal.served_before, self._service.canary)

@@ -38,6 +38,8 @@ class Place:
     checks_kind: bool = True
     refused: int = 401
     """Status without credentials."""
+    compressed: int = 415
+    """Status of a body that is said to be compressed with gzip, and is not."""
 
     def request(self, *without: str, body: bytes | None = None, **changes: str) -> bytes:
         """Return the request's bytes; `changes` are headers, their `_` written as `-`."""

@@ -1,6 +1,8 @@
 """Fixtures: every HTTP server, started once for a module; and a request to each that is answered with 200."""
 
+import os
 import re
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -12,6 +14,7 @@ import pytest
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.schemas.health.server import MetricsServer
 from rollbus.ui.app import page_token
+from tests.console import ROLLBUS
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
 from tests.services.art_fixtures import ArtServer, Launcher
 from tests.services.clickhouse_guarded import Guarded
@@ -22,7 +25,11 @@ CHAT = b'{"model": "agent", "messages": [{"role": "user", "content": "choose"}],
 
 @pytest.fixture(scope="module")
 def places(
-    art_launcher: Launcher, art_base_model: Path, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory
+    art_launcher: Launcher,
+    art_base_model: Path,
+    guarded: Guarded,
+    kafka: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[list[Place]]:
     """All servers but the worker's, which lives in the test's loop."""
     folder = tmp_path_factory.mktemp("doors")
@@ -37,11 +44,17 @@ def places(
         stack.enter_context(command(folder, "proxy", "run", *upstream, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"))
         line = stack.enter_context(command(folder, "ui", "--port", "0", ROLLBUS_CLICKHOUSE__PORT=str(guarded.port)))
         page = int(re.search(r":(\d+)/", line)[1])  # type: ignore[index]
-        while is_free(proxy):
+        ingest = find_free_port()
+        bus = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka, "ROLLBUS_NAMESPACE": f"{folder.name}."}
+        subprocess.run([ROLLBUS, "topics", "create"], cwd=folder, env=os.environ | bus, check=True, capture_output=True)
+        ports = ["--port", str(ingest), "--grpc-port", "0"]
+        stack.enter_context(command(folder, "ingest", "serve", *ports, **bus))
+        while is_free(proxy) or is_free(ingest):
             time.sleep(0.1)
         cookie = {"cookie": f"rollbus-page={page_token(TOKEN)}"}
         bad_cookie = {"cookie": "rollbus-page=wrong"}
         chat: dict[str, Any] = {"path": "/v1/chat/completions", "method": "POST", "headers": JSON, "body": CHAT}
+        spans: dict[str, Any] = {"path": "/v1/traces", "method": "POST", "headers": JSON, "body": b"{}"}
         sql: dict[str, Any] = {"method": "POST", "body": b"SELECT 1", "checks_kind": False, "refused": 403}
         art.require_running()
         yield [
@@ -49,6 +62,7 @@ def places(
             Place("control", art.control_port, "/rollbus/v1/versions", BEARER, wrong, most=512 * MIB),
             Place("batches", art.control_port, credentials=BEARER, wrong=wrong, most=512 * MIB, **chat),
             Place("proxy", proxy, credentials=BEARER, wrong=wrong, most=64 * MIB, **chat),
+            Place("ingest", ingest, credentials=BEARER, wrong=wrong, most=32 * MIB, compressed=413, **spans),
             Place("page", page, "/static/page.js", cookie, bad_cookie),
             Place("owner", guarded.port, "/", owner, basic("default", "wrong"), most=256 * MIB, **sql),
             Place("reader", guarded.port, "/", reader, basic("readonly", "wrong"), most=MIB, **sql),

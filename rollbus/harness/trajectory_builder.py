@@ -9,15 +9,15 @@ slow attempt does not miss its group.
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
-from nat.data_models.finetuning import Trajectory, TrajectoryCollection
+from nat.data_models.finetuning import TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
-from rollbus.harness.bus.transcripts import STEP_REWARD, as_trajectory
+from rollbus.harness.bus.transcripts import STEP_REWARD
 from rollbus.harness.components import BusTrajectoryBuilderConfig
 from rollbus.harness.evaluation import PLAY, Play, Played, evaluate
 from rollbus.harness.runs.outputs import append_line, count
@@ -73,7 +73,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         if run_id not in self.evaluation_runs:
             raise ValueError(f"No evaluation runs found for run_id: {run_id}")
         outputs = await asyncio.gather(*self.evaluation_runs.pop(run_id), return_exceptions=True)
-        plays, log = self._plays.pop(run_id), self._run().log
+        plays, run = self._plays.pop(run_id), self._run()
         failures = [one for one in outputs if isinstance(one, BaseException)]
         for failure in failures:
             if len(failures) == len(outputs) or not isinstance(failure, Exception):
@@ -81,16 +81,11 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         for play, output in zip(plays, outputs, strict=True):
             await self._end_play(play, output, meta)
         played = [one for play in plays for one in play.trajectory_ids]
-        await log.recording.flush()
-        await log.wait_for(lambda view: view.settled(played), f"the groups of epoch {self._epochs[run_id]}")
-        await log.wait_for(
-            lambda view: all(one in view.trajectories for one in played if one in view.group_of),
-            "the trajectories of the groups",
-        )
-        self.last_reasons = dict(log.view.reasons(played))
-        if self.last_reasons:
-            logger.warning("left out of epoch %d: %s", self._epochs[run_id] + 1, troubles.counted(self.last_reasons))
-        groups = self._grouped(played)
+        self.last_reasons = await run.settle(played, self._epochs[run_id])
+        groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
+        for one in chain(*groups):
+            known = one.metadata = one.metadata or {}
+            known["reasoning"] = self._reasoning.get(known["trajectory_id"])
         collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
         examples = len({str((group[0].metadata or {})["id"]) for group in groups if group})
         logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
@@ -148,19 +143,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             told = None if reasoning is None else str(reasoning)
             played.episode.reward(worth + sum(shaped), name=name, source="evaluator", comment=told)
         played.episode.end()
-
-    def _grouped(self, played: Sequence[str]) -> list[list[Trajectory]]:
-        """Return what the stream grouped."""
-        return [
-            [self._as_trajectory(member.trajectory_id, member.reward) for member in group.members]
-            for group in self._run().log.view.groups_of(played)
-        ]
-
-    def _as_trajectory(self, trajectory_id: str, worth: float) -> Trajectory:
-        record = self._run().log.view.trajectories[trajectory_id]
-        found = as_trajectory(record, worth, include_tool_calls=self.config.include_tool_calls)
-        found.metadata = {**(found.metadata or {}), "reasoning": self._reasoning.get(trajectory_id)}
-        return found
 
     def _run(self) -> Run:
         return current_run("rollbus_traj_builder")

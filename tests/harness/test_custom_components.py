@@ -498,3 +498,32 @@ async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == 12, "the second epoch alone is played"
     assert [count(one) for one in submitted] == [6], "and submitted"
+
+
+class GoneError(Exception):
+    """The process is gone."""
+
+
+async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_built_again(
+    tmp_path: Path, beside_the_example: None
+) -> None:
+    async def gone(epoch: int) -> None:
+        raise GoneError
+
+    plain = document(tmp_path)
+    guide_builder(plain)
+    backend = {"folder": str(tmp_path / "files"), "keep_share": 0.5}
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": backend}
+    plain["rollbus"]["imports"] = ["backend"]
+    plan = read(tmp_path, plain)
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        made.run.log.end_epoch = gone  # type: ignore[method-assign]  # every attempt is on the log, the window is open
+        with pytest.raises(GoneError):
+            await run_epochs(made, 1)
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 1)
+        episodes = {one.turns[0].completion.content for one in made.run.log.view.trajectories.values()}
+    assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
+    rows = [json.loads(line) for line in (tmp_path / "files" / "epoch-0.jsonl").read_text().splitlines()]
+    assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]

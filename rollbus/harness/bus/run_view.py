@@ -86,13 +86,9 @@ class RunView:
         for record in records:
             self._take(record)
 
-    def fate(self, trajectory: str) -> str | None:
-        """Say what became of a trajectory: `grouped`, a drop's reason, or None while nothing has."""
-        return "grouped" if trajectory in self.group_of else self.dropped.get(trajectory)
-
     def settled(self, trajectories: Iterable[str]) -> bool:
-        """Whether each one has a group or a drop."""
-        return all(self.fate(one) is not None for one in trajectories)
+        """Whether each one is here with its group, or has a drop."""
+        return all(one in self.trajectories if one in self.group_of else one in self.dropped for one in trajectories)
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""

@@ -6,7 +6,7 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -144,14 +144,33 @@ class Run:
         view = self.log.view
         if not self.resume or epoch not in view.windows:
             return None
-        groups = [
-            [as_trajectory(view.trajectories[member.trajectory_id], member.reward) for member in group.members]
-            for group in view.groups_of(view.played_in(epoch))
+        return TrajectoryCollection(trajectories=self.collected(view.played_in(epoch)), run_id=self.run_id)
+
+    def collected(self, ids: Iterable[str], *, include_tool_calls: bool = True) -> list[list[Trajectory]]:
+        """Return what the stages keep of trajectories, by groups."""
+        view = self.log.view
+        return [
+            [
+                as_trajectory(view.trajectories[one.trajectory_id], one.reward, include_tool_calls=include_tool_calls)
+                for one in group.members
+            ]
+            for group in view.groups_of(ids)
         ]
-        return TrajectoryCollection(trajectories=groups, run_id=self.run_id)
+
+    async def settle(self, ids: Collection[str], epoch: int) -> dict[str, int]:
+        """Wait until the stages have grouped or dropped each trajectory; return why they dropped any, with numbers."""
+        await self.recording.flush()
+        await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch + 1}")
+        reasons = dict(self.log.view.reasons(ids))
+        if reasons:
+            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
+        return reasons
 
     async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
-        """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it."""
+        """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it.
+
+        An attempt that an earlier process put there counts as it is there, and not as it was built again.
+        """
         if has_pairs(collection):
             return collection
         view = self.log.view
@@ -160,30 +179,29 @@ class Run:
             "model": f"{self.plan.model}@{view.newest_version()}",
             "function": self.plan.config.finetuning.target_functions[0],
         }
-        recorded, ids = [], []
+        recorded, ids, earlier = [], [], []
         for name, group in zip(example_names(collection), collection.trajectories, strict=True):
             for position, trajectory in enumerate(group):
                 metadata = trajectory.metadata = dict(trajectory.metadata or {})
                 if PUBLISHED not in metadata:
                     attempt, is_finished = self.next_attempt(Attempt(self.run_id, epoch, name, position))
                     metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
-                    if not is_finished:
+                    if is_finished:
+                        earlier.append(attempt.trajectory_id)
+                    else:
                         size = len(group)
                         recorded.append(
                             record_trajectory(self.recording, attempt, trajectory, group_size=size, **shared)
                         )
                 ids.append(str(metadata[PUBLISHED]))
         await asyncio.gather(*recorded)
-        await self.recording.flush()
-        await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch}")
-        if reasons := view.reasons(ids):
-            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
-        groups = [[one for one in group if self.is_kept(one.metadata)] for group in collection.trajectories]
+        await self.settle(ids, epoch)
+        there = {_id_of(one): one for group in self.collected(earlier) for one in group if _id_of(one) in earlier}
+        groups = [
+            [there.get(_id_of(one), one) for one in group if _id_of(one) in view.group_of]
+            for group in collection.trajectories
+        ]
         return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
-
-    def is_kept(self, metadata: dict[str, Any] | None) -> bool:
-        """Whether the stages keep a trajectory."""
-        return str((metadata or {})[PUBLISHED]) in self.log.view.group_of
 
     def next_attempt(self, attempt: Attempt) -> tuple[Attempt, bool]:
         """Return the attempt to make now, and whether an earlier process has finished it."""
@@ -197,6 +215,10 @@ class Run:
                     episode.exclude("the process that played it was killed; it is played again")
             attempt = replace(attempt, number=attempt.number + 1)
         return attempt, False
+
+
+def _id_of(trajectory: Trajectory) -> str:
+    return str((trajectory.metadata or {})[PUBLISHED])
 
 
 CURRENT: ContextVar[Run | None] = ContextVar("rollbus_run", default=None)

@@ -58,9 +58,8 @@ def test_a_canary_whose_rewards_come_later_is_not_stopped_and_counting_what_has_
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", WORLDS)
-def test_of_many_canaries_whose_rewards_come_later_or_earlier_few_are_judged(name: str) -> None:
-    _require_few_errors(name, runs=400, naive_runs=40)
+def test_of_many_canaries_whose_rewards_come_later_few_are_judged() -> None:
+    _require_few_errors("praise of the canary is late", runs=200, naive_runs=40)
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import yaml
 from nat.builder.builder import Builder
@@ -28,7 +30,6 @@ from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
 from rollbus.trainer.backends.protocol import Backend
 from tests.harness.bus_memory import MemoryBus
-from tests.web import QuietHandler, serve
 
 RUN = "art-run-test"
 
@@ -71,16 +72,42 @@ class Endpoint:
         """Serve on loopback; yield the address."""
         endpoint = self
 
-        class Handler(QuietHandler):
+        class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                request = self.read_json()
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 endpoint.before(request)
-                self.answer(endpoint.answer(request))
+                body = json.dumps(endpoint.answer(request)).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
-        with serve(Handler) as address:
-            yield f"{address}/v1"
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class Steady(Endpoint):
+    """Answers a question in the same way at any time, if the request's `seed` is the same."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = super().answer(request)
+        said = crc32(f"{request['messages'][-1]['content']} {request.get('seed')}".encode()) % 10
+        answer["choices"][0]["message"]["content"] = str(said)
+        answer["choices"][0]["token_ids"] = [said]
+        return answer
 
 
 Ask = Callable[[str, Any], Any]

@@ -106,7 +106,7 @@ def fill(sql: str, values: dict[str, Any]) -> str:
     """Return the question with its values in place; its tables are those of `rollbus`."""
     for name, value in values.items():
         literal = str(value) if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
-        sql = re.sub(r"\{" + name + r":[^}]+\}", lambda _, shown=literal: shown, sql)
+        sql = re.sub(r"\{" + name + r":[^}]+\}", literal.replace("\\", r"\\"), sql)
     return sql
 
 

@@ -1,6 +1,5 @@
 """The OpenPipe logger against a scripted server, which holds what comes to the fields of OpenPipe's own client."""
 
-import json
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -9,7 +8,8 @@ import pytest
 
 from rollbus.consumers.loggers.openpipe_logger import OpenPipeLogger
 from rollbus.schemas.errors import ConfigurationError
-from tests.services.test_loggers import EVALUATION, STEP, Answering, log_everything_twice, served
+from tests.services.test_loggers import EVALUATION, STEP, log_everything_twice
+from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 
@@ -17,28 +17,28 @@ FIELDS = {"requestedAt", "receivedAt", "reqPayload", "respPayload", "statusCode"
 """Of `POST /report` in OpenPipe's client 5.0.0, without its deprecated `tags`, and the message of an error."""
 
 
-class OpenPipe(Answering):
+class OpenPipe(QuietHandler):
     """Answers as OpenPipe does where the key is right, and keeps what was reported."""
 
     def do_GET(self) -> None:
         known = self.path == "/api/v1/models"
         accepted = self.headers["Authorization"] == "Bearer key"
-        self.answer(404 if not known else 200 if accepted else 401, {"object": "list", "data": []})
+        self.answer({"object": "list", "data": []}, 404 if not known else 200 if accepted else 401)
 
     def do_POST(self) -> None:
         server: Any = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read_json()
         assert (self.path, self.headers["Authorization"]) == ("/api/v1/report", "Bearer key")
         if server.status == 200:
             server.received.append(body)
-        self.answer(server.status, {"status": "ok"} if server.status == 200 else {"message": "not now"})
+        self.answer({"status": "ok"} if server.status == 200 else {"message": "not now"}, server.status)
 
 
 @pytest.fixture
 def openpipe() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), OpenPipe)
     server.received, server.status = [], 200
-    with served(server):
+    with serve(server):
         yield server
 
 

@@ -99,7 +99,7 @@ class Look:
     steps: Sequence[Step] = ()
     """In the order of the log; old ones may be missing."""
     dead_letters: int = 0
-    """Records that have a dead letter in Kafka, whoever and however many refused them."""
+    """Records that have a dead letter in Kafka, counted once also where several processes refused them."""
     newest_dead_letter_ms: int | None = None
     unread_beats: Mapping[str, int] = field(default_factory=dict)
     """Process → when the broker took its newest beat, where this release cannot read it."""

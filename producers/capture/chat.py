@@ -7,15 +7,7 @@ from typing import Any
 from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import StreamAccumulator
 from rollbus.producers.capture.surface import Accumulator, Asked
-from rollbus.producers.turns.answer import (
-    ENTRY_BYTES,
-    ID_BYTES,
-    Answer,
-    Unread,
-    answer_of,
-    kept_call,
-    kept_fields,
-)
+from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Answer, Unread, answer_of, kept_call, kept_fields
 
 
 class ChatSurface:

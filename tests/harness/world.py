@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -30,6 +29,7 @@ from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
 from rollbus.trainer.backends.protocol import Backend
 from tests.harness.bus_memory import MemoryBus
+from tests.web import QuietHandler, serve
 
 RUN = "art-run-test"
 
@@ -72,31 +72,16 @@ class Endpoint:
         """Serve on loopback; yield the address."""
         endpoint = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                request = self.read_json()
                 endpoint.before(request)
-                body = json.dumps(endpoint.answer(request)).encode()
-                self.send_response(200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(endpoint.answer(request))
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with serve(Handler) as address:
+            yield f"{address}/v1"
 
 
 class Steady(Endpoint):

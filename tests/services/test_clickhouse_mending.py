@@ -31,21 +31,14 @@ from tests.services.sink_fixtures import (
     send,
     sink_settings,
 )
-from tests.services.test_clickhouse_rebuild import archive_of, command, leftovers
+from tests.services.test_clickhouse_rebuild import archive_of, command, leftovers, rebuilt, written
 from tests.services.test_clickhouse_sink import delete_before, reports
 
+__all__ = ["written"]
 pytestmark = pytest.mark.services
 
 settings = sink_settings
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-async def written(settings: SinkSettings) -> SinkSettings:
-    await create_topics(settings)
-    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
-    await run_until_written(settings)
-    return settings
 
 
 def cli(settings: SinkSettings, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -208,12 +201,3 @@ async def until_counted(settings: SinkSettings, expected: dict[str, int]) -> Non
     async with asyncio.timeout(60):
         while await asyncio.to_thread(counts, settings) != expected:  # noqa: ASYNC110 - ClickHouse deletes by itself
             await asyncio.sleep(0.2)
-
-
-async def rebuilt(settings: SinkSettings, *tables: str, log_class: type[KafkaLog] = KafkaLog) -> Any:
-    client = ClickHouse(settings.clickhouse)
-    try:
-        async with log_class(settings.kafka, settings.namespace) as log:
-            return await rebuild(client, log, settings.namespace, tables)
-    finally:
-        client.close()

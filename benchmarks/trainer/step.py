@@ -25,6 +25,8 @@ ROWS, PROMPT, COMPLETION = 64, (24, 64), (8, 96)
 """Rows of a batch, and the range of lengths in tokens: completions of production are unequal."""
 WARM_UP, STEPS = 1, 5
 """Of a process; it is started again for every round."""
+ROWS_AT_ONCE = 64
+"""Rows of one pass of TRL's: fewer than ROWS where the activations of all do not fit into memory."""
 LEARNING_RATE, CLIP = 1e-4, 1.0
 SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
 """Layers, width, feed-forward width and vocabulary."""
@@ -151,7 +153,7 @@ def trl(folder: Path) -> Callable[[], Any]:
 
     settings = GRPOConfig(
         output_dir=str(folder / "trl"), use_cpu=True, bf16=False, report_to=[], loss_type="cispo", epsilon_high=5.0,
-        learning_rate=LEARNING_RATE, max_grad_norm=CLIP, per_device_train_batch_size=ROWS, num_generations=8,
+        learning_rate=LEARNING_RATE, max_grad_norm=CLIP, per_device_train_batch_size=ROWS_AT_ONCE, num_generations=8,
         gradient_checkpointing=False, lr_scheduler_type="constant",
     )  # fmt: skip
     trainer = GRPOTrainer(
@@ -166,12 +168,16 @@ def trl(folder: Path) -> Callable[[], Any]:
     optimizer = trainer.accelerator.prepare_optimizer(trainer.optimizer)
     trainer.current_gradient_accumulation_steps = 1
     batch = _padded(_rows(folder))
-    batch["num_items_in_batch"] = batch["completion_mask"].sum()
+    tokens, rows = batch["completion_mask"].sum(), len(batch["prompt_ids"])
+    parts: list[dict[str, Tensor]] = [
+        {name: values[first : first + ROWS_AT_ONCE] for name, values in batch.items()} | {"num_items_in_batch": tokens}
+        for first in range(0, rows, ROWS_AT_ONCE)
+    ]
     model.train()
 
     def step() -> None:
-        loss = trainer.compute_loss(model, batch)
-        trainer.accelerator.backward(loss)
+        for part in parts:
+            trainer.accelerator.backward(trainer.compute_loss(model, part))
         trainer.accelerator.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()

@@ -45,16 +45,19 @@ def choose(
 ) -> Choice:
     """Sample by inverting the cumulative distribution at `uniforms_B`; `nucleus` says whether any top_p is below 1."""
     greedy_B = temperatures_B < LEAST_TEMPERATURE
-    scaled_B_V = logits_B_V / torch.where(greedy_B, 1.0, temperatures_B)[:, None]
-    logprobs_B_V = torch.log_softmax(scaled_B_V if mode == "processed" else logits_B_V, dim=-1)
-    probabilities_B_V = torch.softmax(scaled_B_V.double(), dim=-1)
+    divisors_B = torch.where(greedy_B, 1.0, temperatures_B)
+    raw_B_V = torch.log_softmax(logits_B_V, dim=-1)
+    unscaled = bool((divisors_B == 1).all())
+    scaled_B_V = raw_B_V if unscaled else torch.log_softmax(logits_B_V / divisors_B[:, None], dim=-1)
+    logprobs_B_V = scaled_B_V if mode == "processed" else raw_B_V
+    probabilities_B_V = scaled_B_V.exp()
     if nucleus:
-        probabilities_B_V = _nucleus(probabilities_B_V, top_p_B)
-    cumulative_B_V = probabilities_B_V.cumsum(dim=-1)
+        probabilities_B_V = _nucleus(probabilities_B_V.double(), top_p_B)
+    cumulative_B_V = probabilities_B_V.cumsum(dim=-1, dtype=torch.float64)
     targets_B_1 = uniforms_B[:, None] * cumulative_B_V[:, -1:]
     sampled_B = torch.searchsorted(cumulative_B_V, targets_B_1, right=True)[:, 0]  # [B]
     sampled_B = sampled_B.clamp_max(logits_B_V.shape[-1] - 1)
-    token_ids_B = torch.where(greedy_B, logits_B_V.argmax(dim=-1), sampled_B)
+    token_ids_B = torch.where(greedy_B, logits_B_V.argmax(dim=-1), sampled_B) if greedy_B.any() else sampled_B
     return Choice(token_ids_B, logprobs_B_V.gather(1, token_ids_B[:, None])[:, 0], logprobs_B_V)
 
 

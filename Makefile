@@ -86,7 +86,8 @@ test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
-	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence
+	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence \
+	  tests/harness/test_cut_anywhere.py
 	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest tests/hostile/test_fuzz.py
 
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)

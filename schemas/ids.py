@@ -5,6 +5,7 @@ Ids never include a location (topic, partition, offset), a clock or a random num
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
@@ -85,3 +86,8 @@ def group_hint(*, group_id: str | None, task: str, example_id: str | None, openi
     if example_id is not None:
         return f"example:{task}:{example_id}"
     return f"opening:{task}:{opening_hash}"
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Key that sorts names with their numbers as numbers: `e2` before `e10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

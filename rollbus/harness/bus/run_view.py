@@ -3,12 +3,11 @@
 Epoch and curriculum window are one: an epoch ends with one `end_window`, so window n is epoch n.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollbus.schemas.ids import stable_id, trajectory_id
+from rollbus.schemas.ids import natural_order, stable_id, trajectory_id
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted
@@ -94,7 +93,7 @@ class RunView:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
         wanted = {self.group_of[one] for one in trajectories if one in self.group_of}
         found = (group for group_id, group in self.groups.items() if group_id in wanted)
-        return sorted(found, key=lambda group: _by_numbers(group.group_key))
+        return sorted(found, key=lambda group: natural_order(group.group_key))
 
     def played_in(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
@@ -185,7 +184,3 @@ class RunView:
             self.dropped.setdefault(one, named)
         if drop.unit == "episode":
             self.dropped.setdefault(trajectory_id(drop.unit_id), named)
-
-
-def _by_numbers(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -3,12 +3,15 @@
 In its order: groups whose rewards differ by less than `min_reward_diff` leave; the rest is ranked by mean reward; the
 share that is admitted grows by `increment_percentile` once `expansion_interval` windows have passed since it last
 grew (windows count from 0, the last growth starts at −1); `random_subsample` keeps a part of what was admitted. A
-window with exactly one group is only subsampled, inside that group. Differences: the sample is seeded by ids.
+window with exactly one group is only subsampled, inside that group. Groups of equal means rank by their keys, as the
+harness ranks them by their place in the dataset: the order in which groups arrive differs from run to run.
+Differences: the sample is seeded by ids.
 """
 
 import math
 from dataclasses import replace
 
+from rollbus.schemas.ids import natural_order
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sampled, spread
 
@@ -17,8 +20,9 @@ def harness(window: Window, memory: Memory, config: CurriculumConfig) -> Decisio
     """Decide on one window."""
     if len(window.groups) == 1:
         return _single(window, memory, config)
-    kept = [group for group in window.groups if spread(group) >= config.min_reward_diff]
-    flat = tuple(group.group_id for group in window.groups if spread(group) < config.min_reward_diff)
+    groups = sorted(window.groups, key=lambda group: natural_order(group.group_key))
+    kept = [group for group in groups if spread(group) >= config.min_reward_diff]
+    flat = tuple(group.group_id for group in groups if spread(group) < config.min_reward_diff)
     if not kept:
         return Decision(memory, no_signal=flat)
     sign = 1 if config.sort_ascending else -1

@@ -58,10 +58,18 @@ def test_the_float_of_the_fourth_stage_is_the_harness_own() -> None:
     assert decide(groups(1, 2), index=14, memory=memory).memory.percentile == 0.8999999999999999
 
 
-def test_groups_are_ranked_by_mean_reward_and_ties_keep_arrival_order() -> None:
+def test_groups_are_ranked_by_mean_reward_and_ties_by_key() -> None:
     found = groups(0.5, 1.0, 0.5, 2.0, 0.5)
     assert decide(found, initial_percentile=1.0).admitted == ("g3", "g1", "g0", "g2", "g4")
     assert decide(found, initial_percentile=1.0, sort_ascending=True).admitted == ("g0", "g2", "g4", "g1", "g3")
+
+
+@given(st.permutations(groups(*(number % 3 for number in range(12)))), st.sampled_from([None, 0.5]))
+def test_what_a_window_admits_does_not_depend_on_the_order_of_arrival(found: list[Group], share: float | None) -> None:
+    numbered = groups(*(number % 3 for number in range(12)))
+    assert decide(found, random_subsample=share) == decide(numbered, random_subsample=share)
+    every = [int(name[1:]) for name in decide(found, initial_percentile=1.0).admitted]
+    assert every == [2, 5, 8, 11, 1, 4, 7, 10, 0, 3, 6, 9], "numbers count as numbers"
 
 
 def test_a_difference_below_the_minimum_leaves_and_an_equal_one_stays() -> None:

@@ -1,0 +1,151 @@
+"""`rollbus finetune` with a builder, an adapter and a trainer of the user's own, killed and resumed on a real broker.
+
+Each attempt asks with a seed of its own and gets the same answer at any time, so an undisturbed run shows what every
+file has to hold.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbus.local.process.tether import tethered
+from tests.console import ROLLBUS
+from tests.faults.finetune.parts import GENERATIONS
+from tests.harness.world import Steady
+from tests.installs import own_environment
+from tests.services.conftest import clickhouse
+
+__all__ = ["clickhouse"]
+
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)]
+
+PARTS = Path(__file__).with_name("parts.py")
+BACKEND = Path(__file__).parents[3] / "examples" / "custom_backend" / "backend.py"
+EXAMPLES, EPOCHS, KILLS = 6, 3, 3
+OWN_TO_EACH = ("timestamp", "run_id", "step_seconds_outside_backend")
+DEADLINE_S = 300.0
+"""To import the toolkit takes a minute where every processor is busy."""
+
+
+def test_a_run_with_own_parts_that_is_killed_and_resumed_has_the_files_of_one_that_was_not(
+    kafka: str, clickhouse: tuple[str, int], tmp_path: Path, chance: random.Random
+) -> None:
+    model = Steady()
+    with model.served() as address:
+        quiet = folder_of(tmp_path / "quiet", address, kafka, clickhouse)
+        assert start(quiet).wait(DEADLINE_S) == 0, log_of(quiet)
+        asked = len(model.asked)
+        killed = folder_of(tmp_path / "killed", address, kafka, clickhouse)
+        for number in range(KILLS):
+            with killing(model, chance.randint(1, asked // KILLS)) as victim:
+                process = start(killed, *(["--resume"] if number else []))
+                victim.append(process.pid)
+                assert process.wait(DEADLINE_S) == -signal.SIGKILL, log_of(killed)
+        assert start(killed, "--resume").wait(DEADLINE_S) == 0, log_of(killed)
+    expected, found = files_of(quiet), files_of(killed)
+    assert len(expected) > EPOCHS + 3, expected.keys()
+    assert {row["step_steps"] for row in expected["output/training_metrics.jsonl"]} == {1}, "each epoch trained"
+    assert found == expected
+
+
+@contextmanager
+def killing(model: Steady, after: int) -> Iterator[list[int]]:
+    """Kill the process that is named in the list when the model has been asked so often."""
+    victim: list[int] = []
+    left = iter(range(after - 1, -1, -1))
+
+    def count(request: dict[str, Any]) -> None:
+        if next(left, None) == 0:
+            os.kill(victim[0], signal.SIGKILL)
+
+    model.before = count
+    yield victim
+    model.before = lambda request: None
+
+
+def folder_of(folder: Path, address: str, kafka: str, database: tuple[str, int]) -> Path:
+    """Return the folder of a run, with everything that its user wrote."""
+    folder.mkdir()
+    for path in (PARTS, BACKEND):
+        shutil.copy(path, folder)
+    host, port = database
+    services = {
+        "kafka": {"bootstrap_servers": kafka},
+        "clickhouse": {"host": host, "port": port, "database": "finetune_kills"},
+        "sink": {"linger_ms": 100},
+    }
+    rows = [{"id": f"e{number}", "question": f"question {number}", "answer": ""} for number in range(EXAMPLES)]
+    (folder / "train.json").write_text(json.dumps(rows))
+    (folder / "rollbus.yaml").write_text(yaml.safe_dump(services))
+    (folder / "finetune.yml").write_text(yaml.safe_dump(configuration(address, folder.name)))
+    return folder
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    arguments = ("--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml", *options)
+    validation = ("--validation_dataset", "train.json", "--validation_interval", "2")
+    with (folder / "finetune.log").open("ab") as log:
+        return subprocess.Popen(
+            [*tethered(), ROLLBUS, *arguments, *validation],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env={**own_environment(), "OMP_NUM_THREADS": "1"},
+        )
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "finetune.log").read_text()[-6000:]
+
+
+def files_of(folder: Path) -> dict[str, Sequence[Any]]:
+    """Return what a run wrote, by name, without times and the run's own name."""
+    found: dict[str, Sequence[Any]] = {}
+    for path in sorted((folder / "output").rglob("*.json*")):
+        text = path.read_text()
+        values = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+        known = values if isinstance(values, list) else [values]
+        name = str(path.relative_to(folder)).replace(folder.name, "RUN")
+        found[name] = [{key: one[key] for key in one if key not in OWN_TO_EACH} for one in known]
+    return found
+
+
+def configuration(address: str, run_id: str) -> dict[str, Any]:
+    return {
+        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": address, "api_key": "none"}},
+        "workflow": {"_type": "echo_workflow", "llm": "policy"},
+        "eval": {
+            "general": {
+                "max_concurrency": 2,
+                "output_dir": "eval",
+                "dataset": {"_type": "json", "file_path": "train.json"},
+            },
+            "evaluators": {"digit": {"_type": "digit"}},
+        },
+        "trajectory_builders": {"b": {"_type": "twice_over"}},
+        "trainer_adapters": {
+            "a": {"_type": "best_of_adapter", "backend": {"folder": "output/files", "keep_share": 1 / GENERATIONS}}
+        },
+        "trainers": {"t": {"_type": "lowest"}},
+        "finetuning": {
+            "enabled": True,
+            "trainer": "t",
+            "trajectory_builder": "b",
+            "trainer_adapter": "a",
+            "reward_function": {"name": "digit"},
+            "curriculum_learning": {"enabled": True, "initial_percentile": 0.5, "min_reward_diff": 0.0},
+            "num_epochs": EPOCHS,
+            "output_dir": "output",
+        },
+        "rollbus": {"imports": [PARTS.stem, BACKEND.stem], "run_id": run_id, "data_dir": "state"},
+    }

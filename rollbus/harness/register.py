@@ -1,6 +1,7 @@
 """The plugin's entry point in the group `nat.components`: what a configuration may name, and how it is made."""
 
 from collections.abc import AsyncIterator
+from pkgutil import resolve_name
 from typing import Any
 
 from nat.builder.builder import Builder
@@ -21,29 +22,22 @@ from rollbus.harness.components import (
     RecordedOpenAIConfig,
 )
 
-
-@register_trajectory_builder(config_type=BusTrajectoryBuilderConfig)
-async def bus_trajectory_builder(config: BusTrajectoryBuilderConfig, builder: Builder) -> AsyncIterator[Any]:
-    """Yield the trajectory builder."""
-    from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
-
-    yield BusTrajectoryBuilder(trajectory_builder_config=config)
-
-
-@register_trainer_adapter(config_type=BusTrainerAdapterConfig)
-async def bus_trainer_adapter(config: BusTrainerAdapterConfig, builder: Builder) -> AsyncIterator[Any]:
-    """Yield the adapter to ART."""
-    from rollbus.harness.trainer_adapter import BusTrainerAdapter
-
-    yield BusTrainerAdapter(adapter_config=config)
+PARTS: tuple[tuple[Any, type[Any], str], ...] = (
+    (register_trajectory_builder, BusTrajectoryBuilderConfig, "trajectory_builder:BusTrajectoryBuilder"),
+    (register_trainer_adapter, BusTrainerAdapterConfig, "trainer_adapter:BusTrainerAdapter"),
+    (register_trainer, BusTrainerConfig, "trainer:BusTrainer"),
+)
+"""How a part is registered, its configuration, and its class in this folder, which is imported where it is chosen."""
 
 
-@register_trainer(config_type=BusTrainerConfig)
-async def bus_trainer(config: BusTrainerConfig, builder: Builder) -> AsyncIterator[Any]:
-    """Yield the trainer."""
-    from rollbus.harness.trainer import BusTrainer
+def _register_part(register: Any, config_type: type[Any], name: str) -> None:
+    @register(config_type=config_type)
+    async def make(config: Any, builder: Builder) -> AsyncIterator[Any]:
+        yield resolve_name(f"rollbus.harness.{name}")(config)
 
-    yield BusTrainer(trainer_config=config)
+
+for _part in PARTS:
+    _register_part(*_part)
 
 
 @register_llm_provider(config_type=RecordedOpenAIConfig)

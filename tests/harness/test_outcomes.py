@@ -17,7 +17,6 @@ from rollbus.harness.finetune import run_epochs as start_epochs
 from rollbus.harness.runs.folder import RunRecord, read_run
 from rollbus.harness.runs.run import opened_run
 from rollbus.harness.show import logged
-from rollbus.producers import MemorySink
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from tests.harness.bus_memory import MemoryBus
 from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
@@ -131,9 +130,6 @@ class Nothing:
 
     def bus(self, *, resume: bool) -> MemoryBus:
         return self._bus
-
-    def sink(self) -> MemorySink:
-        return self._bus.sink
 
     def check(self) -> None:
         pass

@@ -33,7 +33,6 @@ from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.supervisor import Supervisor
-from rollbus.producers import EventSink
 from rollbus.schemas.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.schemas.kafka.lag import open_lag
@@ -99,12 +98,6 @@ class Processes:
     def bus(self, *, resume: bool) -> KafkaBus:
         """Return the run's bus, not yet open."""
         return KafkaBus(self.settings.kafka, self.namespace, with_events=resume)
-
-    def sink(self) -> EventSink:
-        """Return where the recorder sends."""
-        from rollbus.producers.delivery.kafka_sink import KafkaSink
-
-        return KafkaSink(self.settings.kafka, client_id="rollbus-finetune")
 
     @property
     def settings_file(self) -> Path:

@@ -272,9 +272,10 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
     from rollbus.harness.runs.settings import processed_logprobs
 
     run_id, ended = record.run_id, replace(record, state="failed")
-    recording = Recording(processes.namespace, processes.sink(), processed=processed_logprobs(plan.config))
-    log = RunLog(processes.bus(resume=resume), run_id, recording, check=processes.check)
-    await log.bus.open()
+    bus = processes.bus(resume=resume)
+    recording = Recording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
+    log = RunLog(bus, run_id, recording, check=processes.check)
+    await bus.open()
     try:
         await log.begin(resume=resume)
         async with AsyncExitStack() as hosted:

@@ -1,4 +1,4 @@
-"""Tic-tac-toe as a workflow and its reward: the toolkit's own example, on rollbus' demo game.
+"""Tic-tac-toe as a workflow and its reward, as in the toolkit's own example, by the rules of rollbus' demo game.
 
 An example is an opening and an opponent; the model plays X from there, one request a move.
 """

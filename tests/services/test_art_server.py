@@ -235,7 +235,7 @@ async def test_a_program_written_for_art_0_5_7_trains_with_that_releases_own_cli
     assert found["answered_by"] == f"{MODEL}@{found['after']}"
     kept = [each.version for each in (await client.versions()).known]
     newest = found["after"]
-    assert kept == [0, newest - 2, newest - 1, newest], (
+    assert kept == sorted({0, newest - 2, newest - 1, newest}), (
         "its own deletes spare what serves, its parent and what served before"
     )
     beside = {path.name for path in art_server.checkpoints.parent.iterdir()}

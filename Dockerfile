@@ -1,6 +1,8 @@
 # One image for every process of rollbus; EXTRAS says which packages it carries.
 #   docker build --build-arg EXTRAS="--extra local" -t rollbus .
-FROM python:3.12-slim AS install
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS base
+
+FROM base AS install
 
 # The codec is built in C; the image itself needs no compiler. Debian's release decides the compiler's version.
 # hadolint ignore=DL3008
@@ -27,7 +29,7 @@ COPY rollbus rollbus
 RUN uv sync --frozen --no-dev --no-cache --no-editable ${EXTRAS}
 
 # Not root, and from a folder without sources, so that only what was installed is imported.
-FROM python:3.12-slim
+FROM base
 WORKDIR /app
 COPY --from=install /app/.venv .venv
 ENV PYTHONUNBUFFERED=1 \

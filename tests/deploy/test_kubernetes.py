@@ -1,6 +1,7 @@
 """The manifests as kustomize renders them: Kubernetes' own schemas accept them, and they fit commands and settings."""
 
 import json
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -61,6 +62,12 @@ def test_the_schemas_refuse_a_field_that_does_not_exist() -> None:
     worker["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
         kubernetes_validate.validate(worker, VERSION, strict=True)
+
+
+def test_the_example_names_each_image_by_its_digest() -> None:
+    for pod in pods("example").values():
+        (container,) = pod["containers"]
+        assert re.fullmatch(r"registry\.example\.org/rollbus(-gpu)?@sha256:[0-9a-f]{64}", container["image"])
 
 
 @pytest.mark.parametrize("folder", ["base", "example"])

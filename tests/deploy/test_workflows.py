@@ -43,6 +43,6 @@ def test_every_target_and_script_of_a_workflow_exists(path: Path) -> None:
 def test_the_package_the_changelog_and_the_manifests_have_one_version() -> None:
     assert f'\nversion = "{__version__}"\n' in (ROOT / "pyproject.toml").read_text()
     assert re.search(r"^## (\S+),", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == __version__  # type: ignore[index]
-    example = (ROOT / "deploy" / "kubernetes" / "example" / "kustomization.yaml").read_text()
-    assert set(re.findall(r"newTag: (\S+?)}", example)) == {__version__}
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert set(re.findall(r"registry\.example\.org/[\w-]+:(\S+)", page)) == {__version__}
     assert f"rollbus-{__version__}-py3-none-any.whl" in (ROOT / "docs" / "install.md").read_text()

@@ -28,10 +28,12 @@ Form = Literal["lines", "array", "objects"]
 class TornFileError(InvalidRecordError):
     """A file is not JSON from some line on."""
 
-    def __init__(self, line: int, reason: str, *, after: "Position | None" = None) -> None:
-        """Say where; `after` is where reading can go on, if it can."""
+    def __init__(
+        self, line: int, reason: str, *, after: "Position | None" = None, remedy: str = "mend the file"
+    ) -> None:
+        """Say where, and what to do; `after` is where reading can go on, if it can."""
         super().__init__(reason)
-        self.line, self.reason, self.after = line, reason, after
+        self.line, self.reason, self.after, self.remedy = line, reason, after, remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,10 @@ def _begin(stream: IO[bytes]) -> Position:
         second = stream.readline(CHUNK_BYTES).strip()
     except (EOFError, gzip.BadGzipFile) as error:
         raise TornFileError(1, f"its compression is torn ({error})") from error
-    if b"\0" in first[:4]:
-        raise TornFileError(1, "it is not UTF-8; if it is UTF-16, `iconv -f UTF-16 -t UTF-8` converts it")
+    encoding = json.detect_encoding(first).upper().replace("-LE", "LE").replace("-BE", "BE")  # as iconv names them
+    if encoding != "UTF-8":
+        remedy = f"convert it with `iconv -f {encoding} -t UTF-8`"
+        raise TornFileError(1, f"it is not UTF-8, but looks like {encoding}", remedy=remedy)
     if first.startswith(b"["):
         return Position(form="array")
     with suppress(ValueError):

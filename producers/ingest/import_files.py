@@ -62,7 +62,7 @@ class Import:
                     break
                 except TornFileError as error:
                     if not self.skip_bad or error.after is None:
-                        raise self._refusal(path, error.line, error.reason) from error
+                        raise self._refusal(path, error) from error
                     self._skip(path, error.line, error.reason)
                     position = error.after
         except UnavailableError:
@@ -84,7 +84,7 @@ class Import:
         except (ForeignDocumentError, TypeError, ValueError, AttributeError) as error:
             reason = f"not of format {self.sending.format.name}: {error}{self._suggestion(document)}"
             if not self.skip_bad:
-                raise self._refusal(path, after.line, reason) from error
+                raise self._refusal(path, TornFileError(after.line, reason, after=after)) from error
             self._skip(path, after.line, reason)
             return
         self.store.add(parts, now_ms())
@@ -106,10 +106,15 @@ class Import:
         if len(self.bad) < 5:
             self.bad.append(f"{path} line {line}: {reason}")
 
-    def _refusal(self, path: Path, line: int, reason: str) -> RollbusError:
+    def _refusal(self, path: Path, error: TornFileError) -> RollbusError:
+        others = (
+            ", or add --skip-bad to leave out what cannot be read"
+            if error.after
+            else ". --skip-bad does not help, since nothing can be read after this place"
+        )
         return RollbusError(
-            f"{path} line {line}: {reason}. What was read before it is kept, and nothing was sent: mend the file and "
-            "give the same command again, or add --skip-bad to leave out what cannot be read"
+            f"{path} line {error.line}: {error.reason}. What was read before it is kept, and nothing was sent: "
+            f"{error.remedy} and give the same command again{others}"
         )
 
     async def send(self, make_sink: Callable[[], EventSink], progress: Progress) -> Counter[str]:

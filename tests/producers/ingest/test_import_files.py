@@ -140,7 +140,7 @@ async def test_a_foreign_line_is_refused_or_left_out_and_counted(tmp_path: Path,
     text = json.dumps(row(1)) + "\n" + line + "\n" + json.dumps(row(2)) + "\n"
     file = tmp_path / "a.jsonl"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(RollbusError, match=reason):
+    with pytest.raises(RollbusError, match=f"{reason}.*, or add --skip-bad"):
         await Bench(tmp_path / "1", file).run()
     bench = Bench(tmp_path / "2", file, skip_bad=True)
     counts = await bench.run()
@@ -181,9 +181,9 @@ LINES = "".join(json.dumps(row(trace)) + "\r\n" for trace in range(3))
         (LINES.encode("utf-8-sig"), None),
         (LINES.rstrip().encode(), None),
         (json.dumps([row(1)]).encode() + b"\r\n", None),
-        (LINES.encode("utf-16"), "line 1: it is not UTF-8"),
-        (LINES.encode("utf-16-le"), "line 1: it is not UTF-8"),
-        (LINES.encode("utf-32"), "line 1: it is not UTF-8"),
+        (LINES.encode("utf-16"), "line 1: it is not UTF-8, but looks like UTF-16\\."),
+        (LINES.encode("utf-16-le"), "line 1: it is not UTF-8, but looks like UTF-16LE\\."),
+        (LINES.encode("utf-32"), "line 1: it is not UTF-8, but looks like UTF-32\\."),
         (b"", "there is no document in it"),
         (b"\r\n\n", "there is no document in it"),
         (b"[]", "there is no document in it"),
@@ -204,6 +204,24 @@ async def test_a_file_of_another_system_is_read_or_refused_with_the_reason(
     else:
         with pytest.raises(RollbusError, match=reason):
             await bench.run()
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (LINES.encode("utf-16-be"), "convert it with `iconv -f UTF-16BE -t UTF-8` and give"),
+        (LINES.encode()[:-20], "mend the file and give"),
+        (gzip.compress(LINES.encode())[:-20], "mend the file and give"),
+    ],
+)
+async def test_skipping_is_offered_only_where_it_helps(
+    tmp_path: Path, data: bytes, remedy: str, skip_bad: bool
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(data)
+    with pytest.raises(RollbusError, match=f"{remedy} the same command again. --skip-bad does not help"):
+        await Bench(tmp_path / "store", file, skip_bad=skip_bad).run()
 
 
 @pytest.mark.parametrize("start", [b'{"id": "', b'["', b"x"])

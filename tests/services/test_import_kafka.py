@@ -1,8 +1,12 @@
-"""Traffic of elsewhere through the installed commands, on a real broker: imported, judged in a replay, exported."""
+"""Traffic of elsewhere through the installed commands, on a real broker: imported, then judged in a replay and exported
+as the last section of docs/import.md says, word for word.
+"""
 
 import asyncio
 import json
 import os
+import re
+import shlex
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -30,6 +34,7 @@ from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 TOKEN = "only-for-this-test"
+PAGE = Path(__file__).parents[2] / "docs" / "import.md"
 DEADLINE_S = 90.0
 
 
@@ -58,19 +63,25 @@ class Stack:
 
     def environment(self) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
-        return {**own, "ROLLBUS_ART_SERVER__TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+        path = f"{Path(ROLLBUS).parent}:{own['PATH']}"
+        ours = {"ROLLBUS_CONFIG": "rollbus.yaml", "ROLLBUS_ART_SERVER__TOKEN": TOKEN}
+        return {**own, **ours, "PATH": path, "HF_HOME": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"}
 
-    async def run(self, *arguments: str, expect: int = 0) -> str:
+    async def run(self, *arguments: str) -> str:
         """Run a command and return what it printed."""
+        return await self.shell(shlex.join(["rollbus", *arguments]))
+
+    async def shell(self, lines: str) -> str:
+        """Run lines as a user types them; return what they printed."""
         process = await asyncio.create_subprocess_exec(
-            *(ROLLBUS, "--config", "rollbus.yaml", *arguments),
+            *("bash", "-ec", lines),
             cwd=self.folder,
             env=self.environment(),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output = (await process.communicate())[0].decode()
-        assert process.returncode == expect, output
+        assert process.returncode == 0, output
         return output
 
     @asynccontextmanager
@@ -78,7 +89,7 @@ class Stack:
         """Run a command until the block ends."""
         with (self.folder / f"{arguments[0]}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(*tethered(), ROLLBUS, "--config", "rollbus.yaml", *arguments),
+                *(*tethered(), ROLLBUS, *arguments),
                 cwd=self.folder,
                 env=self.environment(),
                 stdout=log,
@@ -128,8 +139,6 @@ async def stack(kafka: str, clickhouse: tuple[str, int], namespace: str, judge: 
         "judge": {"base_url": judge, "model": "judge"},
     }
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(settings))
-    rewards = {"scoring": {"rewards": [{"type": "judge", "name": "quality", "options": {"rubric": "Is it kind?"}}]}}
-    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(rewards))
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in BLOBS))
     (tmp_path / "spans.jsonl").write_text(json.dumps(request_of(AGENT)) + "\n")
@@ -143,25 +152,21 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     await stack.run("import", "langfuse", "export")
     shown = await stack.run("import", "langfuse", "export")  # twice is once
     assert "langfuse.trace.metadata.nested" in shown
-    async with stack.running("worker", "run"):
+    section = PAGE.read_text().partition("## Judge what was imported, and export it")[2]
+    page = dict(re.findall(r"^```(\w+)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL))
+    (stack.folder / "judge.yaml").write_text(page["yaml"])
+    async with stack.running("worker", "run"), stack.running("sink", "run"):
         found = {each.task: each for each in await stack.trajectories(2)}
+        await stack.until_stored(2)
+        await stack.shell(page["sh"])
     assert set(found) == {"refund", "shop"}
     refund = found["refund"]
     assert (refund.trainable, refund.untrainable_reason) == (False, "no_token_ids")
     assert (refund.started_at_ms, refund.labels["user"]) == (1_772_359_200_000, "ann")
     assert {(each.name, each.value) for each in refund.rewards} == {("helpful", 0.5), ("correct", 1.0)}
     assert len(await stack.trajectories(2)) == 2
-    name = f"{stack.namespace[:-1]}-judged"
-    await stack.run("replay", "--from", "earliest", "--reward", "judge.yaml", "--rescore", "--as", name)
-    async with stack.running("sink", "run"):
-        await stack.until_stored(2)
-        await stack.run("replay", "load", name)
-    liked = f"SELECT trajectory_id FROM scores WHERE namespace = 'replay-{name}.' AND value >= 0.8"
-    await stack.run("export", "sft", "out", "--where", f"trajectory_id IN ({liked})")
-    from datasets import load_dataset  # three seconds, which only the process that runs these tests spends
-
-    (file,) = (stack.folder / "out").glob("*.jsonl")
-    (row,) = load_dataset("json", data_files=str(file), cache_dir=str(stack.folder / "cache"), split="train")
+    loaded = await stack.shell(f"python - <<'END'\n{page['python']}\nimport json\nprint(json.dumps(list(rows)))\nEND")
+    (row,) = json.loads(loaded.splitlines()[-1])
     assert [each["role"] for each in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert row["messages"][-1]["content"] == "It is in Berlin."
 

@@ -6,8 +6,7 @@ the agent reads its stream; `ChunkReader` puts them together later. Choices and 
 """
 
 from array import array
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +33,10 @@ CHUNK_BYTES = 1500 + ENTRY_BYTES
 """About what the parts of a chunk take in memory, with the log-prob of one token."""
 ORDINARY_BYTES = 500
 """The same of an ordinary chunk, of which only texts and numbers are kept."""
-MAX_KEPT = 10_000
-"""Chunks of one stream that are kept unread; of a longer stream the oldest are read, one for each that comes."""
+FIELDS = 5
+"""Entries of a chunk in the list of what is kept."""
+MAX_KEPT, READ_AT_ONCE = 10_000 * FIELDS, 100
+"""Entries that are kept of one stream; of a longer one the oldest chunks are read, so many at a time."""
 
 
 @dataclass(slots=True)
@@ -68,8 +69,11 @@ class _Choice:
             self.token_ids.extend(ids)
 
 
-Kept = Mapping[str, Any] | tuple[Any, ...]
-"""A chunk's fields with its choices and deltas, or the texts and numbers of an ordinary chunk."""
+Kept = list[Any]
+"""For each chunk five entries: of an ordinary one its finish reason, text, token, log-prob and token id; of any other
+its fields with its choices and deltas, and four times None. There is no object for each chunk: the garbage collector
+would run more often on the agent's thread.
+"""
 
 
 class StreamAccumulator:
@@ -77,7 +81,8 @@ class StreamAccumulator:
 
     def __init__(self, reader: "ChunkReader | None" = None) -> None:
         """Start before the first chunk; by default of a chat."""
-        self._kept: deque[Kept] = deque()
+        self._kept: Kept | None = []
+        """None once it was read."""
         self._reader = reader or ChunkReader()
         self._indexes: set[int] = set()
         """Of the choices in chunks that are not ordinary."""
@@ -91,8 +96,8 @@ class StreamAccumulator:
         It is called for every token, on the agent's thread, so it looks at nothing that the form of the chunk spares.
         Only texts and numbers are kept: the garbage collector, which looks through all else, has nothing to do.
         """
-        kept = self._kept
-        keep, take_ids = kept.append, dict.get if hide is None or hide.ids else dict.pop
+        kept: Kept = self._kept if self._kept is not None else []
+        keep, take_ids = kept.extend, dict.get if hide is None or hide.ids else dict.pop
         shows_logprobs = hide is None or hide.logprobs
 
         def keep_ordinary(chunk: Any) -> bool:
@@ -128,11 +133,13 @@ class StreamAccumulator:
     def add(self, chunk: Any, hide: Asked | None = None) -> bool:
         """Take the next chunk; return whether what `hide` does not ask for is taken out of it already."""
         kept = self._kept
+        if kept is None:
+            return False
         if len(kept) >= MAX_KEPT:
-            self._reader.read_all(kept, most=1)
+            self._reader.read_all(kept, most=READ_AT_ONCE)
         try:
             fields = _keep_any(chunk)
-            kept.append(fields)
+            kept += (fields, None, None, None, None)
             self._others += 1
             self._indexes.update(count_of(choice.get("index")) or 0 for choice in fields["choices"])
         except (AttributeError, TypeError, KeyError):  # not an object of the client: it is read at once
@@ -142,14 +149,16 @@ class StreamAccumulator:
 
     def answer(self, *, complete: bool = True) -> Answer | Unread:
         """Return what has come so far, to be put together when there is time; nothing more is taken."""
-        kept, reader = self._kept.copy(), self._reader
-        self._kept.clear()  # for a keeper that is still asked
-        self._kept, self._reader = deque(maxlen=0), ChunkReader()
+        kept, reader = [*(self._kept or ())], self._reader
+        if self._kept is not None:
+            self._kept.clear()  # for a keeper that is still asked
+        self._kept, self._reader = None, ChunkReader()
         indexes = self._indexes | set(reader.indexes)
-        if 0 not in indexes and any(chunk.__class__ is tuple for chunk in kept):
-            indexes.add(0)
-        others = min(self._others, len(kept))
-        size = ORDINARY_BYTES * (len(kept) - others) + CHUNK_BYTES * others
+        chunks = len(kept) // FIELDS
+        others = min(self._others, chunks)
+        if others < chunks:
+            indexes.add(0)  # of ordinary ones
+        size = ORDINARY_BYTES * (chunks - others) + CHUNK_BYTES * others
         size += ID_BYTES * len(reader.prompt_token_ids or ())
         return Unread(lambda kept: reader.read_all(kept).answer(complete=complete), kept, len(indexes) or 1, size)
 
@@ -184,14 +193,15 @@ class ChunkReader:
         """The choices so far."""
         return self._choices
 
-    def read_all(self, chunks: deque[Kept], *, most: int | None = None) -> "ChunkReader":
-        """Take what was kept, in order."""
-        for _ in range(len(chunks) if most is None else most):
-            chunk = chunks.popleft()
-            if isinstance(chunk, tuple):
-                self._read_ordinary(*chunk)
+    def read_all(self, kept: Kept, *, most: int | None = None) -> "ChunkReader":
+        """Take what was kept, in order, or the first chunks of it."""
+        taken = kept[: None if most is None else most * FIELDS]
+        del kept[: len(taken)]
+        for chunk in zip(*[iter(taken)] * FIELDS, strict=True):
+            if isinstance(chunk[0], dict):
+                self.read(chunk[0])
             else:
-                self.read(chunk)
+                self._read_ordinary(*chunk)
         return self
 
     def read(self, chunk: Any) -> None:

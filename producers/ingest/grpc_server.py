@@ -1,7 +1,9 @@
 """OTLP over gRPC: the trace and logs services, behind the same token and the same bound as over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -22,6 +24,10 @@ MESSAGE_S = 30.0
 """In which a message must have come whole; exporters wait for ten seconds by default."""
 IDLE_S = 300
 """After which a connection without a call is closed; a client opens another by itself."""
+STOP_S = 1.0
+"""For the calls under way when the server is stopped."""
+RETRY_S = 0.2
+logger = logging.getLogger(__name__)
 
 
 class _Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -108,7 +114,42 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
         return response
 
 
-def make_grpc_server(collector: Collector, address: str, token: str | None) -> tuple[Any, int]:
+@asynccontextmanager
+async def serving_grpc(collector: Collector, host: str, port: int, token: str | None) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port, and raises OSError where it is taken."""
+    server, port = _make_server(collector, f"{host}:{port}", token)
+    await server.start()
+    running = asyncio.create_task(_keep_running(server, lambda: _make_server(collector, f"{host}:{port}", token)[0]))
+    try:
+        yield port
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _keep_running(server: Any, make: Callable[[], Any]) -> None:
+    """Start another server where this one ends: in grpcio 1.85 one call whose path is not UTF-8 does that, whoever
+    makes it. Exporters send again what was under way.
+    """
+    try:
+        while True:
+            try:
+                await server.wait_for_termination()
+            except Exception as error:  # of whatever kind: nobody else starts it again
+                logger.warning("gRPC was ended by a call and starts again: %s", error)
+            await server.stop(None)
+            while True:
+                try:
+                    server = make()
+                    break
+                except OSError:  # another program was faster: its port may become free again
+                    await asyncio.sleep(RETRY_S)
+            await server.start()
+    finally:
+        await server.stop(STOP_S)
+
+
+def _make_server(collector: Collector, address: str, token: str | None) -> tuple[Any, int]:
     """Return a server that is not started yet, and its port; raises OSError where the port is taken."""
     server = grpc.aio.server(
         interceptors=[_Doorkeeper(token)],

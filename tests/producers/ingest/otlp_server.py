@@ -11,7 +11,7 @@ import pytest
 from rollbus.producers.delivery.sink import MemorySink
 from rollbus.producers.foreign.formats import FORMATS
 from rollbus.producers.ingest.collector import Collector
-from rollbus.producers.ingest.grpc_server import make_grpc_server
+from rollbus.producers.ingest.grpc_server import serving_grpc
 from rollbus.producers.ingest.http import door, make_app
 from rollbus.producers.ingest.sending import Sender, Sending
 from rollbus.producers.ingest.store import Store
@@ -49,19 +49,17 @@ class Served:
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
     store = Store(folder / "otlp.sqlite", **options)
     collector = Collector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
-    grpc_server, grpc_port = make_grpc_server(collector, f"{HOST}:0", TOKEN)
-    await grpc_server.start()
     http_server = make_server(make_app(collector), door(HOST, TOKEN), host=HOST, port=0, log_config=None)
     running = asyncio.create_task(http_server.serve())
     try:
         while not http_server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait for
             await asyncio.sleep(0.01)
         (listening,) = http_server.servers
-        yield Served(collector, listening.sockets[0].getsockname()[1], grpc_port)
+        async with serving_grpc(collector, HOST, 0, TOKEN) as grpc_port:
+            yield Served(collector, listening.sockets[0].getsockname()[1], grpc_port)
     finally:
         http_server.should_exit = True
         await running
-        await grpc_server.stop(None)
         store.close()
 
 

@@ -35,6 +35,7 @@ from rollbus.producers.ingest.http import JSON, MAX_BODY_BYTES, PROTOBUF
 from rollbus.producers.ingest.otlp_wire import read_message
 from rollbus.schemas.http.guard import TOTAL_BODIES
 from tests.agents.model_server import Faults, ModelServer
+from tests.hostile.http2 import make_call
 from tests.producers.foreign.reading import make_span, request_of
 from tests.producers.foreign.test_otlp import AGENT
 from tests.producers.ingest.otlp_server import TOKEN, Served, served, serving
@@ -209,6 +210,16 @@ async def test_what_is_too_large_torn_or_foreign_is_refused_and_the_server_goes_
         health = (await client.get(f"{served.http}/rollbus/health")).json()
     assert health["counters"]["spans_refused"] == 1
     assert len(await served.turns()) == 4
+
+
+async def test_a_call_whose_path_is_no_text_ends_no_server(served: Served) -> None:
+    call = make_call(served.grpc, "/path", {}, b"").replace(b"/path", b"/\xff\xff\xff\xff")
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection(*served.grpc.split(":"))
+        writer.write(call)
+        await reader.read(9)  # the server has begun to read
+        writer.close()
+        assert await asyncio.to_thread(grpc_exporter(served).export, make_spans()) is SpanExportResult.SUCCESS
 
 
 def read_status(answer: httpx.Response, kind: str) -> Status:

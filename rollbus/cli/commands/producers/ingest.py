@@ -77,7 +77,7 @@ def serve(
     from rollbus.producers.delivery.kafka_sink import KafkaSink
     from rollbus.producers.foreign.formats import FORMATS
     from rollbus.producers.ingest.collector import Collector
-    from rollbus.producers.ingest.grpc_server import make_grpc_server
+    from rollbus.producers.ingest.grpc_server import serving_grpc
     from rollbus.producers.ingest.http import door, make_app
     from rollbus.producers.ingest.sending import Sending
     from rollbus.producers.ingest.store import Store
@@ -107,13 +107,13 @@ def serve(
 
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
-                server, its_port = make_grpc_server(collector, f"{shown}:{grpc_port}", token)
-                await server.start()
-                sink = asyncio.create_task(collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest")))
-                async with beating(settings.heart("ingest"), collector.report):
-                    echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
-                    yield
-                await server.stop(1.0)
+                async with serving_grpc(collector, shown, grpc_port, token) as its_port:
+                    sink = asyncio.create_task(
+                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest"))
+                    )
+                    async with beating(settings.heart("ingest"), collector.report):
+                        echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
+                        yield
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)
 

@@ -20,7 +20,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -88,7 +88,9 @@ test-frameworks: setup
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence \
 	  tests/harness/test_cut_anywhere.py
-	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest tests/hostile/test_fuzz.py
+
+fuzz: setup ## Send 100,000 mutated requests to each server and read a million mutated records (FUZZ=100000)
+	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest -n0 -s --show-capture=no tests/hostile/test_fuzz.py
 
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench

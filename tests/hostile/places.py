@@ -24,7 +24,14 @@ CHAT = b'{"model": "agent", "messages": [{"role": "user", "content": "choose"}],
 
 
 @pytest.fixture(scope="module")
+def grpc_port() -> int:
+    """Where `ingest serve` of `places` speaks gRPC."""
+    return find_free_port()
+
+
+@pytest.fixture(scope="module")
 def places(
+    grpc_port: int,
     art_launcher: Launcher,
     art_base_model: Path,
     guarded: Guarded,
@@ -47,7 +54,7 @@ def places(
         ingest = find_free_port()
         bus = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka, "ROLLBUS_NAMESPACE": f"{folder.name}."}
         subprocess.run([ROLLBUS, "topics", "create"], cwd=folder, env=os.environ | bus, check=True, capture_output=True)
-        ports = ["--port", str(ingest), "--grpc-port", "0"]
+        ports = ["--port", str(ingest), "--grpc-port", str(grpc_port)]
         stack.enter_context(command(folder, "ingest", "serve", *ports, **bus))
         while is_free(proxy) or is_free(ingest):
             time.sleep(0.1)

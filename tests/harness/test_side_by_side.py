@@ -1,23 +1,28 @@
 """The toolkit's ART plugin and ours, side by side: the same groups, rewards, curriculum and files."""
 
 import json
+import logging
 import random
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.data_models.finetuning import (
     CurriculumLearningConfig,
     EpisodeItem,
     EpisodeItemRole,
     FinetuneConfig,
+    FinetuneRunConfig,
     Trajectory,
     TrajectoryCollection,
 )
+from nat.plugins.eval.runtime.evaluate import EvaluationRun
 from nat.plugins.openpipe.config import ARTTrainerConfig, ARTTrajectoryBuilderConfig
 from nat.plugins.openpipe.trainer import ARTTrainer
 from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
+from pydantic import ValidationError
 
 from rollbus.harness.evaluation import evaluate
 from rollbus.harness.runs.outputs import count
@@ -117,3 +122,16 @@ async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> 
         assert list(ours[0] if isinstance(ours, list) else ours) == list(other[0] if isinstance(other, list) else other)
     other_row = json.loads((tmp_path / "theirs" / "training_metrics.jsonl").read_text())
     assert other_row.keys() <= row.keys()
+
+
+async def test_the_toolkits_command_holds_its_configuration_in_itself_which_ends_its_evaluation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So `tests/faults/finetune` calls the toolkit's runtime, and gives it the file's path."""
+    config = read(tmp_path, document(tmp_path)).config
+    config.finetuning.run_configuration = FinetuneRunConfig(config_file=config)  # as `nat finetune` of 1.9.0 has it
+    caplog.set_level(logging.INFO, "nat.plugins.eval.runtime.evaluate")
+    with pytest.raises(RecursionError):  # in the line that shows the configuration: logging lets this error through
+        await EvaluationRun(EvaluationRunConfig(config_file=config)).run_and_evaluate()
+    with pytest.raises(ValidationError, match="dataset"):  # that of --validation_dataset is a Path there
+        EvaluationRunConfig(config_file=tmp_path / "config.yml", dataset=tmp_path / "train.json")  # type: ignore[arg-type]

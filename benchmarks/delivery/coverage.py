@@ -1,8 +1,13 @@
-"""How often intervals of estimates hold the truth of known worlds: `python -m benchmarks.delivery.coverage [runs]`."""
+"""How often intervals of estimates hold the truth of known worlds.
+
+`python -m benchmarks.delivery.coverage [runs] [picture]`
+"""
 
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from random import Random
 
 from benchmarks.delivery.worlds import KnownWorld, bandit, game, long_answers
@@ -12,19 +17,22 @@ ESTIMATORS = ("ips", "self_normalised", "per_decision", "doubly_robust")
 WORLDS = {
     "bandit, near": (bandit(0.3), 400),
     "bandit, further": (bandit(0.8), 400),
+    "bandit, rewards are rare": (bandit(0.8, most=0.04), 400),
     "bandit that does a tenth of what was never recorded": (bandit(0.3, never=0.1), 400),
     "game of four turns": (game(0.1), 400),
     "long answers": (long_answers(0.5), 400),
     "longer answers": (long_answers(1.0), 1_000),
 }
 """Each with the episodes that are recorded."""
+MOST_REFUSED = 0.8
+"""Worlds that are refused more often say too little to be drawn."""
 
 
 def measure_coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Mapping[str, float], float]:
     """Return by estimator how often its intervals hold the truth, and the share of the runs that were refused."""
     held, answered = Counter[str](), 0
     for seed in range(runs):
-        found = estimate_reward(world.draw(Random(seed), episodes), low=0, high=1)
+        found = estimate_reward(world.draw(Random(seed), episodes), low=world.low, high=1)
         answered += not found.overlap.refusal
         for name, each in found.by_name.items():
             held[name] += each.earned.low <= world.truth <= each.earned.high
@@ -32,16 +40,61 @@ def measure_coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Ma
     return {name: count / max(answered, 1) for name, count in held.items()}, 1 - answered / runs
 
 
-def main(runs: int = 1000) -> None:
-    """Print the table of docs/delivery.md."""
+def main(runs: int = 300, picture: Path | None = None) -> None:
+    """Print the table of docs/delivery.md, and draw its plot."""
     print(f"{runs} runs each, nominal 95 %: what version and log earned; in brackets their difference\n")
-    print("| world | episodes | refused |", " | ".join(name.replace("_", " ") for name in ESTIMATORS), "|")
-    print("|---" * (3 + len(ESTIMATORS)) + "|")
-    for name, (world, episodes) in WORLDS.items():
+    print("| world | episodes | truth, log | refused |", " | ".join(each.replace("_", " ") for each in ESTIMATORS), "|")
+    print("|---" * (4 + len(ESTIMATORS)) + "|")
+    drawn = {}
+    for name, world, episodes in _all_worlds():
         held, refused = measure_coverage(world, runs=runs, episodes=episodes)
-        cells = [f"{held[each]:.1%} ({held[f'{each}, difference']:.1%})" for each in ESTIMATORS]
-        print(f"| {name} | {episodes} | {refused:.1%} |", " | ".join(cells), "|", flush=True)
+        cells = [f"{held[each]:.1%} ({held[f'{each}, difference']:.1%})" if held else "–" for each in ESTIMATORS]
+        known = f"{world.truth:.3f}, {world.earned:.3f} | {refused:.1%}"
+        print(f"| {name} | {episodes} | {known} | {' | '.join(cells)} |", flush=True)
+        if refused < MOST_REFUSED:
+            drawn[name] = held
+    if picture is not None:
+        _draw(drawn, runs, picture)
+
+
+def _all_worlds() -> Iterator[tuple[str, KnownWorld, int]]:
+    for name, (world, episodes) in WORLDS.items():
+        yield name, world, episodes
+    from benchmarks.delivery.played import game_worlds, ticket_worlds
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, world in game_worlds(Path(folder), (2, 8, 40)).items():
+            yield name, world, 400
+    for name, world in ticket_worlds((1, 4, 16), before=4).items():
+        yield name, world, 400
+
+
+def _draw(held: Mapping[str, Mapping[str, float]], runs: int, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10.5, 0.34 * len(held) + 1.2), layout="constrained", sharey=True)
+    for axis, title, suffix in zip(
+        axes, ("what a version earns", "how much more that is than the log"), ("", ", difference"), strict=True
+    ):
+        axis.axvspan(0.93, 1.005, color="#e9f0f7", zorder=0)
+        axis.axvline(0.95, color="#777777", linestyle="--", linewidth=1, label="nominal")
+        for each, colour, mark in zip(ESTIMATORS, ("#b3402a", "#8a6d1f", "#2a8a57", "#1f5fa8"), "^sDo", strict=True):
+            shares = [found[f"{each}{suffix}"] for found in held.values()]
+            axis.plot(shares, range(len(held)), mark, color=colour, markersize=5, label=each.replace("_", " "))
+        axis.set_title(f"intervals at 95 % that hold {title}", fontsize=10)
+        axis.set_xlabel(f"share of {runs} runs", fontsize=9)
+        axis.set_xlim(0.88, 1.005)
+        axis.set_yticks(range(len(held)), list(held), fontsize=9)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    axes[0].legend(fontsize=8, frameon=False, loc="lower left")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300, Path(sys.argv[2]) if len(sys.argv) > 2 else None)

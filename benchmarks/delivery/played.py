@@ -1,13 +1,12 @@
-"""Estimates held to a real model: the demo's game, in process. `python -m benchmarks.delivery.played [runs]`.
+"""Worlds of real models, whose answer is known: the demo's game and its tickets. `coverage` holds estimates to them.
 
-Both versions are networks. Every reply of the record is drawn from the probabilities that its version gives it, and the
-other version's log-probs are its own. What it truly earns is a sum and not a sample: over the tree of the game, against
-an opponent that takes any free cell alike. The other versions are trained on the moves of won games.
+Both versions are networks in this process. Every reply of the record is drawn from the probabilities that its version
+gives it, and the other version's log-probs are its own. So what it truly earns is a sum and not a sample: over the tree
+of the game against an opponent that takes any free cell alike, or over the vocabulary for each ticket. Later versions
+are trained on what earned most.
 """
 
 import copy
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,19 +22,23 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.delivery.coverage import ESTIMATORS, measure_coverage
 from benchmarks.delivery.worlds import KnownWorld
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
+from rollbus.demo.routing import prompt as desk
+from rollbus.demo.routing.customers import verdict_of
+from rollbus.demo.routing.tickets import TRAFFIC
 from rollbus.streams.estimates.logged import Logged, Step
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 
 SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
 AT_ONCE = 32
+TICKETS = 120
 LEARNING_RATE = 1e-3
 Ids = tuple[int, ...]
 
@@ -47,6 +50,8 @@ class Version:
     network: nn.Module
     tokenizer: Any
     rows: dict[Ids, NDArray[np.float64]] = field(default_factory=dict)
+    sums: dict[Ids, NDArray[np.float64]] = field(default_factory=dict)
+    """Of the rows, up to each token."""
 
     def next_token(self, ids: Ids) -> NDArray[np.float64]:
         """Return the probabilities of what follows these tokens."""
@@ -55,7 +60,7 @@ class Version:
         return self.rows[ids]
 
     def compute(self, prompts: Sequence[Ids]) -> None:
-        """Compute many at once; they are told apart by their length."""
+        """Compute many at once: those of one length together."""
         by_length: dict[int, list[Ids]] = {}
         for ids in prompts:
             by_length.setdefault(len(ids), []).append(ids)
@@ -68,13 +73,16 @@ class Version:
 
     def draw(self, ids: Ids, chance: Random) -> int:
         """Sample a token."""
-        row = self.next_token(ids)
-        return min(int(np.searchsorted(np.cumsum(row), chance.random())), len(row) - 1)
+        if ids not in self.sums:
+            self.sums[ids] = np.cumsum(self.next_token(ids))
+        return min(int(np.searchsorted(self.sums[ids], chance.random())), len(self.sums[ids]) - 1)
 
-    def learned(self, examples: Sequence[Ids], *, steps: int, chance: Random) -> "Version":
+    def learned(
+        self, examples: Sequence[Ids], *, steps: int, chance: Random, learning_rate: float = LEARNING_RATE
+    ) -> "Version":
         """Return a copy that was trained to say the last token of these, so many steps of 32 of them."""
         network = copy.deepcopy(self.network)
-        optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], LEARNING_RATE)
+        optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], learning_rate)
         for _ in range(steps):
             by_length: dict[int, list[Ids]] = {}
             for ids in chance.choices(examples, k=32):
@@ -206,13 +214,76 @@ def game_world(version: Version, other: Version, boards: Boards) -> KnownWorld:
             drawn.append(Logged(f"e{number}", prompt.TASK, first, tuple(steps)))
         return drawn
 
-    return KnownWorld(draw, true_reward_of_game(other, boards), true_reward_of_game(version, boards))
+    truth, earned = (true_reward_of_game(each, boards) for each in (other, version))
+    return KnownWorld(draw, truth, earned, low=prompt.reward(Result.ILLEGAL))
 
 
 def won_moves(version: Version, boards: Boards, chance: Random, games: int) -> list[Ids]:
     """Return the digits with which games were won, each after its board."""
     played = [play_once(version, boards, chance) for _ in range(games)]
     return [ids[:-1] for _, said, earned in played if earned == 1.0 for ids, _ in said]
+
+
+# The tickets
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A ticket, and the team that a colleague named at last."""
+
+    text: str
+    ids: Ids
+    """Of its prompt."""
+    team: str
+    token: int
+    """The team's name."""
+
+
+def rated_tickets(tokenizer: Any, count: int) -> list[Rated]:
+    """Return tickets that somebody rated; who is silent rates nothing."""
+    found = list[Rated]()
+    for ticket in (TRAFFIC.ticket(0, number) for number in range(2 * count)):
+        verdict = verdict_of(ticket, 0)
+        if verdict is not None:
+            ids, team = render_chat(tokenizer, desk.messages(ticket.text), None), verdict.teams[-1]
+            found.append(Rated(ticket.text, tuple(ids), team, int(tokenizer.encode(team)[0])))
+    return found[:count]
+
+
+def ticket_versions(steps: Sequence[int], *, before: int) -> tuple[list[Rated], list[Version]]:
+    """Return tickets, SmolLM2 after some steps on them, and versions some steps later. Its last layers learn."""
+    torch.set_num_threads(1)
+    base = load_version(fetch_model("smollm2", models_cache(), report=print))
+    tickets = rated_tickets(base.tokenizer, TICKETS)
+    for name, parameter in base.network.named_parameters():
+        parameter.requires_grad = name.startswith(("layers.28.", "layers.29.", "norm."))
+    examples = [(*each.ids, each.token) for each in tickets]
+    first = base.learned(examples, steps=before, chance=Random(3), learning_rate=1e-4)
+    later = [first.learned(examples, steps=count, chance=Random(4), learning_rate=1e-4) for count in steps]
+    for version in (first, *later):
+        version.compute([each.ids for each in tickets])
+    return tickets, [first, *later]
+
+
+def true_reward_of_tickets(version: Version, tickets: Sequence[Rated]) -> float:
+    """Return the mean probability of the team that was named."""
+    return float(np.mean([version.next_token(each.ids)[each.token] for each in tickets]))
+
+
+def ticket_world(version: Version, other: Version, tickets: Sequence[Rated]) -> KnownWorld:
+    """Return answers of one token to tickets, which earn 1 for the team that was named."""
+
+    def draw(chance: Random, episodes: int) -> list[Logged]:
+        drawn = []
+        for number in range(episodes):
+            ticket = chance.choice(tickets)
+            token = version.draw(ticket.ids, chance)
+            new, recorded = other.next_token(ticket.ids)[token], version.next_token(ticket.ids)[token]
+            step = Step(log(new / recorded), float(token == ticket.token))
+            drawn.append(Logged(f"e{number}", desk.TASK, ticket.text, (step,), str(token), float(new)))
+        return drawn
+
+    return KnownWorld(draw, true_reward_of_tickets(other, tickets), true_reward_of_tickets(version, tickets))
 
 
 # What is measured
@@ -233,17 +304,10 @@ def game_worlds(cache_dir: Path, steps: Sequence[int]) -> dict[str, KnownWorld]:
     return found
 
 
-def main(runs: int = 100) -> None:
-    """Print the table of docs/delivery.md."""
-    print("| world | log | truth | refused |", " | ".join(name.replace("_", " ") for name in ESTIMATORS), "|")
-    print("|---" * (4 + len(ESTIMATORS)) + "|")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, world in game_worlds(Path(folder), (2, 8, 40)).items():
-            held, refused = measure_coverage(world, runs=runs, episodes=400)
-            cells = [f"{held.get(each, 0):.1%} ({held.get(f'{each}, difference', 0):.1%})" for each in ESTIMATORS]
-            known = f"{world.earned:.4f} | {world.truth:.4f} | {refused:.1%}"
-            print(f"| {name} | {known} | {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+def ticket_worlds(steps: Sequence[int], *, before: int) -> dict[str, KnownWorld]:
+    """Return SmolLM2 after some steps on rated tickets, beside versions some steps later."""
+    tickets, (first, *later) = ticket_versions(steps, before=before)
+    return {
+        f"tickets, {count} steps later": ticket_world(first, version, tickets)
+        for count, version in zip(steps, later, strict=True)
+    }

@@ -24,6 +24,8 @@ class KnownWorld:
     """What the other version earns."""
     earned: float
     """What those that are recorded earn."""
+    low: float = 0.0
+    """The least that an episode can earn; the most is 1."""
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
@@ -32,13 +34,16 @@ def softmax(scores: Sequence[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def bandit(shift: float, *, prompts: int = 6, answers: int = 4, never: float = 0.0, seed: int = 5) -> KnownWorld:
+def bandit(
+    shift: float, *, prompts: int = 6, answers: int = 4, never: float = 0.0, most: float = 1.0, seed: int = 5
+) -> KnownWorld:
     """Prompts with a few answers each, rewards 0 or 1; `shift` says how far the other version has moved.
 
-    With `never` the other version gives that much of its probability to an answer that was never recorded.
+    With `never` the other version gives that much of its probability to an answer that was never recorded. No answer is
+    good with a greater probability than `most`.
     """
     fixed = Random(seed)
-    good = [[fixed.random() for _ in range(answers)] for _ in range(prompts)]
+    good = [[most * fixed.random() for _ in range(answers)] for _ in range(prompts)]
     recorded = [softmax([fixed.gauss(0, 0.7) for _ in range(answers)]) for _ in range(prompts)]
     other = [
         [(1 - never) * each for each in softmax([log(p) + shift * fixed.gauss(0, 1) for p in row])] for row in recorded

@@ -48,6 +48,7 @@ class Estimated:
         """Return the record; a refusal is one, too, so that nothing waits for an estimate that will not come."""
         overlap, metrics = self.estimates.overlap, dict[str, float]()
         metrics |= {name: float(getattr(overlap, name)) for name in ("effective", "mean_weight", "missing", "clipped")}
+        metrics["outside"] = float(self.estimates.outside)
         metrics |= _named("log", self.estimates.log)
         for name, each in self.estimates.by_name.items():
             metrics |= _named(name, each.earned)

@@ -7,9 +7,14 @@
     doubly_robust   what a fitted model expects, corrected by weighted errors (Dudík, Langford, Li, ICML 2011), which
                     are self-normalised (Thomas and Brunskill, ICML 2016)
 
-Rewards are brought to [0, 1]. An interval is the normal one of the estimate's own terms, widened by what the log does
-not show (`overlap.missing`), taken at its worst below and at its best above. Every estimate is also given as its
-difference from what the log earned: both are of the same episodes, so the difference is more certain than either.
+Rewards are brought to [0, 1]. An interval is the normal one of the estimate's own terms. Where nearly all rewards are
+equal, few episodes decide and that one is too narrow: so it reaches at least as far as Wilson's (JASA 22, 1927), of as
+many episodes as the effective ones (Korn and Graubard, Survey Methodology 24(2), 1998). Both are widened by what the
+log does not show (`overlap.missing`), taken at its worst below and at its best above.
+
+Every estimate is also given as its difference from what the log earned: both are of the same episodes, so the
+difference is more certain than either. To its variance, z² episodes are added, half of which earn 0 and half 1, with
+weights that spread as those of the log do (after Agresti and Caffo, American Statistician 54(4), 2000).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,14 +69,19 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
     outside = sum(not low <= each.reward <= high for each in episodes)
     rewards = [each.reward for each in scaled]
     overlap = measure_overlap([each.weight for each in scaled])
-    log = _to_unit(_normal_interval(rewards, z), low, high - low) if len(rewards) > 1 else Interval(0.0, low, high)
+    span, alike = high - low, 1.0
+    log = _to_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
     found = {}
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
-        widened = _unseen(value, overlap.missing, is_normalised=name in NORMALISED)
-        found[name] = _estimate(value, terms, rewards, widened, z, high - low, low)
+        below, above = _unseen(value, overlap.missing, is_normalised=name in NORMALISED)
+        earned = _mean_interval(terms, overlap.episodes / overlap.effective, z)
+        apart = _difference_interval(terms, rewards, overlap.episodes / overlap.effective, z)
+        whole = Interval(_in_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
+        difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
+        found[name] = Estimate(_to_unit(whole, low, span), difference)
     return Estimates(overlap, log, found, outside)
 
 
@@ -132,23 +142,6 @@ def _unseen(value: float, missing: float, *, is_normalised: bool) -> tuple[float
     return (missing * value, missing * (1 - value)) if is_normalised else (0.0, missing)
 
 
-def _estimate(
-    value: float,
-    terms: Sequence[float],
-    rewards: Sequence[float],
-    unseen: tuple[float, float],
-    z: float,
-    span: float,
-    low: float,
-) -> Estimate:
-    inside, (below, above) = min(1.0, max(0.0, value)), unseen
-    earned = _normal_interval(terms, z)
-    apart = _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], z)
-    whole = Interval(inside, max(0.0, earned.low - below), min(1.0, earned.high + above))
-    difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
-    return Estimate(_to_unit(whole, low, span), difference)
-
-
 def _scale(episode: Logged, low: float, high: float) -> Logged:
     """Bring the reward to [0, 1]; what lies outside its bounds is taken from the last turn, or given to it."""
     span = high - low
@@ -165,11 +158,38 @@ def _clipped(episodes: Sequence[Logged], clip: float) -> list[float]:
     return [min(each.weight, clip) for each in episodes]
 
 
-def _normal_interval(terms: Sequence[float], z: float) -> Interval:
-    mean = _mean(terms)
-    variance = fsum((term - mean) ** 2 for term in terms) / (len(terms) - 1)
-    half = z * sqrt(variance / len(terms))
+def _mean_interval(terms: Sequence[float], weight: float, z: float) -> Interval:
+    """Return the hull of the normal interval of a mean and of Wilson's.
+
+    Wilson's is the normal one of these terms and z² more episodes, half of which earn 0 and half 1. Each has the weight
+    that the version's own episodes have on average: the mean square of the weights, which is count / effective.
+    """
+    plain, count, added = _normal_interval(terms, z), len(terms), z * z * weight
+    middle = plain.value + added * (0.5 - _in_unit(plain.value)) / (count + added)
+    half = z * sqrt(_squares(terms) + added * weight / 4) / (count + added)
+    return Interval(plain.value, min(plain.low, middle - half), max(plain.high, middle + half))
+
+
+def _difference_interval(terms: Sequence[float], rewards: Sequence[float], weight: float, z: float) -> Interval:
+    """Return the normal interval of how much more was earned; `weight` − 1 is the variance of the weights."""
+    earned = _in_unit(_mean(terms))
+    added = z * z * (weight - 1) * ((0.5 - earned) ** 2 + 0.25)
+    return _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], z, added)
+
+
+def _normal_interval(terms: Sequence[float], z: float, added: float = 0.0) -> Interval:
+    mean, half = _mean(terms), z * sqrt(_squares(terms) + max(0.0, added)) / len(terms)
     return Interval(mean, mean - half, mean + half)
+
+
+def _squares(terms: Sequence[float]) -> float:
+    """Return the sum of the squared deviations; one degree of freedom is used up by the mean."""
+    mean = _mean(terms)
+    return fsum((term - mean) ** 2 for term in terms) * len(terms) / (len(terms) - 1)
+
+
+def _in_unit(value: float) -> float:
+    return min(1.0, max(0.0, value))
 
 
 def _to_unit(interval: Interval, low: float, span: float) -> Interval:

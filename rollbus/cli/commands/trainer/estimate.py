@@ -127,7 +127,7 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
     for reason, count in sorted(found.left_out.items()):
         echo(f"left out: {count} {reason}")
     if estimates.outside:
-        echo(f"{estimates.outside} rewards lie outside their bounds and were taken as the bound")
+        echo(f"{estimates.outside} rewards lie outside their bounds; what is estimated takes them as the bound")
     if curve := period.delays:
         point = share_by(curve, max(wait_ms, 1))
         echo(

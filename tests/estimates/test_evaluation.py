@@ -1,0 +1,13 @@
+"""What is published of an estimate."""
+
+from collections import Counter
+
+from rollbus.estimates.estimate import Estimated
+from rollbus.streams.estimates.estimators import estimate_reward
+from rollbus.streams.estimates.logged import Logged, Step
+
+
+def test_rewards_outside_their_bounds_are_counted_in_the_record() -> None:
+    episodes = [Logged(f"e{n}", "task", "prompt", (Step(0.0, 2.0 if n < 3 else 1.0),)) for n in range(200)]
+    found = Estimated(1, estimate_reward(episodes, low=0, high=1), Counter(), None, "set").to_evaluation("m", "main")
+    assert (found.metrics["outside"], found.metrics["ips"]) == (3, 1)

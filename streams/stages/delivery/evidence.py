@@ -76,7 +76,8 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
     for metric, value in known_values(config, observed):
         outcome = min(1.0, max(0.0, (value - metric.low) / metric.span))
         if not metric.low <= value <= metric.low + metric.span:
-            state.head = replace(state.head, clipped=state.head.clipped + 1)
+            outside = state.head.outside + (metric.name == REWARD)
+            state.head = replace(state.head, clipped=state.head.clipped + 1, outside=outside)
         key = state.stratum_key(metric.name, observed.task)
         stratum = state.strata.get(key) or Stratum()
         effect = state.effects.get(metric.name) or Effect()
@@ -154,7 +155,7 @@ def rewarded_episodes(state: DeliveryState) -> int:
 def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     """Return what a decision is made on, in the metrics' own units."""
     metrics, head = metrics_of(config), state.head
-    found: dict[str, float] = {name: getattr(head, name) for name in ("mixed", "strayed", "clipped", "late")}
+    found: dict[str, float] = {name: getattr(head, name) for name in ("mixed", "strayed", "clipped", "outside", "late")}
     found["wait_ms"] = config.wait_ms if head.wait_ms is None else head.wait_ms
     for metric in metrics:
         if effect := state.effects.get(metric.name):

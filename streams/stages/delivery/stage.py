@@ -22,7 +22,6 @@ from rollbus.streams.stages.delivery.checks import (
 from rollbus.streams.stages.delivery.evidence import (
     REWARD,
     Finding,
-    Metric,
     count,
     findings,
     known_episodes,
@@ -40,6 +39,8 @@ UNSERVED = 50
 """So many of the canary's episodes in a row that went elsewhere: its checkpoint is gone, or no router serves it."""
 MISSING = "missing:"
 """Begins the reason where a metric is not known of the canary."""
+OUTSIDE = f"outside:{REWARD}"
+"""The reason where a reward of either version lay outside its declared bounds: what was clipped proves nothing good."""
 STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
 """States that a version never leaves."""
 
@@ -137,10 +138,11 @@ class DeliveryStage(RunStage[DeliveryState]):
     def _move_on(
         self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[Finding], episodes: int
     ) -> Iterator[Outgoing]:
-        missing = missing_metrics(state, config)
-        yield from self._report_missing(state, config, canary, missing)
+        unproven = [f"{MISSING}{metric.name}" for metric in missing_metrics(state, config)]
+        unproven += [OUTSIDE] if state.head.outside else []
+        yield from self._report_unproven(state, config, canary, unproven)
         head = state.head
-        if missing:
+        if unproven:
             return
         if head.step + 1 < len(config.steps):
             share = config.steps[head.step + 1]
@@ -158,12 +160,12 @@ class DeliveryStage(RunStage[DeliveryState]):
         elif found[0].verdict in ("better", "not_worse"):
             yield from self._serve(state, "promote", canary, f"{found[0].verdict}:{REWARD}")
 
-    def _report_missing(
-        self, state: DeliveryState, config: DeliveryConfig, canary: int, missing: list[Metric]
+    def _report_unproven(
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, reasons: list[str]
     ) -> Iterator[Outgoing]:
-        """Report once in each step what is not known of the canary: it stays at its share until that comes."""
-        for metric in missing:
-            reason, head = f"{MISSING}{metric.name}", state.head
+        """Report each reason once in a step: the canary stays at its share."""
+        for reason in reasons:
+            head = state.head
             if reason not in head.noticed:
                 state.head = replace(head, noticed=(*head.noticed, reason))
                 yield self._decide(state, "hold", canary, reason, known=numbers(state, config))

@@ -58,6 +58,8 @@ class Head:
     unserved: int = 0
     """Episodes that were the canary's by their draw and went elsewhere, since one that it answered."""
     clipped: int = 0
+    outside: int = 0
+    """Of them, rewards."""
     late: int = 0
     """Revisions of rewards that came after their episode was counted."""
     wait_ms: int | None = None
@@ -90,6 +92,7 @@ class Head:
             strayed=0,
             unserved=0,
             clipped=0,
+            outside=0,
             late=0,
             wait_ms=None,
             last_due_ms=0,
@@ -127,7 +130,7 @@ def _head(plain: dict[str, object]) -> Head:
     return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=4)
+_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=5)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))

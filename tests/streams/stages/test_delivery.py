@@ -259,6 +259,19 @@ def test_a_reward_outside_its_bounds_is_taken_as_the_bound_and_counted() -> None
     assert abs(delivery.now.numbers["reward.effect"]) <= 3
 
 
+@pytest.mark.parametrize("arm", [0, 1])
+def test_a_reward_outside_its_bounds_never_promotes(arm: int) -> None:
+    delivery = Delivery(run_of(max_episodes=100))
+    name = next(f"x{n}" for n in range(99) if route(delivery.now, f"x{n}") == arm)
+    delivery.feed(delivery.observed(name, 10.0))
+    delivery.play_while_canary(canary=0.9)
+    assert [(each.action, each.reason) for each in delivery.decisions[2:]] == [
+        ("hold", "outside:reward"),
+        ("reject", "undecided"),
+    ]
+    assert delivery.decisions[2].numbers["outside"] == 1
+
+
 def test_of_two_operators_who_decide_at_once_the_second_is_refused() -> None:
     delivery = Delivery()
     seen = delivery.now.number

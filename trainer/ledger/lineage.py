@@ -29,7 +29,8 @@ class Lineage:
         if record.version not in self.parents:
             self.parents[record.version] = record.parent
             self.newest = record.version
-        self.states[record.version] = record.state
+        if self.states.get(record.version) != "rolled_back" or record.state == "serving":
+            self.states[record.version] = record.state  # delivery may quarantine a version while it is rolled back
         self.checkpoints[record.version] = record.checkpoint or self.checkpoints.get(record.version, "")
         if record.state == "serving":
             self.serving = record.version

@@ -113,6 +113,13 @@ def test_a_version_that_was_rolled_back_is_off_the_lineage() -> None:
     assert lineage.lags(3) == {3: 0, 1: 1, 0: 2}
 
 
+def test_a_version_that_delivery_quarantines_while_it_is_rolled_back_stays_off_the_lineage() -> None:
+    lineage = lineage_of(
+        make_version(0), make_version(1, 0, state="rolled_back"), make_version(1, 0, state="quarantined")
+    )
+    assert (lineage.head, lineage.states[1]) == (0, "rolled_back")
+
+
 def test_promoting_an_older_version_serves_it_and_leaves_the_head() -> None:
     lineage = lineage_of(make_version(0), make_version(1, 0), make_version(2, 1, state="candidate"), make_version(1, 0))
     assert (lineage.head, lineage.serving) == (2, 1)

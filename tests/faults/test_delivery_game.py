@@ -1,8 +1,9 @@
-"""On a real stack: the game's agents get a worse version and a harmless one, and nobody looks."""
+"""On a real stack: agents get a worse version and a harmless one, and nobody looks."""
 
 import asyncio
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,27 @@ SABOTAGED, HARMLESS = 5e-3, 2e-4
 """Learning rates: of one update that a hundred games show to be worse, and of one that changes little."""
 DELIVERY = {"steps": [0.5], "min_episodes": 40, "margin": 0.4}
 
+UNTAUGHT = replace(SMALL, steps=6)
+"""Ends a reply after some tokens, now sooner, now later: so a reward can pay for length."""
+LONGEST = 20
+PAYS_FOR_LENGTH = [
+    {"type": "length", "name": "longer", "weight": -1.0, "options": {"target": 1, "limit": LONGEST}},
+    {"type": "feedback", "name": "thumbs", "weight": 0},
+]
+"""The share of the allowance that is left, paid backwards: the longer, the better."""
+GUARDED = {
+    "steps": [0.5],
+    "min_episodes": 400,
+    "margin": 0.4,
+    "reward_low": -1.0,
+    "reward_high": 0.0,
+    "metrics": [
+        {"of": "tokens", "high": LONGEST, "goal": "less", "tolerance": 1.0},
+        {"of": "component", "component": "thumbs", "goal": "more", "tolerance": 0.1},
+    ],
+}
+TALKERS = Path(__file__).with_name("talkers.py")
+
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
@@ -50,10 +72,12 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
         await world.until_scored(1, 4)
         await world.kill("worker")
         await world.kill("webhook")
+        await world.kill("agents")
         await asyncio.to_thread(world.server.stop, signal.SIGKILL)
         await asyncio.to_thread(world.server.start)
         for name in ("worker", "webhook"):
             await world.start(name)
+        await world.start_agents(seed=1)
 
         made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
         assert (made[-1].serving, made[-1].canary, made[-1].reason) == (0, None, "worse:reward")
@@ -78,6 +102,40 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
         history = await world.say("policy history")
         actions = [words[3] for line in history.splitlines() if (words := line.split()) and words[0].isdigit()]
         assert actions == [each.action for each in made]
+    finally:
+        await world.close()
+
+
+async def test_a_reward_that_pays_for_length_is_stopped_by_what_users_say_and_a_harmless_update_then_serves(
+    kafka: str, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
+) -> None:
+    base = await asyncio.to_thread(ensure, UNTAUGHT, tmp_path / "models")
+    document = settings_document(kafka, namespace, learning_rate=SABOTAGED, episodes_per_step=64, delivery=GUARDED)
+    document["scoring"] = {"rewards": PAYS_FOR_LENGTH}
+    server = ArtServer(art_launcher, base, tmp_path / "data")
+    world = DeliveryWorld(server, document, tmp_path, hook.url, agents=[str(TALKERS)])
+    try:
+        await world.open()
+        await world.until(lambda made: bool(made) and made[-1].canary is not None, "a canary")
+        made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
+        stopped = made[-1]
+        assert stopped.serving == 0
+        assert stopped.reason in ("worse:tokens", "worse:component:thumbs")
+        assert stopped.numbers["reward.effect"] > 0, "the reward that is gamed likes it"
+        assert {each.serving for each in made} == {0}, "it never served all"
+        await world.kill("trainer", signal.SIGTERM)
+
+        world.write_settings(learning_rate=HARMLESS / 100)
+        await world.start("trainer", "--from", "0")
+        await world.until(lambda made: made[-1].canary is not None, "the next canary")
+        await world.kill("trainer", signal.SIGTERM)
+        made = await world.until(lambda made: made[-1].action == "promote", "a promotion")
+        assert [each.action for each in made[-2:]] == ["canary", "promote"]
+        await world.kill("agents", signal.SIGTERM)
+        await world.check()
+        await asyncio.wait_for(_until_told(hook, len(made)), 60)
+        told = next(each["text"] for each in hook.bodies if each["decision"]["number"] == stopped.number)
+        assert told.startswith(f"agent, version {stopped.version}: quarantine ({stopped.reason}); version 0 serves")
     finally:
         await world.close()
 

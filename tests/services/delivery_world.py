@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,8 @@ class DeliveryWorld:
     document: dict[str, Any]
     folder: Path
     hook: str
+    agents: Sequence[str] = ("-m", "rollbus.demo.game.agents")
+    """What Python runs as the agents."""
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     @property
@@ -112,7 +114,7 @@ class DeliveryWorld:
             namespace=self.document["namespace"],
             **(values | changes),
         )
-        await self._start("agents", sys.executable, "-m", "rollbus.demo.game.agents", json.dumps(asdict(settings)))
+        await self._start("agents", sys.executable, *self.agents, json.dumps(asdict(settings)))
 
     async def _start(self, name: str, *command: str) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROLLBUS_")}

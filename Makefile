@@ -107,7 +107,7 @@ bench-replay: setup ## Measure a replay beside reading and decoding alone, and b
 bench-replay-week: setup ## Measure a replay of the demo's traffic: times real time on a core, and what further cores give (about 3 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.week
 
-bench-delivery: model ## Measure the choice of a version, how soon traffic is taken back, simulated canaries, and the intervals of estimates (about 45 minutes)
+bench-delivery: setup ## Measure the choice of a version, how soon traffic is taken back, simulated canaries, and the intervals of estimates (about 45 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.routing
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.latency
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.late 400

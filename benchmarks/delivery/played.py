@@ -1,9 +1,8 @@
-"""Worlds of real models, whose answer is known: the demo's game and its tickets. `coverage` holds estimates to them.
+"""Worlds of a real model, whose answer is known: the demo's game. `coverage` holds estimates to them.
 
 Both versions are networks in this process. Every reply of the record is drawn from the probabilities that its version
 gives it, and the other version's log-probs are its own. So what it truly earns is a sum and not a sample: over the tree
-of the game against an opponent that takes any free cell alike, or over the vocabulary for each ticket. Later versions
-are trained on what earned most.
+of the game, against an opponent that takes any free cell alike. Later versions are trained on the moves of won games.
 """
 
 import copy
@@ -26,19 +25,14 @@ from benchmarks.delivery.worlds import KnownWorld
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
-from rollbus.demo.routing import prompt as desk
-from rollbus.demo.routing.customers import verdict_of
-from rollbus.demo.routing.tickets import TRAFFIC
 from rollbus.streams.estimates.logged import Logged, Step
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 
 SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
 AT_ONCE = 32
-TICKETS = 120
 LEARNING_RATE = 1e-3
 Ids = tuple[int, ...]
 
@@ -77,12 +71,10 @@ class Version:
             self.sums[ids] = np.cumsum(self.next_token(ids))
         return min(int(np.searchsorted(self.sums[ids], chance.random())), len(self.sums[ids]) - 1)
 
-    def learned(
-        self, examples: Sequence[Ids], *, steps: int, chance: Random, learning_rate: float = LEARNING_RATE
-    ) -> "Version":
+    def learned(self, examples: Sequence[Ids], *, steps: int, chance: Random) -> "Version":
         """Return a copy that was trained to say the last token of these, so many steps of 32 of them."""
         network = copy.deepcopy(self.network)
-        optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], learning_rate)
+        optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], LEARNING_RATE)
         for _ in range(steps):
             by_length: dict[int, list[Ids]] = {}
             for ids in chance.choices(examples, k=32):
@@ -224,68 +216,6 @@ def won_moves(version: Version, boards: Boards, chance: Random, games: int) -> l
     return [ids[:-1] for _, said, earned in played if earned == 1.0 for ids, _ in said]
 
 
-# The tickets
-
-
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """A ticket, and the team that a colleague named at last."""
-
-    text: str
-    ids: Ids
-    """Of its prompt."""
-    team: str
-    token: int
-    """The team's name."""
-
-
-def rated_tickets(tokenizer: Any, count: int) -> list[Rated]:
-    """Return tickets that somebody rated; who is silent rates nothing."""
-    found = list[Rated]()
-    for ticket in (TRAFFIC.ticket(0, number) for number in range(2 * count)):
-        verdict = verdict_of(ticket, 0)
-        if verdict is not None:
-            ids, team = render_chat(tokenizer, desk.messages(ticket.text), None), verdict.teams[-1]
-            found.append(Rated(ticket.text, tuple(ids), team, int(tokenizer.encode(team)[0])))
-    return found[:count]
-
-
-def ticket_versions(steps: Sequence[int], *, before: int) -> tuple[list[Rated], list[Version]]:
-    """Return tickets, SmolLM2 after some steps on them, and versions some steps later. Its last layers learn."""
-    torch.set_num_threads(1)
-    base = load_version(fetch_model("smollm2", models_cache(), report=print))
-    tickets = rated_tickets(base.tokenizer, TICKETS)
-    for name, parameter in base.network.named_parameters():
-        parameter.requires_grad = name.startswith(("layers.28.", "layers.29.", "norm."))
-    examples = [(*each.ids, each.token) for each in tickets]
-    first = base.learned(examples, steps=before, chance=Random(3), learning_rate=1e-4)
-    later = [first.learned(examples, steps=count, chance=Random(4), learning_rate=1e-4) for count in steps]
-    for version in (first, *later):
-        version.compute([each.ids for each in tickets])
-    return tickets, [first, *later]
-
-
-def true_reward_of_tickets(version: Version, tickets: Sequence[Rated]) -> float:
-    """Return the mean probability of the team that was named."""
-    return float(np.mean([version.next_token(each.ids)[each.token] for each in tickets]))
-
-
-def ticket_world(version: Version, other: Version, tickets: Sequence[Rated]) -> KnownWorld:
-    """Return answers of one token to tickets, which earn 1 for the team that was named."""
-
-    def draw(chance: Random, episodes: int) -> list[Logged]:
-        drawn = []
-        for number in range(episodes):
-            ticket = chance.choice(tickets)
-            token = version.draw(ticket.ids, chance)
-            new, recorded = other.next_token(ticket.ids)[token], version.next_token(ticket.ids)[token]
-            step = Step(log(new / recorded), float(token == ticket.token))
-            drawn.append(Logged(f"e{number}", desk.TASK, ticket.text, (step,), str(token), float(new)))
-        return drawn
-
-    return KnownWorld(draw, true_reward_of_tickets(other, tickets), true_reward_of_tickets(version, tickets))
-
-
 # What is measured
 
 
@@ -302,12 +232,3 @@ def game_worlds(cache_dir: Path, steps: Sequence[int]) -> dict[str, KnownWorld]:
         version.compute(prompts)
         found[f"the game, {count} steps later"] = game_world(base, version, boards)
     return found
-
-
-def ticket_worlds(steps: Sequence[int], *, before: int) -> dict[str, KnownWorld]:
-    """Return SmolLM2 after some steps on rated tickets, beside versions some steps later."""
-    tickets, (first, *later) = ticket_versions(steps, before=before)
-    return {
-        f"tickets, {count} steps later": ticket_world(first, version, tickets)
-        for count, version in zip(steps, later, strict=True)
-    }

@@ -88,6 +88,11 @@ def group_hint(*, group_id: str | None, task: str, example_id: str | None, openi
     return f"opening:{task}:{opening_hash}"
 
 
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """Key that sorts names with their numbers as numbers: `e2` before `e10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Key that sorts names with their numbers as numbers: `e2` before `e10`. Only equal names have equal keys.
+
+    Numbers compare by their digits, for a name may have more of them than Python takes into an int.
+    """
+    parts = re.split(r"(\d+)", name)
+    found = ((len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts)
+    return list(found), name

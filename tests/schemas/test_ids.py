@@ -42,3 +42,18 @@ def test_a_stable_id_is_the_uuid5_of_its_parts(kind: str, part: str) -> None:
 @given(st.lists(st.dictionaries(TEXT, TEXT) | st.dictionaries(TEXT, TEXT | st.integers() | st.none() | st.lists(TEXT))))
 def test_a_history_hashes_as_its_canonical_json_does(messages: list[dict[str, Any]]) -> None:
     assert ids.messages_hash(messages) == ids.content_hash(messages)
+
+
+def test_names_sort_with_their_numbers_as_numbers() -> None:
+    names = ["e10", "e2", "e", "d3.5", "e02", "d3.10"]
+    assert sorted(names, key=ids.natural_order) == ["d3.5", "d3.10", "e", "e02", "e2", "e10"]
+
+
+def test_a_name_may_have_more_digits_than_python_takes_into_an_int() -> None:
+    longer, shorter = f"e2{'0' * 5000}", f"e9{'0' * 4999}"
+    assert sorted([longer, shorter], key=ids.natural_order) == [shorter, longer]
+
+
+@given(st.text(), st.text())
+def test_only_equal_names_are_of_equal_order(one: str, other: str) -> None:
+    assert (ids.natural_order(one) == ids.natural_order(other)) == (one == other)

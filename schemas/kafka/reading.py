@@ -4,12 +4,15 @@ A reader has no consumer group, so no position of anyone moves. Records of an ab
 that retention has cut while it was read raises DataLossError; nothing is stepped over.
 """
 
+import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.clients import consumer_options, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 
@@ -82,20 +85,28 @@ async def read_from(
                         yield record
 
 
-async def read_on(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> AsyncGenerator[Any, None]:
+async def read_on(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], *, patience_s: float = math.inf
+) -> AsyncGenerator[Any, None]:
     """Yield from the consumer's positions to these ends and a little beyond; fetch nothing where it has reached them.
 
-    Afterwards the partitions are paused, so that the broker is not asked for what comes next.
+    Afterwards the partitions are paused, so that the broker is not asked for what comes next. Raises UnavailableError
+    if nothing comes for `patience_s`.
     """
     behind = await _behind(consumer, ends)
     if not behind:
         return
     consumer.resume(*behind)
+    came_s = time.monotonic()
     while behind := await _behind(consumer, {place: ends[place] for place in behind}):
         fetched = await consumer.getmany(*behind, timeout_ms=POLL_MS, max_records=READ_AT_ONCE)
         for records in fetched.values():
             for record in records:
                 yield record
+        if fetched:
+            came_s = time.monotonic()
+        elif time.monotonic() - came_s > patience_s:
+            raise UnavailableError(f"{_names(behind)}: nothing came for {patience_s:.0f} s; does it have a leader?")
     consumer.pause(*ends)
 
 

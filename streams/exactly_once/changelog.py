@@ -6,15 +6,12 @@ right exactly if that row equals the committed offset: both came from the same t
 
 import struct
 from collections.abc import Callable
-from contextlib import aclosing
-
-from aiokafka import TopicPartition
+from typing import Any
 
 from rollbus.schemas.errors import DataLossError, UndecodableError
-from rollbus.schemas.kafka.reading import read_from
 from rollbus.streams.exactly_once.claims import Committed, start_of
 from rollbus.streams.exactly_once.processing import OWN_ROWS
-from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.exactly_once.shared_reading import SharedReading
 
 POSITION_KEY = OWN_ROWS + b"position"
 _POSITION = struct.Struct(">Bq")
@@ -29,30 +26,33 @@ def position_row(position: int) -> tuple[bytes, bytes]:
 
 
 async def restore(
-    settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
+    reading: SharedReading, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
 ) -> tuple[int | None, int]:
     """Apply every row; return the input position that the changelog describes (None if empty) and the rows read.
 
     Raises UndecodableError for a row that cannot be read.
     """
     position, rows = None, 0
-    async with aclosing(read_from(settings.kafka, {TopicPartition(topic, partition): 0})) as found:
-        async for row in found:
-            key, value = row.key, row.value
-            if key is None:
-                continue
-            try:
-                if key == POSITION_KEY and value is not None:
-                    position = _position(value)
-                else:
-                    apply(key, value)
-                    rows += 1
-            except UndecodableError as error:
-                raise UndecodableError(f"{topic}[{partition}]: {error}") from error
-            except Exception as error:  # each codec has its own
-                raise UndecodableError(
-                    f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); {REMEDY}"
-                ) from error
+
+    def take(row: Any) -> None:
+        nonlocal position, rows
+        key, value = row.key, row.value
+        if key is None:
+            return
+        try:
+            if key == POSITION_KEY and value is not None:
+                position = _position(value)
+            else:
+                apply(key, value)
+                rows += 1
+        except UndecodableError as error:
+            raise UndecodableError(f"{topic}[{partition}]: {error}") from error
+        except Exception as error:  # each codec has its own
+            raise UndecodableError(
+                f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); {REMEDY}"
+            ) from error
+
+    await reading.read(topic, partition, take)
     return position, rows
 
 

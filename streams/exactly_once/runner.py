@@ -152,6 +152,8 @@ class Runner:
     def progress_mark(self) -> str:
         """Position, and within it the rows restored or answers received: it changes as long as the work goes on."""
         activity = self._work.activity if self._work is not None else 0
+        if not self._ready:
+            activity += self._sessions.reading.records
         return f"{self.metrics.position} (after {activity} rows or answers)" if activity else f"{self.metrics.position}"
 
     def start(self) -> None:
@@ -231,7 +233,7 @@ class Runner:
             signer_of=self._settings.signer_of(self._stage.input),
         )
         changelog_position, rows = await changelog.restore(
-            self._settings, self._changelog, self.partition.partition, self._work.restore
+            self._sessions.reading, self._changelog, self.partition.partition, self._work.restore
         )
         if session_end is not None and changelog_position != session_end:
             raise UnavailableError(

@@ -23,6 +23,7 @@ from rollbus.schemas.kafka.clients import new_transactional_producer, start_unca
 from rollbus.schemas.kafka.writing import Row, partition_count, write
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
+from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.kafka.settings import StreamSettings
 
 MOST_BYTES = 4 * 1_048_576
@@ -192,12 +193,14 @@ class Session:
 
 
 class Sessions:
-    """The session that the partitions of a stage share while they are assigned to this process; one at a time."""
+    """What the partitions of a stage share while they are assigned to this process: one session at a time."""
 
     def __init__(self, settings: StreamSettings, group: str, transactional_id: str) -> None:
         self._settings, self._group, self._id = settings, group, transactional_id
         self._session: Session | None = None
         self._lock = asyncio.Lock()
+        self.reading = SharedReading(settings.kafka)
+        """Of the changelogs of partitions that open."""
 
     async def get(self) -> Session:
         """Return the session, or a new one if the last has ended."""
@@ -215,7 +218,8 @@ class Sessions:
             return self._session
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session, and the reading."""
+        await self.reading.close()
         async with self._lock:
             await self._stop()
 

@@ -18,6 +18,7 @@ from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import committed_offset
+from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.exactly_once.transaction import Session
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
@@ -61,7 +62,11 @@ async def _position(settings: StreamSettings, stage: Any, partition: int, last: 
     if last is not None and last.by == "transaction":
         return last.offset
     group, topic = names.group_id(settings.namespace, stage.name), names.changelog_topic(settings.namespace, stage.name)
-    described, _ = await changelog.restore(settings, topic, partition, lambda key, value: None)
+    reading = SharedReading(settings.kafka)
+    try:
+        described, _ = await changelog.restore(reading, topic, partition, lambda key, value: None)
+    finally:
+        await reading.close()
     return changelog.agreed_position(described, last, topic=topic, partition=partition, group=group)
 
 

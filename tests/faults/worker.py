@@ -82,13 +82,13 @@ def in_restore(death: Death) -> None:
 
     restore = changelog.restore
 
-    async def dying(settings: Any, topic: str, partition: int, apply: Callable[..., None]) -> Any:
+    async def dying(reading: Any, topic: str, partition: int, apply: Callable[..., None]) -> Any:
         def apply_or_die(key: bytes, value: bytes | None) -> None:
             if death.due():
                 death.now()
             apply(key, value)
 
-        return await restore(settings, topic, partition, apply_or_die)
+        return await restore(reading, topic, partition, apply_or_die)
 
     changelog.restore = dying
 

@@ -1,15 +1,16 @@
 """A changelog that cannot be read says which one it is, which of its rows, and what to do."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rollbus.schemas.errors import UndecodableError
+from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import RunConfig
-from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.changelog import POSITION_KEY, position_row, restore
-from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.stages.grouping.state import GroupingState
 
 POSITION = position_row(7)
@@ -28,13 +29,13 @@ POSITION = position_row(7)
     ],
 )
 async def test_a_row_that_cannot_be_read_is_named_with_its_changelog_and_a_remedy(
-    row: tuple[bytes, bytes], message: str, monkeypatch: pytest.MonkeyPatch
+    row: tuple[bytes, bytes], message: str
 ) -> None:
-    async def read_from(*_: object) -> AsyncIterator[SimpleNamespace]:
-        for key, value in (POSITION, row):
-            yield SimpleNamespace(key=key, value=value)
+    class Rows(SharedReading):
+        async def read(self, topic: str, partition: int, take: Callable[[Any], None]) -> None:
+            for key, value in (POSITION, row):
+                take(SimpleNamespace(key=key, value=value))
 
-    monkeypatch.setattr(changelog, "read_from", read_from)
     state = GroupingState(RunConfig())
     with pytest.raises(UndecodableError, match=rf"^t\.grouping\.main\.changelog\[3\]: .*{message}"):
-        await restore(StreamSettings(), "t.grouping.main.changelog", 3, state.restore)
+        await restore(Rows(KafkaConnection()), "t.grouping.main.changelog", 3, state.restore)

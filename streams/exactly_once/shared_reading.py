@@ -1,0 +1,118 @@
+"""Partitions of which many are read at the same time → each to its present end, through one client after the other.
+
+Each client begins by asking for the metadata of all partitions of the cluster. So one client for each partition would
+cost the square of their number: a worker that opens a thousand partitions would do nothing else for minutes.
+A failure ends the reading of all that share the client. Then they are read one at a time, and after each success twice
+as many: a partition whose leader is away holds up the others once.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
+
+CLOSE_S = 2.0
+"""How long a close waits for the client to stop: a group that gives its partitions back waits for it."""
+PATIENCE_S = 30.0
+"""How long a partition that has more may give nothing, as one without a leader does."""
+MOST = 10_000
+"""Partitions that share a client: all, until a failure."""
+_CLOSED = "the partitions were given back"
+Take = Callable[[Any], None]
+"""Takes in one record; what it raises ends the reading of its partition."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    place: TopicPartition
+    take: Take
+    done: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class SharedReading:
+    """Reads one partition after the other; those that come meanwhile are read next, together."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._waiting: list[_Waiting] = []
+        self._together: list[_Waiting] = []
+        """Those that are being read."""
+        self._most = MOST
+        self._reading: asyncio.Task[None] | None = None
+        self._closed = False
+        self.records = 0
+        """Read so far, of all partitions: one that waits for its turn is not stuck while this grows."""
+
+    async def read(self, topic: str, partition: int, take: Take) -> None:
+        """Give every committed record up to the present end to `take`; raises what that raises, and broker errors."""
+        if self._closed:
+            raise UnavailableError(_CLOSED)
+        waiting = _Waiting(TopicPartition(topic, partition), take)
+        self._waiting.append(waiting)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_waiting(), name=f"reading {topic}")
+        await waiting.done
+
+    async def close(self) -> None:
+        """Stop reading; each reader that waits gets an UnavailableError."""
+        self._closed = True
+        unread = [each for each in (*self._together, *self._waiting) if not each.done.done()]
+        _fail(unread, UnavailableError(_CLOSED))
+        if self._reading is not None:
+            if unread:  # else its client is just being closed
+                self._reading.cancel()
+            await asyncio.wait([self._reading], timeout=CLOSE_S)
+
+    async def _read_waiting(self) -> None:
+        try:
+            while waiting := [each for each in self._waiting if not each.done.done()]:
+                self._together, self._waiting = waiting[: self._most], waiting[self._most :]
+                try:
+                    await self._read(self._together)
+                    self._most = min(MOST, self._most * 2)
+                except Exception as error:
+                    _fail(self._together, error)
+                    self._most = 1
+        finally:
+            _fail([*self._together, *self._waiting], UnavailableError(_CLOSED))
+
+    async def _read(self, together: list[_Waiting]) -> None:
+        places = [each.place for each in together]
+        async with open_reader(self._connection, f"reading {places[0].topic}") as consumer:
+            bounds = await read_bounds(consumer, places)
+            consumer.assign(places)
+            for place, (begin, _) in bounds.items():
+                consumer.seek(place, begin)
+            consumer.pause(*places)  # only the one that is read is fetched ahead
+            for each in together:
+                if not each.done.done():  # its partition may have been closed while it waited
+                    await self._read_one(consumer, each, bounds[each.place][1])
+
+    async def _read_one(self, consumer: AIOKafkaConsumer, each: _Waiting, end: int) -> None:
+        async with aclosing(read_on(consumer, {each.place: end}, patience_s=PATIENCE_S)) as records:
+            async for record in records:
+                if each.done.done():
+                    break
+                if record.offset >= end:
+                    continue
+                self.records += 1
+                try:
+                    each.take(record)
+                except Exception as error:
+                    _fail([each], error)
+        consumer.pause(each.place)
+        if not each.done.done():
+            each.done.set_result(None)
+
+
+def _fail(several: Iterable[_Waiting], error: Exception) -> None:
+    for each in several:
+        if not each.done.done():
+            each.done.set_exception(error)

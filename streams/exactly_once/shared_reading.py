@@ -2,8 +2,8 @@
 
 Each client begins by asking for the metadata of all partitions of the cluster. So one client for each partition would
 cost the square of their number: a worker that opens a thousand partitions would do nothing else for minutes.
-A failure ends the reading of all that share the client. Then they are read one at a time, and after each success twice
-as many: a partition whose leader is away holds up the others once.
+A failure ends the reading of all that share the client; then each of them gets a client of its own, one after the
+other. So a partition whose leader is away holds up the others once.
 """
 
 import asyncio
@@ -22,8 +22,6 @@ CLOSE_S = 2.0
 """How long a close waits for the client to stop: a group that gives its partitions back waits for it."""
 PATIENCE_S = 30.0
 """How long a partition that has more may give nothing, as one without a leader does."""
-MOST = 10_000
-"""Partitions that share a client: all, until a failure."""
 _CLOSED = "the partitions were given back"
 Take = Callable[[Any], None]
 """Takes in one record; what it raises ends the reading of its partition."""
@@ -44,7 +42,8 @@ class SharedReading:
         self._waiting: list[_Waiting] = []
         self._together: list[_Waiting] = []
         """Those that are being read."""
-        self._most = MOST
+        self._alone = set[TopicPartition]()
+        """Partitions whose reading began and has not come to its end: after a failure, one of them may be the cause."""
         self._reading: asyncio.Task[None] | None = None
         self._closed = False
         self.records = 0
@@ -73,19 +72,19 @@ class SharedReading:
     async def _read_waiting(self) -> None:
         try:
             while waiting := [each for each in self._waiting if not each.done.done()]:
-                self._together, self._waiting = waiting[: self._most], waiting[self._most :]
+                self._together = [each for each in waiting if each.place not in self._alone] or waiting[:1]
+                self._waiting = [each for each in waiting if each not in self._together]
                 try:
                     await self._read(self._together)
-                    self._most = min(MOST, self._most * 2)
                 except Exception as error:
                     _fail(self._together, error)
-                    self._most = 1
         finally:
             _fail([*self._together, *self._waiting], UnavailableError(_CLOSED))
 
     async def _read(self, together: list[_Waiting]) -> None:
         places = [each.place for each in together]
         async with open_reader(self._connection, f"reading {places[0].topic}") as consumer:
+            self._alone.update(places)  # not before: if no broker answers, no partition is the cause
             bounds = await read_bounds(consumer, places)
             consumer.assign(places)
             for place, (begin, _) in bounds.items():
@@ -94,6 +93,7 @@ class SharedReading:
             for each in together:
                 if not each.done.done():  # its partition may have been closed while it waited
                     await self._read_one(consumer, each, bounds[each.place][1])
+                self._alone.discard(each.place)
 
     async def _read_one(self, consumer: AIOKafkaConsumer, each: _Waiting, end: int) -> None:
         async with aclosing(read_on(consumer, {each.place: end}, patience_s=PATIENCE_S)) as records:

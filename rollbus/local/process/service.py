@@ -78,7 +78,8 @@ class ServiceProcess:
         deadline = time.monotonic() + self.service.start_timeout_s
         while not self.service.is_healthy():
             if self.identity is not None and not is_running(self.identity):
-                raise UnavailableError(f"{self.service.name} ended while starting; {log_tail(self.log_path)}")
+                how = f"{self.service.name} ended while starting, with exit code {self.exit_code()}"
+                raise UnavailableError(f"{how}; {log_tail(self.log_path)}")
             if time.monotonic() >= deadline:
                 raise UnavailableError(
                     f"{self.service.name} did not become healthy within {self.service.start_timeout_s:.0f} s; "

@@ -5,12 +5,13 @@ beats, unless its last one said that it ends, or a later process of its kind too
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 
@@ -56,7 +57,7 @@ class AlarmLimits(BaseModel):
     reward_fall: float | None = Field(default=0.2, gt=0)
     """Mean reward of the newest steps below that of those before."""
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
-    """Share of a batch's members whose group had no signal, as mean over the newest steps."""
+    """Share of the groups without a signal in a run's newest curriculum window."""
     window_steps: int = Field(default=5, ge=1)
     """Newest steps that are compared with four times as many before them."""
     dead_letters_s: float | None = Field(default=3_600.0, gt=0)
@@ -98,6 +99,8 @@ class Look:
     lags: Sequence[Lag] = ()
     steps: Sequence[Step] = ()
     """In the order of the log; old ones may be missing."""
+    windows: Mapping[str, CurriculumState] = field(default_factory=dict)
+    """Run → its curriculum's newest window."""
     dead_letters: int = 0
     """Records that have a dead letter in Kafka, counted once also where several processes refused them."""
     newest_dead_letter_ms: int | None = None
@@ -170,9 +173,10 @@ class RunHealth:
     reward: float | None
     """Mean over the newest steps."""
     reward_before: float | None
-    no_signal_share: float | None
     failure: str | None
     """What the newest attempt failed by, if no step was closed since."""
+    no_signal_share: float | None = None
+    """Of the groups of the newest curriculum window; the trainer never sees a group without a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,11 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     """Return the picture of a look that `history` has taken in."""
     processes = [_process(beat, look.now_ms, limits) for beat in _remembered(look, limits)]
     groups = [_group(lag, history) for lag in look.lags]
-    runs = [_run(run_id, steps, look.now_ms, limits) for run_id, steps in _steps_by_run(look.steps).items()]
+    no_signal = {run_id: _no_signal(window) for run_id, window in look.windows.items()}
+    runs = [
+        replace(_run(run_id, steps, look.now_ms, limits), no_signal_share=no_signal.get(run_id))
+        for run_id, steps in _steps_by_run(look.steps).items()
+    ]
     frozen = {beat.heartbeat.process for beat in look.beats if beat.is_frozen}
     problems = [
         *_silences(processes, look.beats, frozen),
@@ -223,6 +231,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *_disks(processes),
         *(problem for group in groups for problem in _of_group(group, history, limits)),
         *(problem for run in runs for problem in _of_run(run, limits)),
+        *_without_signal(no_signal, limits),
         *_of_dead_letters(look, limits),
         *_of_unread(look),
     ]
@@ -377,7 +386,6 @@ def _run(run_id: str, steps: Sequence[Step], now_ms: int, limits: AlarmLimits) -
     rewards = [reward for step in completed if (reward := step.metrics.get("reward_mean")) is not None]
     window = limits.window_steps
     before = rewards[-5 * window : -window]
-    shares = [share for step in completed[-window:] if (share := _no_signal(step.metrics)) is not None]
     hour = [step for step in closed if now_ms - step.completed_at_ms <= 3_600_000]
     return RunHealth(
         run_id=run_id,
@@ -390,14 +398,22 @@ def _run(run_id: str, steps: Sequence[Step], now_ms: int, limits: AlarmLimits) -
         steps_per_hour=float(len(hour)) if closed else None,
         reward=fmean(rewards[-window:]) if rewards else None,
         reward_before=fmean(before) if len(before) >= window else None,
-        no_signal_share=fmean(shares) if shares else None,
         failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
     )
 
 
-def _no_signal(metrics: Mapping[str, float]) -> float | None:
-    members = metrics.get("trained", 0) + metrics.get("dropped", 0)
-    return metrics.get("dropped_no_signal", 0) / members if members else None
+def _no_signal(window: CurriculumState) -> float | None:
+    seen, used = len(window.seen_group_ids), len(window.admitted_group_ids) + len(window.rejected_group_ids)
+    return (seen - used) / seen if seen else None
+
+
+def _without_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> Iterable[Problem]:
+    """Yield each run that gets hardly a group that it can learn from, with or without steps so far."""
+    for run_id, share in shares.items():
+        if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
+            what = f"{share:.0%} of the groups in the newest window of run {run_id} are without a signal"
+            remedy = "all answers to a task get one reward: look at the reward, or choose other tasks"
+            yield Problem("no_signal", f"run {run_id}", what, f"{remedy}; {RUNBOOK}#no-signal")
 
 
 def _of_run(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
@@ -413,11 +429,6 @@ def _of_run(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
         if fall > limits.reward_fall:
             what = f"the mean reward of {name} fell by {fall:.3f} to {run.reward:.3f}"
             yield Problem("reward", name, what, f"`rollbus policy rollback` goes back; {RUNBOOK}#reward")
-    share = run.no_signal_share
-    if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
-        what = f"{share:.0%} of the members of {name}'s batches were in groups without a signal"
-        remedy = "all answers to a task get one reward: look at the reward, or choose harder tasks"
-        yield Problem("no_signal", name, what, f"{remedy}; {RUNBOOK}#no-signal")
 
 
 def _of_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:

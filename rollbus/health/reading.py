@@ -1,4 +1,4 @@
-"""The log and the broker → looks, one after the other: beats, steps, dead letters and lags; it writes nothing.
+"""The log and the broker → looks, one after the other: beats, steps, windows, dead letters and lags; it writes nothing.
 
 Silence is judged by the broker's clock, whatever this machine's says. What they differ by is learned from a beat of a
 process of this machine, or from any beat that comes while we look.
@@ -24,14 +24,15 @@ from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.kafka.partitions import find_partitions
 from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
 from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
-from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
+from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
 from rollbus.ui.lag import make_lag_rows
 
 STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFailed)
 STEPS_KEPT = 500
-"""Newest records of training steps, of all runs together."""
+"""Newest records of training steps, and of curriculum windows, of all runs together."""
 LONGEST_WAIT_S = 12.0
 """For a first beat that tells the broker's clock."""
 LOOK_AGAIN_S = 0.5
@@ -52,6 +53,7 @@ class HealthReader:
         self._beats: dict[str, Beat] = {}
         self._unread: dict[str, int] = {}
         self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        self._windows: dict[str, CurriculumState] = {}
         self._refused = set[tuple[str, int, int]]()
         """Places of the records that have dead letters; several consumers may refuse one."""
         self._newest_dead_letter_ms: int | None = None
@@ -90,6 +92,7 @@ class HealthReader:
             beats=[replace(beat, is_frozen=is_frozen(beat.heartbeat)) for beat in self._beats.values()],
             lags=[Lag(row.group, row.topic, row.members, row.lag) for row in rows],
             steps=list(self._steps),
+            windows=dict(self._windows),
             dead_letters=len(self._refused),
             newest_dead_letter_ms=self._newest_dead_letter_ms,
             unread_beats=dict(self._unread),
@@ -113,6 +116,10 @@ class HealthReader:
             step: Step | None = decode_if(record.value, *STEPS)
             if step is not None:
                 self._steps.append(step)
+        elif name == CURRICULUM.name:
+            window = decode_if(record.value, CurriculumState)
+            if window is not None:
+                self._windows[window.run_id] = window
         elif record.value is not None:
             self._take_beat(record)
 
@@ -141,7 +148,7 @@ async def open_health(
     clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> AsyncIterator[HealthReader]:
     """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError."""
-    names = [topic.full_name(namespace) for topic in (HEARTBEATS, TRAINING_STEPS, DEAD_LETTERS)]
+    names = [topic.full_name(namespace) for topic in (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS)]
     async with AsyncExitStack() as stack:
         async with running(connection, new_admin(connection), "looking at health") as admin:
             places = await find_partitions(admin, names)
@@ -150,7 +157,7 @@ async def open_health(
         if places:
             consumer.assign(places)
         for place, (begin, end) in bounds.items():
-            is_long = place.topic == TRAINING_STEPS.full_name(namespace)
+            is_long = place.topic in [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
             consumer.seek(place, max(begin, end - STEPS_KEPT) if is_long else begin)
         lag = await stack.enter_async_context(open_lag(connection))
         yield HealthReader(namespace, consumer, lag, limits or AlarmLimits(), clock_ms)

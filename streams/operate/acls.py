@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from rollbus.schemas.topics import (
     BATCHES,
+    CURRICULUM,
     DATA_SETS,
     DEAD_LETTERS,
     EPISODE_EVENTS,
@@ -69,7 +70,7 @@ COMMANDS: Mapping[Role, Command] = {
     "promote": Command((RUN_LOG, REPLAYS), tuple(topic for topic in _INPUTS if not topic.is_open), "promote"),
     "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
     "operator": Command(
-        (RUN_LOG, BATCHES, DEAD_LETTERS, TRAINING_STEPS, HEARTBEATS, *_INPUTS),
+        (RUN_LOG, CURRICULUM, BATCHES, DEAD_LETTERS, TRAINING_STEPS, HEARTBEATS, *_INPUTS),
         (RUN_LOG, DATA_SETS, HEARTBEATS, *_INPUTS),
     ),
 }

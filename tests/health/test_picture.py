@@ -7,6 +7,7 @@ import pytest
 
 from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
 from rollbus.schemas.health.heart import Report, advance
+from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 
@@ -147,12 +148,28 @@ def test_an_open_step_is_shown_with_its_age() -> None:
     assert (run.step, run.open_step, run.open_age_ms) == (1, 2, 30_000)
 
 
-def test_a_reward_that_falls_and_batches_without_signal_are_problems() -> None:
+def test_a_reward_that_falls_is_a_problem() -> None:
     steps: list[Step] = [make_step(n, reward=0.8) for n in range(1, 21)]
-    steps += [make_step(n, reward=0.3, trained=1, dropped=31, dropped_no_signal=31) for n in range(21, 26)]
-    picture = draw(steps=steps)
-    assert alarms(picture) == ["reward", "no_signal"]
+    picture = draw(steps=[*steps, *(make_step(n, reward=0.3) for n in range(21, 26))])
+    assert alarms(picture) == ["reward"]
     assert picture.problems[0].what == "the mean reward of run main fell by 0.500 to 0.300"
+
+
+def test_a_window_whose_groups_have_no_signal_is_a_problem_of_its_run_before_its_first_step_too() -> None:
+    def window(admitted: int, rejected: int = 0) -> dict[str, CurriculumState]:
+        names = tuple(f"g{number}" for number in range(20))
+        state = CurriculumState(
+            run_id="main", window=3, mode="off", percentile=1.0, last_expansion_window=-1, seen_group_ids=names,
+            admitted_group_ids=names[:admitted], rejected_group_ids=names[admitted : admitted + rejected],
+            closed_at_ms=NOW_MS,
+        )  # fmt: skip
+        return {"main": state}
+
+    picture = draw(windows=window(1))
+    assert alarms(picture) == ["no_signal"]
+    assert picture.problems[0].what == "95% of the groups in the newest window of run main are without a signal"
+    assert alarms(draw(windows=window(1, rejected=10))) == []
+    assert draw(windows=window(5), steps=[make_step(1)]).runs[0].no_signal_share == 0.75
 
 
 def test_dead_letters_are_a_problem_while_they_are_new() -> None:

@@ -56,6 +56,11 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(escape_unseen(text), err=err, nl=nl)
 
 
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun in the right form; `many` is for a noun whose plural does not end in s alone."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def format_time(ms: int) -> str:
     """Return a time in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rollbus.cli.output import format_count
 from rollbus.schemas.topics import TOPICS
 
 Outcome = Literal["removed", "expires", "cannot"]
@@ -119,6 +120,6 @@ def find_places(
         parts_ms = now_ms + OLD_PARTS_MINUTES * MINUTE_MS
         yield Place("ClickHouse's old parts on disk", ALL, "expires", "the server deletes what it replaced", parts_ms)
     if trained_steps:
-        why = f"{trained_steps} steps learned from it; `rollbus policy rollback` goes back"
+        why = f"{format_count(trained_steps, 'step')} learned from it; `rollbus policy rollback` goes back"
         yield Place("checkpoints", "weights", "cannot", why)
     yield from ELSEWHERE

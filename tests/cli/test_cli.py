@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rollbus.cli.output import show_record
+from rollbus.cli.output import format_count, show_record
 from rollbus.cli.root import COMMANDS, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
 from rollbus.schemas.errors import ConfigurationError
@@ -152,3 +152,17 @@ def test_a_worker_whose_judge_has_no_model_to_ask_does_not_start(tmp_path: Path)
     result = CliRunner().invoke(rollbus, ["--config", str(path), "worker", "run"])
     assert result.exit_code == 1
     assert "reward quality asks a model" in result.output
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (0, ("manifest",), "0 manifests"),
+        (1, ("manifest",), "1 manifest"),
+        (12_000, ("manifest",), "12,000 manifests"),
+        (1, ("trajectory", "trajectories"), "1 trajectory"),
+        (2, ("trajectory", "trajectories"), "2 trajectories"),
+    ],
+)
+def test_a_number_has_its_noun_in_the_right_form(number: int, words: tuple[str, ...], text: str) -> None:
+    assert format_count(number, *words) == text

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rollbus.cli.output import Console, Table, format_time, show_rows
+from rollbus.cli.output import Console, Table, format_count, format_time, show_rows
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
@@ -82,7 +82,7 @@ def show_manifest(
         console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
     if (letters := sum(one.dead_letters for one in manifest.digests)) and not dry_run:
         list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
-        console.print(f"{letters:,} dead letters: `{list_them}` shows them", soft_wrap=True)
+        console.print(f"{format_count(letters, 'dead letter')}: `{list_them}` shows them", soft_wrap=True)
     if manifest.state == "following":
         console.print(f"shadow {manifest.name!r} is in {manifest.namespace}*; the same command continues it")
     elif not dry_run:

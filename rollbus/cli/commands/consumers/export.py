@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import echo, show_progress
+from rollbus.cli.output import echo, format_count, show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
 
 export_options = with_options(
@@ -114,7 +114,8 @@ def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: An
     finally:
         client.close()
     for file in manifest["files"]:
-        echo(f"{file['rows']} rows in {folder / file['path']}")
+        echo(f"{format_count(file['rows'], 'row')} in {folder / file['path']}")
     for reason, count in manifest["left_out"].items():
         echo(f"left out: {count} {reason}")
-    echo(f"{manifest['exclusions']['episodes']} excluded episodes were left out; see {folder / 'manifest.json'}")
+    left_out = format_count(manifest["exclusions"]["episodes"], "excluded episode")
+    echo(f"left out: {left_out}; see {folder / 'manifest.json'}")

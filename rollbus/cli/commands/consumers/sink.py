@@ -7,7 +7,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import missing_topic
-from rollbus.cli.output import Console, Table, echo, show_progress
+from rollbus.cli.output import Console, Table, echo, format_count, show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 
@@ -91,8 +91,10 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     for one in rebuilt.tables:
         table.add_row(one.table, str(one.rows), str(one.equal_ranges), "\n".join(one.other_ranges) or "0")
     Console().print(table)
-    echo(f"{rebuilt.records} records read, {rebuilt.verified_ranges} ranges hold the bytes that the sink wrote")
+    verified = format_count(rebuilt.verified_ranges, "range")
+    echo(f"{format_count(rebuilt.records, 'record')} read; with the bytes that the sink wrote: {verified}")
     if rebuilt.noted_ranges:
-        echo(f"{rebuilt.noted_ranges} ranges were not known to have been read, and are noted now")
+        echo(f"not known to have been read, and noted now: {format_count(rebuilt.noted_ranges, 'range')}")
     if rebuilt.forgotten:
-        echo(f"{rebuilt.left_out} rows of {rebuilt.forgotten} forgotten episodes were left out")
+        forgotten = format_count(rebuilt.forgotten, "forgotten episode")
+        echo(f"left out: {format_count(rebuilt.left_out, 'row')} of {forgotten}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.output import Console, Table, echo, format_count
 from rollbus.cli.root import Settings, with_options, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -133,7 +133,7 @@ def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None,
         if to is None:
             raise click.UsageError("--output parquet needs --to FILE")
         write_parquet(to, answer.columns, answer.rows)
-        echo(f"{len(answer.rows)} rows in {to}", err=True)
+        echo(f"{format_count(len(answer.rows), 'row')} in {to}", err=True)
     elif output in {"csv", "json"}:
         text = (as_csv if output == "csv" else as_json)(answer.columns, answer.rows)
         if to is None:

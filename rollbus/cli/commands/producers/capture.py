@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbus.cli.output import echo
+from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.withholding import withhold_option
 from rollbus.schemas.records.events import StopReason
@@ -159,11 +159,11 @@ def _describe(folder: Path) -> str:
         counts.update(report.counters)
     trainable = counts["turns_trainable"]
     reasons = {name.partition(".")[2]: count for name, count in counts.items() if name.startswith("turns_untrainable.")}
-    processes = f"{len(reports)} process{'es' if len(reports) > 1 else ''}"
-    text = f"rollbus: recorded {trainable + sum(reasons.values())} turns of {processes}"
+    processes = format_count(len(reports), "process", "processes")
+    text = f"rollbus: recorded {format_count(trainable + sum(reasons.values()), 'turn')} of {processes}"
     text += f", {trainable} of them trainable"
     text += "".join(f"; {count} not: {reason}" for reason, count in sorted(reasons.items()))
     lost = sum(count for name, count in counts.items() if name.startswith("events_dropped"))
-    notes += [f"{lost} events are lost"] if lost else []
+    notes += [f"lost: {format_count(lost, 'event')}"] if lost else []
     notes += [f"{counts[name]} {name}" for name in ("calls_outside_episode", "calls_unobserved") if counts[name]]
     return "; ".join([text, *notes])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_time, show_progress
+from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 
@@ -37,9 +37,10 @@ def run(settings: Settings, url: str | None) -> None:
         opened = open_archive(place, may_be_new=True)
         work = ArchiveRun(settings.stream_settings(), opened, lambda: int(time.time() * 1000), progress)
         asyncio.run(work.run())
-    echo(f"{work.records:,} records archived; {place} has {opened.contents.number} manifests")
+    manifests = format_count(opened.contents.number, "manifest")
+    echo(f"{format_count(work.records, 'record')} archived; {place} has {manifests}")
     if work.left_out:
-        echo(f"{work.left_out:,} records of forgotten episodes were left out")
+        echo(f"left out: {format_count(work.left_out, 'record')} of forgotten episodes")
     for lost in work.missing:
         echo(f"missing: {lost}; retention deleted it before this run, so run it more often than `retention_hours`")
 
@@ -73,7 +74,7 @@ def ls(settings: Settings, url: str | None) -> None:
     _print_missing(opened)
     newest = opened.contents.manifests[-1]
     written = f"the last of {format_time(newest.written_at_ms)} UTC"
-    echo(f"{opened.url}: {newest.namespace}* in {newest.number} manifests, {written}")
+    echo(f"{opened.url}: {newest.namespace}* in {format_count(newest.number, 'manifest')}, {written}")
 
 
 @archive.command()
@@ -91,10 +92,12 @@ def verify(settings: Settings, url: str | None) -> None:
     _print_missing(opened)
     if unnamed := opened.find_unnamed():
         cause = f"of a run that was cut off or of a forgotten episode, such as {unnamed[0]}"
-        echo(f"{len(unnamed)} files count for nothing, {cause}; `rollbus forget --again` deletes them")
+        files = format_count(len(unnamed), "file")
+        echo(f"without effect, {cause}: {files}; `rollbus forget --again` deletes what is left")
     records, size = total(opened.contents.files.values())
-    counts = f"{opened.contents.number} manifests, {len(opened.contents.files)} files, {records:,} records"
-    echo(f"{counts}, {size:,} bytes: each is as it was written")
+    counts = [format_count(opened.contents.number, "manifest"), format_count(len(opened.contents.files), "file")]
+    counts += [format_count(records, "record"), format_count(size, "byte")]
+    echo(f"{', '.join(counts)}: each is as it was written")
 
 
 @archive.command()
@@ -117,7 +120,7 @@ def restore(settings: Settings, name: str, url: str | None, allow_missing: bool)
     for partition, digest in sorted(work.digests.items()):
         table.add_row(partition, digest)
     Console().print(table)
-    echo(f"{work.records:,} records are in {work.namespace}*; read back, they have the archive's digests")
+    echo(f"{work.namespace}* has {format_count(work.records, 'record')}; read back, they have the archive's digests")
     echo(f"replay them: ROLLBUS_NAMESPACE={work.namespace} rollbus replay --from earliest --dry-run")
 
 
@@ -128,7 +131,7 @@ def discard(settings: Settings, name: str) -> None:
     """Delete the topics of a restored namespace, whole or not; the archive stays."""
     from rollbus.archive.kafka.restore import discard as delete
 
-    echo(f"deleted {len(asyncio.run(delete(settings.stream_settings(), name)))} topics")
+    echo(f"deleted {format_count(len(asyncio.run(delete(settings.stream_settings(), name))), 'topic')}")
 
 
 def _place(settings: Settings, url: str | None) -> str:

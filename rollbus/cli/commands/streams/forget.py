@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, format_time, show_progress
+from rollbus.cli.output import Console, Table, format_count, format_time, show_progress
 from rollbus.cli.places import find_places
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
@@ -58,7 +58,8 @@ def forget(
     found = _find_episodes(settings, wanted, episodes, clickhouse) if labels or episodes else []
     ids = frozenset(trajectory_id(each.episode_id) for each in found)
     steps = asyncio.run(steps_that_used(stream, ids))
-    console.print(f"{len(found)} episodes in {len({each.root_episode_id for each in found})} conversations")
+    conversations = format_count(len({each.root_episode_id for each in found}), "conversation")
+    console.print(f"{format_count(len(found), 'episode')} in {conversations}")
     now_ms = int(time.time() * 1000)
     if dry_run:
         for each in found[:20]:
@@ -68,8 +69,9 @@ def forget(
     else:
         written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
         console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
-        rows = f"{delete_listed(settings)} rows" if clickhouse else None
-        _print_places(settings, console, rows, f"{forget_archived(settings, now_ms)} records", len(steps), now_ms)
+        rows = format_count(delete_listed(settings), "row") if clickhouse else None
+        archived = format_count(forget_archived(settings, now_ms), "record")
+        _print_places(settings, console, rows, archived, len(steps), now_ms)
     if steps:
         table = Table("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):

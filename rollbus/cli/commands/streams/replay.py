@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, echo, show_progress
+from rollbus.cli.output import Console, echo, format_count, show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings
@@ -100,7 +100,8 @@ def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processe
             )
         raise
     show_manifest(manifest, dry_run=dry_run, drops=replay.drops)
-    console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {replay.open_rows:,} rows were open")
+    most_open = format_count(replay.open_rows, "row")
+    console.print(f"{format_count(line.records, 'record')} in {line.seconds:.1f} s; open at once at most: {most_open}")
     if diff:
         _compare(settings, "live", manifest.name)
 
@@ -175,9 +176,9 @@ def load(settings: Settings, name: str) -> None:
     with show_progress("loading") as progress:
         rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace, progress))
     forgotten = delete_listed(settings)
-    echo(f"wrote {rows:,} rows of {manifest.namespace}* into ClickHouse")
+    echo(f"wrote {format_count(rows, 'row')} of {manifest.namespace}* into ClickHouse")
     if forgotten:
-        echo(f"{forgotten:,} rows of forgotten episodes deleted again")
+        echo(f"{format_count(forgotten, 'row')} of forgotten episodes deleted again")
 
 
 @replay.command("list")
@@ -243,7 +244,7 @@ def delete(settings: Settings, name: str, clickhouse: bool) -> None:
         async with working_on(stream, name):
             return await delete_named(stream, name, now_ms=wall_clock_ms())
 
-    echo(f"deleted replay {name!r}: {len(asyncio.run(delete_topics()))} topics")
+    echo(f"deleted replay {name!r}: {format_count(len(asyncio.run(delete_topics())), 'topic')}")
     if clickhouse:
         echo(_delete_rows(settings, namespace_of(name)))
 
@@ -257,4 +258,4 @@ def _delete_rows(settings: Settings, namespace: str) -> str:
         rows = delete_namespace(settings.clickhouse, namespace)
     except ServiceError as error:
         return f"its rows in ClickHouse stay until a replay of this name is loaded: {error}"
-    return f"{rows:,} rows deleted in ClickHouse"
+    return f"{format_count(rows, 'row')} deleted in ClickHouse"

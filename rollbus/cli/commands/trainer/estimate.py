@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
-from rollbus.cli.output import Console, Table, echo, show_progress
+from rollbus.cli.output import Console, Table, echo, format_count, show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
 
     estimates, overlap = found.estimates, found.estimates.overlap
     echo(
-        f"version {found.version}: {overlap.episodes} episodes, worth {overlap.effective:.0f} of its own; "
+        f"version {found.version}: {format_count(overlap.episodes, 'episode')}, "
+        f"worth {overlap.effective:.0f} of its own; "
         f"the log shows {1 - overlap.missing:.0%} of what it would do (mean weight {overlap.mean_weight:.2f}, "
         f"{overlap.clipped} clipped at {overlap.clip:.1f})"
     )

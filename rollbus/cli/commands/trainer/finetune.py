@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, show_rows
+from rollbus.cli.output import Console, Table, echo, format_count, show_rows
 
 if TYPE_CHECKING:
     from rollbus.harness.finetune import FinetuneOptions
@@ -158,7 +158,7 @@ def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
     record = read_run(data_dir / run)
     found = evaluate_run(_options_of(record), dataset, Console(stderr=True))
     weights = f"{record.model}@{record.policy_version}"
-    echo(f"{weights}: reward {found['avg_reward']:.4f} on {found['num_examples']} examples")
+    echo(f"{weights}: reward {found['avg_reward']:.4f} on {format_count(found['num_examples'], 'example')}")
 
 
 @finetune.command()
@@ -182,6 +182,6 @@ def delete(run: str, yes: bool, data_dir: Path) -> None:
 
     record = read_run(data_dir / run)
     if not yes:
-        click.confirm(f"Delete {record.folder} with {len(record.rows())} epochs?", abort=True)
+        click.confirm(f"Delete {record.folder} with {format_count(len(record.rows()), 'epoch')}?", abort=True)
     delete_run(record)
     echo(f"deleted {record.folder}; the curves in {record.output_dir} stay")

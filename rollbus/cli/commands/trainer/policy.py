@@ -7,7 +7,7 @@ import click
 from rollbus.cli.commands.trainer.estimate import estimate
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_time, show_progress, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_progress, show_record, show_rows
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def evaluate(settings: Settings, run_id: str | None, version: int) -> None:
     chosen = trainer_settings(settings, run_id, "evaluations", "policy-versions", "training-steps")
     with show_progress(f"version {version} plays") as progress:
         evaluation = evaluate_policy(chosen, version, progress=progress)
-    echo(f"version {version}, {evaluation.episodes} episodes of {_summarize(evaluation)}")
+    echo(f"version {version}, {format_count(evaluation.episodes, 'episode')} of {_summarize(evaluation)}")
 
 
 @policy.command()

@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, format_count, show_record, show_rows
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def _summarize(value: object) -> str:
     from rollbus.trainer.ledger.ledger import StepOnRecord
 
     if isinstance(value, StepCompleted):
-        count = f"{len(value.trained)} trajectories trained, {len(value.dropped)} dropped"
+        trained = format_count(len(value.trained), "trajectory", "trajectories")
+        count = f"{trained} trained, {len(value.dropped)} dropped"
         return f"step {value.step}: version {value.base_version} → {value.policy_version}, {count}"
     if isinstance(value, StepSkipped):
         return f"step {value.step} skipped: {value.reason}"

@@ -55,6 +55,8 @@ COUNT = int(os.environ.get("ROLLBUS_FUZZ", "300"))
 AT_ONCE = 16
 PLACES_AT_ONCE = 3
 """One waits for a disk or another process while the next computes."""
+AGAIN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+"""Of what OTLP's exporters send again, what a server gives that ends."""
 ROUND = 500
 """Requests after which a good one must be answered."""
 HANG_S = 900.0
@@ -182,9 +184,16 @@ def fuzz_grpc(port: int) -> None:
     message = ExportTraceServiceRequest(resource_spans=[spans])
 
     def require_answer() -> None:
-        with grpc.insecure_channel(f"{HOST}:{port}") as channel:
-            stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
-            stub.Export(message, metadata=tuple(BEARER.items()), timeout=HANG_S, wait_for_ready=True)
+        deadline = time.monotonic() + HANG_S
+        while True:
+            with grpc.insecure_channel(f"{HOST}:{port}") as channel:
+                stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    stub.Export(message, metadata=tuple(BEARER.items()), timeout=HANG_S, wait_for_ready=True)
+                    return
+                except grpc.RpcError as error:  # the server starts again: an exporter would send it again
+                    if error.code() not in AGAIN or time.monotonic() > deadline:
+                        raise
 
     require_answer()
     good = make_call(f"{HOST}:{port}", EXPORT, BEARER, message.SerializeToString())

@@ -23,8 +23,12 @@ import rollbus.schemas
 KEPT = ("PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 """Beginnings of the names of variables that stay."""
 SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/sys/devices/system", "/sys/fs/cgroup",
-          "/dev/urandom", "/dev/null")  # fmt: skip
-"""Libraries, and how much memory and how many processors there are."""
+          "/dev/urandom", "/dev/null", "/proc/self/auxv")  # fmt: skip
+"""Libraries, and how much memory and how many processors there are.
+
+The last is what the kernel gave the process at its start. Where the engine cannot read it, it looks for it behind the
+environment, which has moved as soon as a variable was set, and follows what lies there.
+"""
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 1 << 14 | 1 << 15

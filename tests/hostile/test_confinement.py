@@ -1,0 +1,48 @@
+"""What is left to a process that has confined itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CONFINED = """
+import sys
+from pathlib import Path
+from rollbus.local.clickhouse.confinement import confine
+
+missing = confine(Path(sys.argv[1]))
+assert not missing, missing
+"""
+MOVED_ENVIRONMENT = """
+import ctypes
+import importlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+variables = [ctypes.create_string_buffer(name + b"=" + value) for name, value in os.environb.items()]
+behind = 0, 33, 0x1000, 0, 0  # the end of the variables; then, as the kernel writes it: its own library is at 0x1000
+block = (ctypes.c_void_p * (len(variables) + len(behind)))(*map(ctypes.addressof, variables), *behind)
+ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(block)
+ThreadPoolExecutor(1).submit(importlib.import_module, "chdb").result()
+"""
+OTHER_FILES = """
+for name in ("/proc/self/environ", "/proc/self/maps", "/etc/passwd"):
+    try:
+        open(name, "rb").close()
+    except PermissionError:
+        print("refused", name)
+"""
+
+
+def run_confined(folder: Path, *code: str) -> subprocess.CompletedProcess[str]:
+    program = "".join((CONFINED, *code))
+    return subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
+
+
+def test_the_engine_starts_whatever_lies_behind_the_moved_environment(tmp_path: Path) -> None:
+    done = run_confined(tmp_path, MOVED_ENVIRONMENT)
+    assert done.returncode == 0, done
+
+
+def test_other_files_of_the_process_and_the_machine_are_refused(tmp_path: Path) -> None:
+    done = run_confined(tmp_path, OTHER_FILES)
+    assert done.stdout.count("refused") == 3, done

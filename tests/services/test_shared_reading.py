@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaTimeoutError
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.reading import open_reader, read_bounds
 from rollbus.streams.exactly_once import shared_reading
 from rollbus.streams.exactly_once.shared_reading import SharedReading
 
@@ -39,7 +40,7 @@ async def topic(kafka: str, namespace: str) -> AsyncIterator[str]:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What each client that was opened is for."""
-    opened, open_reader = list[str](), shared_reading.open_reader
+    opened = list[str]()
 
     @asynccontextmanager
     async def counted(connection: KafkaConnection, what: str = "", **options: Any) -> AsyncIterator[Any]:
@@ -87,7 +88,7 @@ async def test_a_record_that_one_cannot_take_ends_its_reading_and_no_other(
 async def test_a_partition_that_the_broker_does_not_give_holds_up_the_others_once(
     kafka: str, topic: str, clients: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading, read_bounds = SharedReading(KafkaConnection(bootstrap_servers=kafka)), shared_reading.read_bounds
+    reading = SharedReading(KafkaConnection(bootstrap_servers=kafka))
     failures = dict.fromkeys(range(PARTITIONS), 0)
 
     async def read_without_leader(consumer: Any, places: list[TopicPartition]) -> Any:

@@ -6,10 +6,10 @@ import pytest
 
 from rollbus.local.process.settings import HOST
 from tests.hostile.doors import Place, ask
-from tests.hostile.places import MIB, all_places, places
+from tests.hostile.places import MIB, all_places, grpc_port, places
 from tests.services.clickhouse_guarded import guarded
 
-__all__ = ["all_places", "guarded", "places"]
+__all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services
 
 

@@ -86,7 +86,7 @@ def test_a_person_is_forgotten_everywhere(
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", earlier)
     before = rows_about("bob")
     assert exported("before") == set(LABELS)
-    assert "1 episodes" in run("forget", "--label", "user=ann", "--dry-run")
+    assert "1 episode in 1 conversation" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
     told = run("forget", "--label", "user=ann")
     assert "1 are on the list of exclusions" in told

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from rollbus.local.process.ports import find_free_port
+from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed
-from rollbus.schemas.topics import EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS, Topic
+from rollbus.schemas.topics import CURRICULUM, EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS, Topic
 from tests.services.conftest import clickhouse
 from tests.services.health_world import World, make_world, send_records
 from tests.web import QuietHandler
@@ -204,8 +205,12 @@ def test_every_symptom_of_the_runbook_is_reported_and_found(day: Day) -> None:
     day.told("no_step")
     assert "20" in day.look("no-step")
     day.begin()
-    bad = {"trained": 0.0, "dropped": 8.0, "dropped_no_signal": 8.0}
-    day.say(TRAINING_STEPS, *[step(n, ended_ms=now_ms(), reward=0.1, **bad) for n in range(21, 26)])
+    day.say(TRAINING_STEPS, *[step(n, ended_ms=now_ms(), reward=0.1) for n in range(21, 26)])
+    window = CurriculumState(
+        run_id="main", window=1, mode="off", percentile=1.0, last_expansion_window=-1, seen_group_ids=("g1", "g2"),
+        admitted_group_ids=(), rejected_group_ids=(), closed_at_ms=now_ms(),
+    )  # fmt: skip
+    day.say(CURRICULUM, window)
     day.over("no_step")
     assert "fell by 0.700" in day.told("reward")["what"]
     assert "100%" in day.told("no_signal")["what"]

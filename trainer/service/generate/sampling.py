@@ -46,10 +46,9 @@ def choose(
     """Sample by inverting the cumulative distribution at `uniforms_B`; `nucleus` says whether any top_p is below 1."""
     greedy_B = temperatures_B < LEAST_TEMPERATURE
     divisors_B = torch.where(greedy_B, 1.0, temperatures_B)
-    raw_B_V = torch.log_softmax(logits_B_V, dim=-1)
-    unscaled = bool((divisors_B == 1).all())
-    scaled_B_V = raw_B_V if unscaled else torch.log_softmax(logits_B_V / divisors_B[:, None], dim=-1)
-    logprobs_B_V = scaled_B_V if mode == "processed" else raw_B_V
+    scaled_B_V = torch.log_softmax(logits_B_V / divisors_B[:, None], dim=-1)
+    is_asked = mode == "processed" or bool((divisors_B == 1).all())
+    logprobs_B_V = scaled_B_V if is_asked else torch.log_softmax(logits_B_V, dim=-1)
     probabilities_B_V = scaled_B_V.exp()
     if nucleus:
         probabilities_B_V = _nucleus(probabilities_B_V.double(), top_p_B)

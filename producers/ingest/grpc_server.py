@@ -128,14 +128,14 @@ async def serving_grpc(collector: Collector, host: str, port: int, token: str | 
 
 
 async def _keep_running(server: Any, make: Callable[[], Any]) -> None:
-    """Start another server where this one ends: in grpcio 1.85 one call whose path is not UTF-8 does that, whoever
-    makes it. Exporters send again what was under way.
+    """Start another server where this one ends: in grpcio 1.85 one call whose path is not UTF-8 does that, also
+    without a token. Exporters send again what was under way.
     """
     try:
         while True:
             try:
                 await server.wait_for_termination()
-            except Exception as error:  # of whatever kind: nobody else starts it again
+            except Exception as error:  # of any kind: only this starts it again
                 logger.warning("gRPC was ended by a call and starts again: %s", error)
             await server.stop(None)
             while True:

@@ -5,7 +5,7 @@ beats, unless its last one said that it ends, or a later process of its kind too
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
@@ -175,7 +175,7 @@ class RunHealth:
     reward_before: float | None
     failure: str | None
     """What the newest attempt failed by, if no step was closed since."""
-    no_signal_share: float | None = None
+    no_signal_share: float | None
     """Of the groups of the newest curriculum window; the trainer never sees a group without a signal."""
 
 
@@ -221,7 +221,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     groups = [_group(lag, history) for lag in look.lags]
     no_signal = {run_id: _no_signal(window) for run_id, window in look.windows.items()}
     runs = [
-        replace(_run(run_id, steps, look.now_ms, limits), no_signal_share=no_signal.get(run_id))
+        _run(run_id, steps, no_signal.get(run_id), look.now_ms, limits)
         for run_id, steps in _steps_by_run(look.steps).items()
     ]
     frozen = {beat.heartbeat.process for beat in look.beats if beat.is_frozen}
@@ -378,7 +378,9 @@ def _steps_by_run(steps: Iterable[Step]) -> dict[str, list[Step]]:
     return by_run
 
 
-def _run(run_id: str, steps: Sequence[Step], now_ms: int, limits: AlarmLimits) -> RunHealth:
+def _run(
+    run_id: str, steps: Sequence[Step], no_signal_share: float | None, now_ms: int, limits: AlarmLimits
+) -> RunHealth:
     closed = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
     completed = [step for step in closed if isinstance(step, StepCompleted)]
     newest, last = (closed[-1] if closed else None), steps[-1]
@@ -399,6 +401,7 @@ def _run(run_id: str, steps: Sequence[Step], now_ms: int, limits: AlarmLimits) -
         reward=fmean(rewards[-window:]) if rewards else None,
         reward_before=fmean(before) if len(before) >= window else None,
         failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
+        no_signal_share=no_signal_share,
     )
 
 

@@ -156,9 +156,9 @@ async def open_health(
         bounds = await read_bounds(consumer, places)
         if places:
             consumer.assign(places)
+        long = [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
         for place, (begin, end) in bounds.items():
-            is_long = place.topic in [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
-            consumer.seek(place, max(begin, end - STEPS_KEPT) if is_long else begin)
+            consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long else begin)
         lag = await stack.enter_async_context(open_lag(connection))
         yield HealthReader(namespace, consumer, lag, limits or AlarmLimits(), clock_ms)
 

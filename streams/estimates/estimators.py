@@ -73,12 +73,12 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
     log = _to_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
-    found = {}
+    found, weight = {}, overlap.episodes / overlap.effective
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
         below, above = _unseen(value, overlap.missing, is_normalised=name in NORMALISED)
-        earned = _mean_interval(terms, overlap.episodes / overlap.effective, z)
-        apart = _difference_interval(terms, rewards, overlap.episodes / overlap.effective, z)
+        earned = _mean_interval(terms, weight, z)
+        apart = _difference_interval(terms, rewards, weight, z)
         whole = Interval(_in_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
         difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
         found[name] = Estimate(_to_unit(whole, low, span), difference)

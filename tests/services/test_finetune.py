@@ -18,6 +18,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
 from tests.services.art_fixtures import MODEL, ArtServer
+from tests.services.settings_file import write_settings
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -70,13 +71,8 @@ class Run:
 def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_path: Path) -> Run:
     own_art_server.start()
     host, port = clickhouse
-    services = {
-        "kafka": {"bootstrap_servers": kafka},
-        "clickhouse": {"host": host, "port": port, "database": "finetune"},
-        "sink": {"linger_ms": 100},
-    }
+    write_settings(tmp_path, kafka, clickhouse, "finetune")
     shutil.copy(WORKFLOW, tmp_path)
-    (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(services))
     (tmp_path / "finetune.yml").write_text(yaml.safe_dump(configuration(own_art_server)))
     for name, count in (("train", EXAMPLES), ("held_out", HELD_OUT)):
         lines = [json.dumps({"id": f"{name}-{n}", "question": f"choose {name} {n}"}) for n in range(count)]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rollbus.local.process.tether import tethered
 from rollbus.trainer.service.model.config import ModelConfig
@@ -24,6 +23,7 @@ from tests.installs import own_environment
 from tests.installs import run as run_command
 from tests.models import create_model
 from tests.services.art_fixtures import TOKENS, ArtServer, Launcher
+from tests.services.settings_file import write_settings
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -88,13 +88,7 @@ def reader(uv: Path, kafka: str, clickhouse: tuple[str, int], server: ArtServer,
     (folder := tmp_path / "shop").mkdir()
     for name in ("config.yml", "train.csv", "held_out.csv"):
         shutil.copy(EXAMPLE / name, folder)
-    host, port = clickhouse
-    services = {
-        "kafka": {"bootstrap_servers": kafka},
-        "clickhouse": {"host": host, "port": port, "database": "first_agent"},
-        "sink": {"linger_ms": 100},
-    }
-    (folder / "rollbus.yaml").write_text(yaml.safe_dump(services))
+    write_settings(folder, kafka, clickhouse, "first_agent")
     return Reader(
         folder,
         own_environment()

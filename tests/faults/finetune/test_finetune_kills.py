@@ -24,6 +24,7 @@ from tests.faults.finetune.parts import GENERATIONS
 from tests.harness.world import Steady
 from tests.installs import own_environment
 from tests.services.conftest import clickhouse
+from tests.services.settings_file import write_settings
 
 __all__ = ["clickhouse"]
 
@@ -78,15 +79,9 @@ def folder_of(folder: Path, address: str, kafka: str, database: tuple[str, int])
     folder.mkdir()
     for path in (PARTS, BACKEND):
         shutil.copy(path, folder)
-    host, port = database
-    services = {
-        "kafka": {"bootstrap_servers": kafka},
-        "clickhouse": {"host": host, "port": port, "database": "finetune_kills"},
-        "sink": {"linger_ms": 100},
-    }
+    write_settings(folder, kafka, database, "finetune_kills")
     rows = [{"id": f"e{number}", "question": f"question {number}", "answer": ""} for number in range(EXAMPLES)]
     (folder / "train.json").write_text(json.dumps(rows))
-    (folder / "rollbus.yaml").write_text(yaml.safe_dump(services))
     (folder / "finetune.yml").write_text(yaml.safe_dump(configuration(address, folder.name)))
     return folder
 

@@ -30,6 +30,7 @@ from tests.installs import own_environment
 from tests.services.art_fixtures import MODEL, ArtServer, Launcher, art_base_model, art_launcher
 from tests.services.art_releases import environment_of
 from tests.services.conftest import clickhouse
+from tests.services.settings_file import write_settings
 
 __all__ = ["art_base_model", "art_launcher", "clickhouse"]
 
@@ -74,12 +75,7 @@ def test_both_plugins_train_the_same_groups_and_write_the_same_files(
         trained_by_them = groups_of_their_client(theirs)
     with served(art_launcher, art_base_model, ours) as art:
         host, port = clickhouse
-        services = {
-            "kafka": {"bootstrap_servers": kafka},
-            "clickhouse": {"host": host, "port": port, "database": "side_by_side"},
-            "sink": {"linger_ms": 100},
-        }
-        (ours / "rollbus.yaml").write_text(yaml.safe_dump(services))
+        write_settings(ours, kafka, clickhouse, "side_by_side")
         arguments = (
             "--config_file",
             "finetune.yml",

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.groups import TrainingBatch
-from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAJECTORIES
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.trainer.ledger.log import ReceivedBatch
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import make_excluded
@@ -98,6 +99,15 @@ class TestKafkaLog(TrainerLogContract):
         (letter,) = await world.records(DEAD_LETTERS)
         assert isinstance(letter, DeadLetter)
         assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
+        await log.close()
+
+    async def test_a_torn_ledger_stops_the_trainer_at_the_record_that_cannot_be_read(self, world: KafkaWorld) -> None:
+        whole = started().record
+        await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
+        log = world.log()
+        await log.open()
+        with pytest.raises(DataLossError, match=r"at offset 1 of .*training-steps: StepStarted: .*update rollbus"):
+            await log.read_ledger()
         await log.close()
 
     async def test_a_large_batch_that_nobody_knows_is_one_small_letter(self, world: KafkaWorld) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.codec import decode, decode_if
+from rollbus.schemas.errors import DataLossError, RecordError
 from rollbus.schemas.kafka.clients import kafka_errors, start_client, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
@@ -23,9 +24,10 @@ from rollbus.trainer.ledger.ledger import LedgerRecord
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole record as bytes, with its topic and the key it came under."""
+    """One whole record as bytes, with its place and the key it came under."""
 
     topic: str
+    offset: int
     key: bytes | None
     value: bytes
 
@@ -33,13 +35,28 @@ class Frame:
 async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
     """Return every committed record of a topic with one partition."""
     async with aclosing(read_from(connection, {TopicPartition(topic, 0): 0})) as records:
-        return [Frame(topic, each.key, each.value) async for each in records if each.value is not None]
+        return [Frame(topic, each.offset, each.key, each.value) async for each in records if each.value is not None]
 
 
 async def read_ledger(connection: KafkaConnection, namespace: str) -> list[LedgerRecord]:
-    """Return every version, then every record of a step; one that cannot be read stops the trainer."""
+    """Return every version, then every record of a step.
+
+    Raises DataLossError for a record that cannot be read: without it, what it trained could be trained twice.
+    """
     names = [topic.full_name(namespace) for topic in (POLICY_VERSIONS, TRAINING_STEPS)]
-    return [decode(frame.value) for name in names for frame in await read_all(connection, name)]
+    return [_decode_ledger_record(frame) for name in names for frame in await read_all(connection, name)]
+
+
+def _decode_ledger_record(frame: Frame) -> LedgerRecord:
+    try:
+        record: LedgerRecord = decode(frame.value)
+    except RecordError as error:
+        raise DataLossError(
+            f"the ledger cannot be read at offset {frame.offset} of {frame.topic}: {error}. If a newer release wrote "
+            "the record, update rollbus; else nobody can say what was trained: replay the episodes into a namespace of "
+            "their own (`rollbus replay --help`) and train there"
+        ) from error
+    return record
 
 
 class View(ABC):
@@ -78,7 +95,7 @@ class Follower:
                 consumer = self._consumer or await self._open()
                 async for each in read_on(consumer, await consumer.end_offsets(self._partitions)):
                     if each.value is not None:
-                        self._views[each.topic].add_record(Frame(each.topic, each.key, each.value))
+                        self._views[each.topic].add_record(Frame(each.topic, each.offset, each.key, each.value))
             self._ended = look
 
     async def close(self) -> None:

@@ -127,6 +127,7 @@ def test_a_reader_of_the_page_evaluates_trains_looks_serves_and_evaluates_again(
     assert (reader.folder / "results/finetune/reward_plot.png").stat().st_size
     assert f"agent@{version}" in told
     assert "rollbus finetune serve shop" in told
+    assert "Package metadata not found" not in told, "what the toolkit says of its own packages"
 
     measured = reader.run(ROLLBUS, "finetune", "evaluate", "shop", "--dataset", "held_out.csv")
     assert f"agent@{version}: reward " in measured

@@ -1,5 +1,6 @@
 """`rollbus finetune`: run a NeMo Agent Toolkit finetuning configuration on the bus, and look at the runs."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     It starts what does not run yet: Kafka, ClickHouse, the stages of the run, and an ART server if the configured
     address is on this machine. It ends with code 1 if a job failed.
     """
+    # As it is imported, the toolkit warns of its own packages, before a run shows its lines. A run shows them by `logged`.
+    logging.getLogger("nat").addHandler(logging.NullHandler())
     if context.invoked_subcommand is not None:
         return
     if config_file is None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from rollbus.harness.bus.kafka import KafkaBus
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.records.drops import DeadLetter
@@ -101,13 +102,18 @@ class TestKafkaLog(TrainerLogContract):
         assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
         await log.close()
 
-    async def test_a_torn_ledger_stops_the_trainer_at_the_record_that_cannot_be_read(self, world: KafkaWorld) -> None:
+    async def test_a_torn_ledger_stops_all_who_read_it_at_the_record_that_cannot_be_read(
+        self, world: KafkaWorld
+    ) -> None:
         whole = started().record
         await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
-        log = world.log()
+        log, run = world.log(), KafkaBus(world.connection, world.namespace)
         await log.open()
-        with pytest.raises(DataLossError, match=r"at offset 1 of .*training-steps: StepStarted: .*update rollbus"):
-            await log.read_ledger()
+        await run.open()
+        for reading in (log.read_ledger, run.catch_up):
+            with pytest.raises(DataLossError, match=r"at offset 1 of .*training-steps: StepStarted: .*update rollbus"):
+                await reading()
+        await run.close()
         await log.close()
 
     async def test_a_large_batch_that_nobody_knows_is_one_small_letter(self, world: KafkaWorld) -> None:

@@ -39,15 +39,13 @@ async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
 
 
 async def read_ledger(connection: KafkaConnection, namespace: str) -> list[LedgerRecord]:
-    """Return every version, then every record of a step.
-
-    Raises DataLossError for a record that cannot be read: without it, what it trained could be trained twice.
-    """
+    """Return every version, then every record of a step; raises DataLossError for one that cannot be read."""
     names = [topic.full_name(namespace) for topic in (POLICY_VERSIONS, TRAINING_STEPS)]
-    return [_decode_ledger_record(frame) for name in names for frame in await read_all(connection, name)]
+    return [decode_ledger_record(frame) for name in names for frame in await read_all(connection, name)]
 
 
-def _decode_ledger_record(frame: Frame) -> LedgerRecord:
+def decode_ledger_record(frame: Frame) -> LedgerRecord:
+    """Return the record; raises DataLossError if it cannot be read: what it says was trained could be trained twice."""
     try:
         record: LedgerRecord = decode(frame.value)
     except RecordError as error:

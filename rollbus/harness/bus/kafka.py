@@ -24,6 +24,7 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
 )
 from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.ledger.reading_kafka import Frame, decode_ledger_record
 
 READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
 POLL_MS = 200
@@ -38,6 +39,7 @@ class KafkaBus:
         """`with_events` also reads the episodes' beginnings and ends: a resumed run must know which are done."""
         self._connection, self._namespace = connection, namespace
         self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
+        self._steps = TRAINING_STEPS.full_name(namespace)
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
         self._partitions: list[TopicPartition] = []
         self._consumer: AIOKafkaConsumer | None = None
@@ -83,7 +85,10 @@ class KafkaBus:
             await asyncio.gather(*sent)  # a flush would wait for them, too, and keep their errors to itself
 
     async def poll(self) -> list[Any]:
-        """Return what is new and can be read; what cannot is a dead letter of the stage that reads it."""
+        """Return what is new and can be read; what cannot is a dead letter of the stage that reads it.
+
+        Raises DataLossError if it is a record of a step: the run could train again what was trained.
+        """
         with kafka_errors(self._connection, "reading the run's log"):
             return await self._poll(self._opened())
 
@@ -112,14 +117,17 @@ class KafkaBus:
         records = []
         for found in (await consumer.getmany(timeout_ms=POLL_MS)).values():
             for one in found:
-                record = _read(one.value)
+                record = self._read(one)
                 if record is not None:
                     records.append(record)
         return records
 
-
-def _read(value: bytes | None) -> Any:
-    try:
-        return None if value is None or record_name(value) in _UNREAD else decode(value)
-    except RecordError:
-        return None
+    def _read(self, one: Any) -> Any:
+        if one.value is None or record_name(one.value) in _UNREAD:
+            return None
+        if one.topic == self._steps:
+            return decode_ledger_record(Frame(one.topic, one.offset, one.key, one.value))
+        try:
+            return decode(one.value)
+        except RecordError:
+            return None

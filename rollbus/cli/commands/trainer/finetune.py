@@ -58,7 +58,7 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     It starts what does not run yet: Kafka, ClickHouse, the stages of the run, and an ART server if the configured
     address is on this machine. It ends with code 1 if a job failed.
     """
-    # As it is imported, the toolkit warns of its own packages, before a run shows its lines. A run shows them by `logged`.
+    # The toolkit warns of its own packages as it is imported, before a run shows its lines.
     logging.getLogger("nat").addHandler(logging.NullHandler())
     if context.invoked_subcommand is not None:
         return

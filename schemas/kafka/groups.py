@@ -58,9 +58,10 @@ class _DescribeGroups(DescribeGroupsRequest):  # type: ignore[misc]
         return super().prepare({**versions, self.API_KEY: (lowest, min(newest, 2))})
 
 
-async def list_groups(admin: AIOKafkaAdminClient, prefix: str) -> list[str]:
+async def list_groups(admin: Any, prefix: str, *, pause_s: float = PAUSE_S) -> list[str]:
     """Return the names of all groups that begin with this, sorted; raises KafkaError."""
-    return sorted(name for name, *_ in await admin.list_consumer_groups() if name.startswith(prefix))
+    groups = await _asked_again(admin.list_consumer_groups, pause_s=pause_s)
+    return sorted(name for name, *_ in groups if name.startswith(prefix))
 
 
 async def describe_groups(admin: AIOKafkaAdminClient, names: Collection[str]) -> dict[str, Group]:

@@ -17,8 +17,6 @@ from rollbus.trainer.backends.protocol import FrozenSettings
 
 Metrics = Mapping[str, float]
 
-NO_SIGNAL_SHARE = "no_signal_share"
-
 
 class AlarmLimits(FrozenSettings):
     """What pauses the run: a little more than runs without a collapse reached at lags up to 4 (docs/staleness.md)."""
@@ -34,8 +32,6 @@ class AlarmLimits(FrozenSettings):
     """Before clipping; depends on the model, so there is no default limit."""
     entropy: float | None = Field(default=None, gt=0)
     """Least entropy per token, in nats; depends on the task."""
-    no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
-    """Greatest share of members dropped since their group has no signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,6 @@ _REMEDIES = {
     "effective_sample_size": "few tokens carry the gradient: lower max_off_policy_steps or ratio_max",
     "grad_norm": "look at the advantages of these steps, or lower learning_rate",
     "entropy": "the policy has collapsed: roll back, then lower learning_rate or raise epsilon_high",
-    NO_SIGNAL_SHARE: "groups have no signal: look at the rewards, or let the curriculum choose harder examples",
 }
 
 
@@ -77,7 +72,7 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: AlarmLimits) -> Ala
         return None
     for metric in _REMEDIES:
         limit: float | None = getattr(limits, metric)
-        values = [value for _, metrics in recent if (value := _value(metric, metrics)) is not None]
+        values = [value for _, metrics in recent if (value := metrics.get(metric)) is not None]
         if limit is None or len(values) < len(recent):
             continue
         # NaN has no order: it counts as beyond any limit
@@ -105,10 +100,3 @@ def find_pause(commands: Sequence[RunCommand]) -> RunCommand | None:
         if command.command in ("pause", "resume"):
             standing = command if command.command == "pause" else None
     return standing
-
-
-def _value(metric: str, metrics: Metrics) -> float | None:
-    if metric != NO_SIGNAL_SHARE:
-        return metrics.get(metric)
-    members = metrics.get("trained", 0) + metrics.get("dropped", 0)
-    return metrics.get("dropped_no_signal", 0) / members if members else None

@@ -27,8 +27,6 @@ HEALTHY = {
     "effective_sample_size": 0.9,
     "grad_norm": 1.0,
     "entropy": 1.0,
-    "trained": 10.0,
-    "dropped": 2.0,
 }
 
 
@@ -45,7 +43,6 @@ def steps(*changes: dict[str, float]) -> list[tuple[int, dict[str, float]]]:
         ("effective_sample_size", {"effective_sample_size": 0.05}),
         ("grad_norm", {"grad_norm": 200.0}),
         ("entropy", {"entropy": 0.01}),
-        ("no_signal_share", {"trained": 1.0, "dropped": 19.0, "dropped_no_signal": 19.0}),
     ],
 )
 def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: dict[str, float]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def slow_world(folder: Path | None = None, **options: Any) -> World:
     return World(backend=MemoryBackend(folder=folder, step_s=UPDATE_S, **options))
 
 
+class Steep(MemoryBackend):
+    """Reports a gradient that `STEEP` does not let pass."""
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        result = await super().wait(batch_hash, poll_interval_s)
+        return replace(result, metrics={**result.metrics, "grad_norm": 2.0})
+
+
+STEEP = AlarmLimits(window_steps=1, grad_norm=1.0)
+
+
 async def transactions(world: World, **settings: Any) -> list[str]:
     log = Transactions(world)
     with suppress(RunStoppedError):  # where a pause holds; what was written until then is looked at
@@ -84,18 +96,18 @@ async def test_its_offset_is_that_of_the_batch_that_was_closed() -> None:
     "settings",
     [
         {"promote_if": PromotionRule(evaluation="held-out", metric="win")},
-        {"alarm": AlarmLimits(window_steps=1, no_signal_share=0.1)},
+        {"alarm": STEEP},
     ],
     ids=["a candidate may have to be promoted", "an alarm goes off"],
 )
 async def test_where_something_is_to_be_done_in_between_the_step_is_closed_alone(settings: dict[str, Any]) -> None:
-    world = slow_world()
+    world = World(backend=Steep(step_s=UPDATE_S))
     world.add_batches(2)
     assert (await transactions(world, **settings))[:2] == APART
 
 
 async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it() -> None:
-    world = slow_world()
+    world = World(backend=Steep(step_s=UPDATE_S))
     world.add_batches(2)
     groups: list[set[str]] = []
 
@@ -106,8 +118,8 @@ async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it(
             return written
 
     log = Groups(world.broker, run_id="main", model="agent")
-    with pytest.raises(RunStoppedError, match="no_signal_share"):
-        await world.trainer(log=log, alarm=AlarmLimits(window_steps=1, no_signal_share=0.1)).run(until_idle=True)
+    with pytest.raises(RunStoppedError, match="grad_norm"):
+        await world.trainer(log=log, alarm=STEEP).run(until_idle=True)
     assert [each for each in groups if "RunCommand" in each and "StepCompleted" in each]
     assert len(world.steps()) == 1
 

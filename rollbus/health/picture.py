@@ -130,6 +130,9 @@ class ProcessHealth:
     version: str
     state: State
     beat_age_ms: int
+    waiting_ms: int
+    """How long its work has not moved."""
+    waiting_at: str | None
     holds: tuple[str, ...]
     positions: Mapping[str, int]
     work: int
@@ -276,6 +279,8 @@ def _process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
         version=said.version,
         state=state,
         beat_age_ms=age_ms,
+        waiting_ms=waiting_ms,
+        waiting_at=said.waiting_at,
         holds=said.holds,
         positions=said.positions,
         work=said.work,
@@ -327,7 +332,8 @@ def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen:
 
 def _of_process(one: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
     if one.state == "waiting":
-        what = f"{_name(one)} beats, but its work has not moved"
+        what = f"{_name(one)} beats, but its work has not moved for {_seconds(one.waiting_ms)}"
+        what += f": {one.waiting_at}" if one.waiting_at else ""
         remedy = "look at `rollbus status`, then at its log; end it, and another takes over from what is committed"
         yield Problem("waiting", one.process, what, f"{remedy}; {RUNBOOK}#waiting")
     if one.trouble is not None:

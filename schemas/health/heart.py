@@ -46,14 +46,19 @@ class Report:
     positions: Mapping[str, int] = field(default_factory=dict)
     work: int = 0
     is_behind: bool = False
-    """Whether there is work that it should do."""
+    """Whether there is work that it should do; it waits while `work` does not grow."""
     trouble: str | None = None
+    waits: tuple[str, float] | None = None
+    """For a process of several parts: the one that has waited longest without moving, and for how many seconds."""
 
 
 def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = False) -> Heartbeat:
     """Return the next beat. Work that is there and does not move is waiting since the beat that first saw it so."""
-    moved = report.work != last.work
-    waiting_since_ms = last.waiting_since_ms if last.waiting_since_ms is not None else now_ms
+    moved, waiting_since_ms = report.work != last.work, None
+    if report.waits is not None:
+        waiting_since_ms = now_ms - round(report.waits[1] * 1000)
+    elif report.is_behind and not moved:
+        waiting_since_ms = now_ms if last.waiting_since_ms is None else last.waiting_since_ms
     return replace(
         last,
         number=last.number + 1,
@@ -63,7 +68,8 @@ def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = Fal
         positions=report.positions,
         work=report.work,
         last_work_ms=now_ms if moved else last.last_work_ms,
-        waiting_since_ms=waiting_since_ms if report.is_behind and not moved else None,
+        waiting_since_ms=waiting_since_ms,
+        waiting_at=None if report.waits is None else report.waits[0],
         trouble=None if report.trouble is None else report.trouble[:MOST_TROUBLE],
     )
 

@@ -39,6 +39,8 @@ class Heartbeat:
     """By the process's clock; None before the first."""
     waiting_since_ms: int | None = None
     """Since when there has been work that does not move; None while there is none, or it moves."""
+    waiting_at: str | None = None
+    """The part that has waited longest and its place, such as `stage scoring[0] at 7`; None where all work is one."""
     trouble: str | None = None
     """What it cannot do now, in words; None if nothing is wrong."""
     disk_free_bytes: int | None = None

@@ -44,6 +44,12 @@ class Progress:
         self._since = seen
         return stalled
 
+    def longest_wait(self, *, now_s: float) -> tuple[str, float] | None:
+        """Return the part that is behind and has not moved for longest, with its position, and for how many seconds."""
+        since = [(since_s, f"{place} at {position}") for place, (position, since_s) in self._since.items()]
+        since_s, part = min(since, default=(now_s, ""))
+        return (part, now_s - since_s) if part else None
+
 
 class Watchdog:
     """Ends the process unless the event loop reports often enough that it runs."""

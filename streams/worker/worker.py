@@ -160,7 +160,7 @@ class Worker:
         return prometheus_text(runner.metrics for app in self.apps for runner in app.runners.values())
 
     def report(self) -> Report:
-        """Say what this worker holds, where it is, and whether records wait; ticks are no work."""
+        """Say what this worker holds, where it is, and what has waited longest without moving."""
         runners = [runner for app in self.apps for runner in app.runners.values()]
         names = {f"{runner.metrics.stage}[{runner.metrics.partition}]": runner for runner in runners}
         troubles = [f"{name}: {runner.trouble}" for name, runner in names.items() if runner.trouble]
@@ -168,7 +168,7 @@ class Worker:
             holds=tuple(names),
             positions={name: runner.metrics.position for name, runner in names.items()},
             work=sum(runner.metrics.records for runner in runners),
-            is_behind=any(runner.has_work or runner.metrics.lag > 0 for runner in runners),
+            waits=self._progress.longest_wait(now_s=time.monotonic()),
             trouble="; ".join(troubles) or None,
         )
 

@@ -93,6 +93,16 @@ def test_a_process_that_beats_while_its_work_does_not_move_is_not_well() -> None
     assert (picture.processes[0].state, alarms(picture)) == ("waiting", ["waiting"])
 
 
+def test_a_part_that_waits_is_named_while_the_other_parts_of_its_process_move() -> None:
+    first = make_beat().heartbeat
+    stuck = advance(first, Report(work=first.work + 9, waits=("stage scoring[0] at 7", 601.0)), now_ms=NOW_MS)
+    (problem,) = draw(Beat(stuck, NOW_MS)).problems
+    assert problem.alarm == "waiting"
+    assert problem.what.endswith("its work has not moved for 10 min: stage scoring[0] at 7")
+    moves = advance(stuck, Report(work=first.work + 9), now_ms=NOW_MS)
+    assert (moves.waiting_since_ms, moves.waiting_at) == (None, None)
+
+
 def test_beats_say_since_when_work_waits_and_forget_it_when_work_moves() -> None:
     first = make_beat().heartbeat
     still = advance(first, Report(work=0, is_behind=True), now_ms=1)

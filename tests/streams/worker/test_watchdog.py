@@ -29,6 +29,16 @@ def test_movement_and_idleness_begin_the_count_anew() -> None:
     assert progress.observe([("a", 8, True)], now_s=28.0) == []
 
 
+def test_what_has_waited_longest_is_named_whatever_else_moves() -> None:
+    progress = Progress(10.0)
+    assert progress.longest_wait(now_s=0.0) is None
+    progress.observe([("a", 7, True), ("b", 1, True), ("c", 0, False)], now_s=0.0)
+    progress.observe([("a", 7, True), ("b", 2, True), ("c", 0, False)], now_s=3.0)
+    assert progress.longest_wait(now_s=4.0) == ("a at 7", 4.0)
+    progress.observe([("a", 8, False), ("b", 2, True)], now_s=5.0)
+    assert progress.longest_wait(now_s=5.0) == ("b at 2", 2.0)
+
+
 def test_rows_restored_and_answers_that_come_are_movement() -> None:
     progress = Progress(10.0)
     progress.observe([("a", "7 (after 1 rows or answers)", True)], now_s=0.0)

@@ -62,7 +62,9 @@ class Capture:
         """
         arguments: Mapping[str, Any] | None = None
         try:
-            episode = self.episode or self.episodes.current() or self.episodes.open_for_call()
+            episode = self.episode or self.episodes.current()
+            if episode is None or episode.ended:  # such as a thread that works on
+                episode = self.episodes.open_for_call()
             if episode is None:
                 self.outbox.counts.add("calls_outside_episode")
                 return None

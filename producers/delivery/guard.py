@@ -6,7 +6,7 @@ function that fails again and again is switched off for the rest of the process:
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from rollbus.producers.delivery.counters import Counters
@@ -30,25 +30,49 @@ class Guard:
         self._failures: dict[str, int] = {}
         """Failures in a row, by hook and function."""
 
-    def call(self, hook: str, function: Callable[..., Result], *args: Any, default: Result, **kwargs: Any) -> Result:
+    def call(self, hook: str, function: Callable[..., Result], /, *args: Any, default: Result, **kwargs: Any) -> Result:
         """Return what the function returns, or the default where it raises or is switched off."""
         key = f"{hook} {getattr(function, '__qualname__', '')}"
-        failures = self._failures.get(key, 0) if self._failures else 0
-        if failures >= MOST_FAILURES:
-            self.trouble += 1
-            self.counters.add(f"hook_calls_skipped.{hook}")
+        if self._is_switched_off(hook, key):
             return default
         try:
             result = function(*args, **kwargs)
         except Exception as error:  # whatever it is, the host must not see it
-            self.failed(hook, error)
-            self._failures[key] = failures + 1
-            if failures + 1 == MOST_FAILURES:
-                self._log("rollbus: %s failed %d times in a row and is switched off: %r", hook, MOST_FAILURES, error)
+            self._failed_again(hook, key, error)
             return default
-        if failures:
+        if self._failures:
             self._failures.pop(key, None)
         return result
+
+    async def call_async(
+        self, hook: str, function: Callable[..., Awaitable[Result]], /, *args: Any, default: Result, **kwargs: Any
+    ) -> Result:
+        """Do the same with a function that is awaited."""
+        key = f"{hook} {getattr(function, '__qualname__', '')}"
+        if self._is_switched_off(hook, key):
+            return default
+        try:
+            result = await function(*args, **kwargs)
+        except Exception as error:
+            self._failed_again(hook, key, error)
+            return default
+        if self._failures:
+            self._failures.pop(key, None)
+        return result
+
+    def _is_switched_off(self, hook: str, key: str) -> bool:
+        """Say whether a function has failed too often; a call that is skipped is counted."""
+        if not self._failures or self._failures.get(key, 0) < MOST_FAILURES:
+            return False
+        self.trouble += 1
+        self.counters.add(f"hook_calls_skipped.{hook}")
+        return True
+
+    def _failed_again(self, hook: str, key: str, error: Exception) -> None:
+        self.failed(hook, error)
+        self._failures[key] = failures = self._failures.get(key, 0) + 1
+        if failures == MOST_FAILURES:
+            self._log("rollbus: %s failed %d times in a row and is switched off: %r", hook, MOST_FAILURES, error)
 
     def failed(self, hook: str, error: BaseException) -> None:
         """Count and log one failure of a hook; cannot raise itself."""

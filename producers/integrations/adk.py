@@ -21,7 +21,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from rollbus.producers.integrations.structure import Structure
+from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice, canonical
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
@@ -29,6 +29,7 @@ from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 _ROLES = {"model": "assistant", None: "user"}
 
 
+@guard_hooks
 class RollbusPlugin(BasePlugin):
     """Reports to the recorder what agents, models and tools of a runner do."""
 
@@ -77,13 +78,13 @@ class RollbusPlugin(BasePlugin):
     async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
         """It has answered, or a part of its stream has come."""
         if not llm_response.partial:
-            self._structure.model_ended(_model(callback_context), _exchange(callback_context, llm_response))
+            self._structure.model_ended(_model(callback_context), lambda: _exchange(callback_context, llm_response))
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> None:
         """It has failed."""
-        self._structure.model_ended(_model(callback_context), None)
+        self._structure.model_ended(_model(callback_context))
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext

@@ -11,6 +11,7 @@ left as it was. Explicit hooks and wrapped clients go on working, and record onc
 
 import logging
 import sys
+import weakref
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from rollbus.producers.integrations.patches import LIBRARIES, Wish
 from rollbus.producers.recorder import Recorder
 
 logger = logging.getLogger(__name__)
+_BY_RECORDER: "weakref.WeakKeyDictionary[Recorder, Instrumentation]" = weakref.WeakKeyDictionary()
+"""What each recorder has patched: patched twice, it would record each call twice."""
 
 
 @dataclass(slots=True)
@@ -51,11 +54,15 @@ def instrument(recorder: Recorder, *, task: str | None = None, child_agents: Col
     """Record through every known library; what cannot be patched is logged, and left as it was.
 
     With `task`, what happens outside of every episode is an episode of its own: the outermost run of a framework, or
-    else a single call. Agents named in `child_agents` become child episodes.
+    else a single call. Agents named in `child_agents` become child episodes. Called again with the same recorder, it
+    takes the place of the first call.
     """
+    if (earlier := _BY_RECORDER.get(recorder)) is not None:
+        earlier.undo()
     done, wish = Instrumentation(), Wish(recorder, task, child_agents)
     if not recorder.settings.enabled:
         return done
+    _BY_RECORDER[recorder] = done
     recorder.episodes.task_of_calls = task
     known = [name for name in LIBRARIES if name in sys.modules]
     done._later = PatchAtImport(LIBRARIES.keys() - set(known), lambda name: _patch(name, wish, done))

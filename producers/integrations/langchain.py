@@ -17,7 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from rollbus.producers.integrations.structure import Structure
+from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
@@ -44,6 +44,7 @@ def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
     return cast(Model, copied)
 
 
+@guard_hooks
 class RollbusHandler(BaseCallbackHandler):
     """Reports to the recorder what LangChain and LangGraph do; one handler serves any number of runs at once."""
 
@@ -119,12 +120,12 @@ class RollbusHandler(BaseCallbackHandler):
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """It has answered."""
         prompt, asked = self._prompts.pop(run_id, ([], {}))
-        self._structure.model_ended(run_id, _exchange(prompt, asked, response))
+        self._structure.model_ended(run_id, lambda: _exchange(prompt, asked, response))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed, or its stream was left."""
         self._prompts.pop(run_id, None)
-        self._structure.model_ended(run_id, None)
+        self._structure.model_ended(run_id)
 
     def on_tool_start(
         self,

@@ -23,7 +23,7 @@ from llama_index.llms.openai.utils import to_openai_message_dicts
 from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
-from rollbus.producers.integrations.structure import Structure
+from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
@@ -65,6 +65,7 @@ def install(recorder: Recorder, *, task: str | None = None, child_agents: Collec
     return uninstall
 
 
+@guard_hooks
 class _Spans(BaseSpanHandler[BaseSpan]):
     """Agents, their steps and tools."""
 
@@ -125,11 +126,12 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         if isinstance(instance, BaseTool):
             self._structure.tool_failed(id_, err)
         else:
-            self._structure.model_ended(("model", id_), None)  # a chat that fails has no end event
+            self._structure.model_ended(("model", id_))  # a chat that fails has no end event
             self._structure.run_ended(id_, err)
         return self.open_spans.get(id_)
 
 
+@guard_hooks
 class _Events(BaseEventHandler):
     """Calls of chat models."""
 
@@ -147,7 +149,7 @@ class _Events(BaseEventHandler):
         if isinstance(event, LLMChatStartEvent):
             self._structure.model_started(("model", event.span_id), event.span_id)
         elif isinstance(event, LLMChatEndEvent):
-            self._structure.model_ended(("model", event.span_id), _exchange(event))
+            self._structure.model_ended(("model", event.span_id), lambda: _exchange(event))
 
 
 def _agent_of_step(bound_args: inspect.BoundArguments) -> str:

@@ -27,7 +27,7 @@ from agents.tool_context import ToolContext
 from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor
 from openai import AsyncOpenAI
 
-from rollbus.producers.integrations.structure import Structure
+from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
@@ -96,6 +96,7 @@ def _captured(recorder: Recorder) -> int:
     return 0 if episode is None else episode.calls_captured
 
 
+@guard_hooks
 class RollbusProcessor(TracingProcessor):
     """Reports which agent asks and which tools run, for `instrument`: from the SDK's own traces."""
 
@@ -153,6 +154,7 @@ class RollbusProcessor(TracingProcessor):
         """Nothing waits here."""
 
 
+@guard_hooks
 class RollbusHooks(RunHooks[Context]):
     """Reports to the recorder which tools run, and the calls whose model is not recorded."""
 

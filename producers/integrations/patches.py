@@ -4,13 +4,16 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from contextlib import ExitStack
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 from rollbus.producers.episode import context
 from rollbus.producers.recorder import Recorder
+
+_POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
+"""Modules whose threads serve many episodes: what is submitted to them is bound in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,7 @@ def _patch_threads(wish: Wish, stack: ExitStack) -> None:
         return submit(self, _bound(function), *args, **kwargs)
 
     def start_bound(self: Any) -> None:
-        # A worker of a pool serves many episodes: what is submitted to it is bound instead.
-        if getattr(getattr(self, "_target", None), "__module__", "") != "concurrent.futures.thread":
+        if getattr(getattr(self, "_target", None), "__module__", "") not in _POOLS:
             self.run = _bound(self.run)
         start(self)
 
@@ -122,11 +124,34 @@ def _patch_threads(wish: Wish, stack: ExitStack) -> None:
     threading.Thread.start = start_bound  # type: ignore[method-assign]
 
 
+def _patch_thread_pools(wish: Wish, stack: ExitStack) -> None:
+    from multiprocessing.pool import ThreadPool
+
+    for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+        stack.callback(delattr, ThreadPool, name)
+        setattr(ThreadPool, name, _binding(getattr(ThreadPool, name)))
+
+
+def _binding(submit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a pool that is given a function, which runs in the current episode then."""
+
+    @wraps(submit)
+    def submit_bound(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return submit(self, _bound(func), *args, **kwargs)
+
+    return submit_bound
+
+
 def _bound(function: Any) -> Any:
     """Return the function, in the current episode where there is one; a coroutine function is not called by threads."""
     if context.current_episode() is None:
         return function
-    return partial(copy_context().run, function)
+    return partial(_call_in, copy_context(), function)
+
+
+def _call_in(around: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function in a context of its own: a pool calls one function in several threads at once."""
+    return around.copy().run(function, *args, **kwargs)
 
 
 class Library(NamedTuple):
@@ -147,5 +172,6 @@ LIBRARIES: Mapping[str, Library] = {
     "google.adk.runners": Library("google-adk", "2.13", _patch_adk),
     "agents": Library("openai-agents", "0.20", _patch_openai_agents),
     "threading": Library("", "", _patch_threads),
+    "multiprocessing.pool": Library("", "", _patch_thread_pools),
 }
 """By the module whose import shows that the program uses the library."""

@@ -3,15 +3,16 @@
 A hook passes on the framework's own ids (any hashable) of what starts and ends. While a model call runs, its episode
 and function are the current ones, so the wrapped client beneath records its tokens there. A model call that no wrapped
 client saw becomes a turn without tokens (`not_captured`), which gives way to a proxy's record of the same answer.
-Nothing raises: every public method is guarded.
+Each hook class is under `guard_hooks`: what its methods raise is counted, and reaches no framework.
 """
 
 import functools
+import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Episode
@@ -44,17 +45,34 @@ class _Open:
     """What had started under the same key: an agent may get a request again before its own run is over."""
 
 
-Method = TypeVar("Method", bound=Callable[..., None])
+Hooks = TypeVar("Hooks", bound=type)
 
 
-def guarded(method: Method) -> Method:
-    """Return the method of a `Structure`, with what it raises counted in place of passed on."""
+def guard_hooks(hooks: Hooks) -> Hooks:
+    """Guard the methods of a class that a framework calls: another version may call them, or fill what it hands to
+    them, differently.
+    """
+    for name, method in tuple(vars(hooks).items()):
+        is_own = inspect.isfunction(method) and method.__module__ == hooks.__module__  # pydantic adds some of its own
+        if is_own and not name.startswith("_"):
+            setattr(hooks, name, _guarded(method))
+    return hooks
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await self._structure.guard.call_async("hook", method, self, *args, default=None, **kwargs)
+
+        return call_async
 
     @functools.wraps(method)
-    def call(self: "Structure", *args: Any, **kwargs: Any) -> None:
-        self._recorder.guard.call("hook", method, self, *args, default=None, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._structure.guard.call("hook", method, self, *args, default=None, **kwargs)
 
-    return cast(Method, call)
+    return call
 
 
 class Structure:
@@ -68,6 +86,7 @@ class Structure:
         Runs named in `child_agents` become child episodes, with trajectories of their own.
         """
         self._recorder, self._hook, self._task = recorder, hook, task
+        self.guard = recorder.guard
         self._child_agents = frozenset(child_agents)
         self._open: OrderedDict[Hashable, _Open] = OrderedDict()
 
@@ -75,7 +94,6 @@ class Structure:
         """Say whether something has started under this key and not ended."""
         return key in self._open
 
-    @guarded
     def run_started(
         self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True, enter: bool = False
     ) -> None:
@@ -94,12 +112,10 @@ class Structure:
         opened = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
         self._enter(key, opened) if enter else self._remember(key, opened)
 
-    @guarded
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
         self._end_run(self._leave(key), error)
 
-    @guarded
     def all_ended(self, root: Hashable, error: BaseException | None = None) -> None:
         """An outermost run is over, and with it the runs in it whose end the framework has not reported."""
         for key in [key for key, opened in reversed(self._open.items()) if opened.root == root]:
@@ -111,27 +127,23 @@ class Structure:
             run.episode.end(*stop_reason_of(error))
             run.episode.nothing = True  # in a context that was not left it hides no episode around it
 
-    @guarded
     def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
         """A model is about to be called in this very context; `function` is the part of the agent that asks."""
         self._enter(key, _Open(self._episode_of(parent), function or self._name_of(parent)))
 
-    @guarded
-    def model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
-        """It has answered; `exchange` is the framework's own view, used where no wrapped client saw the call."""
+    def model_ended(self, key: Hashable, view: Callable[[], Exchange | None] = lambda: None) -> None:
+        """It has answered; `view` returns the framework's own view, for where no wrapped client saw the call."""
         opened = self._leave(key)
-        if opened is None or opened.episode is None or opened.call.captured or exchange is None:
+        if opened is None or opened.episode is None or opened.call.captured or (exchange := view()) is None:
             return
         self._recorder.counts.add("calls_not_captured")
         exchange.hook = self._hook
         opened.episode.record(exchange, opened.name)
 
-    @guarded
     def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
         """A tool begins; the fields are those of `Episode.tool`."""
         self._enter(key, _Open(self._episode_of(parent), self._name_of(parent), fields=fields))
 
-    @guarded
     def tool_ended(self, key: Hashable, **fields: Any) -> None:
         """It has a result or an error."""
         opened = self._leave(key)
@@ -139,12 +151,10 @@ class Structure:
             latency_ms = int((time.perf_counter() - opened.started) * 1000)
             opened.episode.tool(**{**opened.fields, **fields, "latency_ms": latency_ms})
 
-    @guarded
     def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
         """It has raised; the text is that of an episode that ends so."""
         self.tool_ended(key, error=stop_reason_of(error)[1] or "failed")
 
-    @guarded
     def tool_withdrawn(self, key: Hashable) -> None:
         """It does not run now."""
         self._leave(key)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
-from google.adk.agents._streaming_mode import StreamingMode
-from google.adk.agents.run_config import RunConfig
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.lite_llm import LiteLlm

@@ -5,10 +5,11 @@ import importlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib import metadata
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import litellm
 import openai
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
-from google.adk.agents._streaming_mode import StreamingMode
-from google.adk.agents.run_config import RunConfig
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps import App
 from google.adk.runners import InMemoryRunner
 from google.genai import types
@@ -29,6 +29,7 @@ from openai.resources.chat.completions import AsyncCompletions, Completions
 
 from rollbus import instrument
 from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations import adk, langchain, llama_index, openai_agents
 from rollbus.producers.integrations import instrument as module
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.instrument import Instrumentation
@@ -36,7 +37,7 @@ from rollbus.producers.integrations.langchain import RollbusHandler, record_mode
 from rollbus.producers.integrations.later import PatchAtImport
 from rollbus.producers.integrations.openai_agents import RollbusHooks
 from rollbus.producers.integrations.patches import Library, Wish
-from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 from tests.producers.integrations.test_langchain import model_of
@@ -125,9 +126,133 @@ def test_the_episode_follows_into_threads_and_executors(
     assert recorder.counters["calls_outside_episode"] == 1
 
 
+def test_the_episode_follows_into_a_pool_of_threads_that_serves_several_episodes(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    client = server.client()
+
+    def ask(*_: object) -> None:
+        client.chat.completions.create(model="agent", messages=ASK)
+
+    pools: list[ThreadPool] = []
+    for number in range(2):
+        with recorder.episode(task="stock", episode_id=f"e{number}"):
+            pools = pools or [ThreadPool(2)]
+            pools[0].map(ask, range(4), chunksize=1)
+            pools[0].apply(ask)
+            list(pools[0].imap_unordered(ask, range(2)))
+    pools[0].terminate()
+    turns = turns_of(recorded(recorder, sink))
+    assert_sampled(server, turns)
+    assert Counter(turn.episode_id for turn in turns) == {"e0": 7, "e1": 7}
+    patches.undo()
+    assert not vars(ThreadPool).keys() & {"apply_async", "imap"}
+
+
+def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episode(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    client, ended = server.client(), threading.Event()
+
+    def ask() -> None:
+        ended.wait(10)
+        client.chat.completions.create(model="agent", messages=ASK)
+
+    thread = threading.Thread(target=ask)
+    with recorder.episode(task="stock", episode_id="e0"):
+        thread.start()
+    with recorder.episode(task="stock", episode_id="e1"):
+        ended.set()
+        thread.join()
+    assert {
+        event.episode_id: event.partial for event in recorded(recorder, sink) if isinstance(event, WriterClosed)
+    } == {
+        "e0": (),
+        "e1": ("calls_outside_episode",),
+    }
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
+async def test_instrumenting_twice_records_once_as_the_second_time_says(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    again = instrument(recorder, child_agents=["keeper"])
+    assert (patches.names, "openai" in again.names) == ((), True)
+    async with recorder.episode(task="stock"):
+        await play_openai_agents(recorder, server)
+        await play_llama_index(recorder, server)
+    again.undo()
+    events = recorded(recorder, sink)
+    assert_sampled(server, turns_of(events))
+    assert [event.name for event in events if isinstance(event, ToolCalled)] == ["stock"] * 2
+    children = {event.episode_id for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id}
+    assert {turn.episode_id for turn in turns_of(events)} == children
+
+
 def stock(item: str) -> str:
     """Count what is in stock."""
     return f"{item}: 7"
+
+
+async def play_langchain(recorder: Recorder, server: AgentServer) -> None:
+    """An agent of LangChain."""
+    agent = create_agent(model_of(server), [tool(stock)], name="keeper")
+    agent.invoke({"messages": [HumanMessage("How many?")]}, config={"callbacks": [RollbusHandler(recorder)]})
+
+
+async def play_llama_index(recorder: Recorder, server: AgentServer) -> None:
+    """An agent of LlamaIndex."""
+    await test_llama_index.load_agent(test_llama_index.llm_of(server)).run("How many bolts?")
+
+
+async def play_adk(recorder: Recorder, server: AgentServer) -> None:
+    """An agent of Google's ADK."""
+    await test_adk.ask(test_adk.load_agent(server.async_client()), RollbusPlugin(recorder))
+    await end_litellms_callbacks()
+
+
+async def play_openai_agents(recorder: Recorder, server: AgentServer) -> None:
+    """An agent of OpenAI Agents."""
+    agent = Agent(name="keeper", tools=[function_tool(stock)], model=agents_model(server))
+    await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+
+
+@pytest.mark.usefixtures("traced", "patches")
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer:UserWarning")
+@pytest.mark.parametrize(
+    ("play", "hook", "step"),
+    [
+        (play_langchain, langchain, "_name_of"),
+        (play_llama_index, llama_index, "_agent_of_step"),
+        (play_adk, adk, "_model"),
+        (play_openai_agents, openai_agents, "_key"),
+    ],
+    ids=["langchain", "llama-index", "adk", "openai-agents"],
+)
+async def test_a_hook_that_another_version_of_its_framework_breaks_reaches_no_agent(
+    recorder: Recorder,
+    sink: MemorySink,
+    server: AgentServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    play: Callable[[Recorder, AgentServer], Awaitable[None]],
+    hook: Any,
+    step: str,
+) -> None:
+    def broken(*args: object) -> None:
+        raise AttributeError("other version")
+
+    monkeypatch.setattr(hook, step, broken)
+    async with recorder.episode(task="stock"):
+        await play(recorder, server)
+    assert recorder.flush(5)
+    assert_sampled(server, turns_of(list(sink.records("episode-events"))))
+    assert recorder.counters["hook_errors.hook"] > 0
+    assert [line for line in caplog.messages if "other version" in line] == [
+        "rollbus: hook failed, the call itself goes on: AttributeError('other version')"
+    ]
 
 
 @pytest.mark.parametrize("explicit", [False, True])
@@ -271,7 +396,7 @@ def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
 
     monkeypatch.setattr(metadata, "version", version)
     patches = instrument(recorder)
-    assert (patches.names, patches.failed) == (("threading",), {})
+    assert (patches.names, patches.failed) == (("threading", "multiprocessing.pool"), {})
     patches.undo()
 
 

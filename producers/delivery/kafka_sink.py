@@ -25,6 +25,8 @@ LINGER_MS = 20
 MAX_BATCH_BYTES = 512 * 1024
 START_GRACE_S = 0.25
 """How long a start that is cancelled may still take: a process may be waiting for its end."""
+TOPIC_S = 2.0
+"""How long a topic may take to appear: some clusters make one when it is first asked for."""
 STOP_S = 1.0
 """How long a clean stop may take; a producer whose broker is gone never stops cleanly."""
 _REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
@@ -61,6 +63,7 @@ class KafkaSink:
         self._reward_keys = reward_keys or {}
         self._connection, self._client_id = connection, client_id
         self._producer: AIOKafkaProducer | None = None
+        self._known_topics: set[str] = set()
 
     async def start(self) -> None:
         """Connect; raises UnavailableError."""
@@ -77,6 +80,8 @@ class KafkaSink:
             raise UnavailableError("the Kafka sink is not started")
         refused, acknowledgements = set(), []
         try:
+            for topic in {record.topic for record in records} - self._known_topics:
+                await self._require(self._producer, topic)
             for position, record in enumerate(records):
                 try:
                     future = await self._producer.send(
@@ -98,6 +103,25 @@ class KafkaSink:
             elif isinstance(result, BaseException):
                 raise UnavailableError(f"Kafka did not acknowledge {records[position].topic}: {result!r}") from result
         return frozenset(refused)
+
+    async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
+        """Raise UnavailableError for a topic that does not exist: the client would look for it much longer than a
+        process that ends can wait, and not say which it is.
+        """
+        try:
+            async with asyncio.timeout(TOPIC_S):
+                await producer.partitions_for(topic)
+        except TimeoutError as error:
+            servers = self._connection.bootstrap_servers
+            if not await producer.client.force_metadata_update():
+                raise UnavailableError(f"no broker at {servers} answers") from error
+            raise UnavailableError(
+                f"topic {topic} does not exist on {servers}; create it with `rollbus topics create`, "
+                "or correct `namespace`"
+            ) from error
+        except TopicAuthorizationFailedError:  # each record of it is refused by itself
+            return
+        self._known_topics.add(topic)
 
     def _signature(self, record: Outbound) -> Headers:
         if not self._reward_keys or record_name(record.value) != RewardReported.__name__:

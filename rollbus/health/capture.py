@@ -87,6 +87,8 @@ def examine_capture(agent: Callable[[], Any]) -> Examination:
             result = agent()
             if inspect.isawaitable(result):
                 asyncio.run(_wait(result))
+    except SystemExit as error:  # a program that ends as its own process
+        found.error = error if error.code else None
     except Exception as error:  # the user's own program
         found.error = error
     recorder.close(FLUSH_S)
@@ -122,4 +124,4 @@ def advise(turn: TurnRecorded, hook: str) -> str:
         return ""
     if reason == "not_captured":
         return NOT_CAPTURED.get(hook, _NOT_CAPTURED)
-    return ADVICE.get(reason, "see docs/capture/index.md")
+    return ADVICE.get(reason, "see docs/capture.md")

@@ -39,6 +39,13 @@ APP = """
 
     def broken():
         raise KeyError("no shelf")
+
+    def finished(code=None):
+        ask()
+        raise SystemExit(code)
+
+    def gave_up():
+        finished(3)
 """
 
 
@@ -90,3 +97,9 @@ def test_an_agent_without_a_call_and_one_that_fails_are_told_apart() -> None:
     assert "no call of a model was seen" in examine("app:silent", code=1)
     assert "Error: the agent failed: KeyError: 'no shelf'" in examine("app:broken", code=1)
     assert "agent: 'app:none' cannot be imported" in examine("app:none", code=1)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_agent_that_ends_its_process_is_judged_by_its_calls_and_exit_code() -> None:
+    assert "trainable" in examine("app:finished", code=0)
+    assert "Error: the agent failed: SystemExit: 3" in examine("app:gave_up", code=1)

@@ -51,6 +51,9 @@ class CapturePlan(BaseModel):
 class Ended(BaseModel):
     """What one process did and lost."""
 
+    whole: bool = True
+    """False in what a process leaves at its first turn: it has not come to its end, and may never."""
+
     counters: Mapping[str, int] = {}
     writer_ids: tuple[str, ...] = ()
     """Of its part of the program's episode."""
@@ -74,7 +77,7 @@ def read_plan(folder: Path) -> CapturePlan:
 
 
 def write_ended(folder: Path, ended: Ended) -> None:
-    """Leave a process's report; none where the command has ended before."""
+    """Leave a process's report in the place of an earlier one; none where the command has ended before."""
     _write(folder / _REPORTS.replace("*", str(os.getpid())), json.dumps(ended.model_dump()))
 
 

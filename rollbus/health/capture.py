@@ -122,6 +122,6 @@ def advise(turn: TurnRecorded, hook: str) -> str:
     reason = turn.untrainable_reason
     if reason is None:
         return ""
-    if reason == "not_captured":
+    if reason == "not_captured" or (hook == "litellm" and ADVICE.get(reason) == _IDS):
         return NOT_CAPTURED.get(hook, _NOT_CAPTURED)
     return ADVICE.get(reason, "see docs/capture.md")

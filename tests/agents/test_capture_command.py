@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded, WriterClosed
 from tests.agents.compare import compare_turns, read_spool
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 
 APP = """
-    import subprocess, sys
+    import multiprocessing, os, subprocess, sys
     from concurrent.futures import ThreadPoolExecutor
 
     url, *rest = sys.argv[1:]
@@ -34,6 +34,13 @@ APP = """
     if not rest:
         with ThreadPoolExecutor(2) as executor:
             list(executor.map(ask, ["left", "right"]))
+        worker = multiprocessing.get_context("fork").Process(target=ask, args=("of a worker",))
+        worker.start()
+        worker.join()
+        if not (child := os.fork()):
+            ask("of a fork")
+            sys.exit()
+        os.waitpid(child, 0)
         print("done", file=sys.stderr)
         sys.exit(3)
 """
@@ -75,11 +82,12 @@ def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(se
     (started,) = (event for event in events if isinstance(event, EpisodeStarted))
     for one in server.answers:
         one.episode = started.episode_id
-    assert len(compare_turns(server, events)) == 4
+    assert len(turns := compare_turns(server, events)) == 6
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert (started.task, started.producer) == ("app", "app")
     assert (ended.stop_reason, ended.error) == ("error", "exit code 3")
-    assert said.splitlines()[-2:] == ["done", "rollbus: recorded 4 turns of 2 processes, 4 of them trainable"]
+    assert {turn.writer_id for turn in turns} <= set(ended.writer_ids)
+    assert said.splitlines()[-2:] == ["done", "rollbus: recorded 6 turns of 4 processes, 6 of them trainable"]
 
 
 def test_each_call_can_be_an_episode(server: ModelServer, app: Path) -> None:
@@ -100,6 +108,27 @@ def test_sigterm_is_the_programs_and_its_episode_still_ends(tmp_path: Path) -> N
     process.communicate(timeout=250)
     (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
     assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM")
+
+
+def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: ModelServer, tmp_path: Path) -> None:
+    program = f"""
+        import os, signal, subprocess, sys, time
+        import openai
+        if sys.argv[1:]:
+            with openai.OpenAI(api_key="k", base_url={server.url!r}, max_retries=0) as client:
+                client.chat.completions.create(model="agent", messages=[{{"role": "user", "content": "<e1>"}}])
+            while not [name for name in os.listdir(os.environ["ROLLBUS_CAPTURE"]) if name.startswith("ended")]:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        subprocess.run([sys.executable, "-W", "ignore", __file__, "again"])
+    """
+    (tmp_path / "app.py").write_text(textwrap.dedent(program))
+    said, events = run("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path, code=0)
+    assert said.splitlines()[-1].endswith(
+        "; 1 process did not come to an end: what was neither sent nor spooled is lost"
+    )
+    (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert len(set(ended.writer_ids) - {event.writer_id for event in events if isinstance(event, WriterClosed)}) == 1
 
 
 def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:

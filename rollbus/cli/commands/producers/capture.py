@@ -60,6 +60,7 @@ def capture(
     Every Python process that it starts is recorded as with `rollbus.instrument`, and ends with the program's own exit
     code. `rollbus run PROGRAM` is the same, unless the first word is a verb of runs.
     """
+    from rollbus.producers.delivery.process_hooks import EXIT_DEADLINE_S
     from rollbus.producers.startup.plan import FOLDER_VARIABLE, CapturePlan, read_ended, write_plan
 
     if shutil.which(program[0]) is None:
@@ -85,7 +86,7 @@ def capture(
             for writer_id in (each for report in read_ended(folder) for each in report.writer_ids):
                 episode.joined_by(writer_id)
             episode.end(*_stop_reason(code))
-        recorder.close()
+        recorder.close(EXIT_DEADLINE_S)
         echo(_describe(folder), err=True)
     sys.exit(code if code >= 0 else 128 - code)
 
@@ -165,5 +166,8 @@ def _describe(folder: Path) -> str:
     text += "".join(f"; {count} not: {reason}" for reason, count in sorted(reasons.items()))
     lost = sum(count for name, count in counts.items() if name.startswith("events_dropped"))
     notes += [f"lost: {format_count(lost, 'event')}"] if lost else []
+    if cut := sum(not report.whole for report in reports):
+        named = format_count(cut, "process", "processes")
+        notes.append(f"{named} did not come to an end: what was neither sent nor spooled is lost")
     notes += [f"{counts[name]} {name}" for name in ("calls_outside_episode", "calls_unobserved") if counts[name]]
     return "; ".join([text, *notes])

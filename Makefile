@@ -20,7 +20,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -61,6 +61,16 @@ test-openai: setup ## Run the recorder's tests with the oldest and the newest op
 	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis opentelemetry-api ".[proxy]" "openai==$$version" && \
 	  $$environment/bin/python -m pytest -m "not services" $(addprefix tests/producers/,capture episode turns proxy) || exit 1; \
 	done
+
+test-oldest: setup ## Run the frameworks' tests with the oldest versions that the extras allow (about 2 minutes)
+	@[ -x .venv-oldest/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-oldest
+	@printf '%s\n' "langchain>=1" "smolagents[openai]>=1.23" "pytest>=9" "pytest-asyncio>=1.2" "pytest-timeout>=2.4" "hypothesis>=6.140" | \
+	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip compile -q --python .venv-oldest/bin/python --resolution lowest-direct \
+	  $(addprefix --extra=,cli langchain llama-index adk openai-agents litellm) pyproject.toml - -o .make/oldest.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip sync -q --python .venv-oldest/bin/python .make/oldest.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-oldest/bin/python --no-deps -e .
+	@.venv-oldest/bin/python -m pytest -o filterwarnings=default --disable-warnings --ignore=tests/producers/integrations/test_langfuse_pages.py \
+	  tests/agents tests/producers/integrations
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
 	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'
@@ -179,4 +189,4 @@ types: setup
 	@MYPYPATH=.make/types $(PYTHON_BIN)/mypy -p rollbus -p tests
 
 clean: ## Remove what was built or fetched here (not the demo's data)
-	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .rollbus/bench-* .venv-docs .make build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .venv-oldest .rollbus/bench-* .venv-docs .make build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -3,8 +3,9 @@
     EXPLAIN AST … ─▶ one line a node ─▶ kinds of nodes, names of functions, tables of `system`
 
 Fails closed: a kind of node that is not listed is refused. `* APPLY(f)` is one, since its node does not name the
-function. A name counts in every place, since `arrayMap(file, …)` passes a function by its name alone. Functions are
-allowed by the engine's own categories, so that those of a later release are refused until somebody looks at them.
+function. A name counts in every place, since `arrayMap(file, …)` passes a function by its name alone. What runs a text
+as SQL is refused, since the parse shows only that there is a text. Functions are allowed by the engine's own
+categories, so that those of a later release are refused until somebody looks at them.
 """
 
 import json
@@ -29,7 +30,7 @@ OTHERS = frozenset(
         "_cast", "bar", "blocknumber", "bytesize", "casewithexpression", "countdigits", "currentdatabase",
         "currentqueryid", "currentschemas", "currentuser", "displayname", "dumpcolumnstructure", "finalizeaggregation",
         "formatreadabledecimalsize", "formatreadablequantity", "formatreadablesize", "formatreadabletimedelta",
-        "identity", "ignore", "indexhint", "initializeaggregation", "isconstant", "isdecimaloverflow", "materialize",
+        "identity", "ignore", "indexhint", "isconstant", "isdecimaloverflow", "materialize",
         "neighbor", "normalizedqueryhash", "normalizequery", "parsereadablesize", "parsereadablesizeornull",
         "parsereadablesizeorzero", "parsetimedelta", "queryid", "revision", "rownumberinallblocks", "rownumberinblock",
         "runningaccumulate", "runningdifference", "runningdifferencestartingwithfirstvalue", "sleep", "sleepeachrow",
@@ -38,10 +39,12 @@ OTHERS = frozenset(
     }
 )  # fmt: skip
 """In the engine's category `Other`, or internal names that its parser writes."""
+READ_AS_SQL = frozenset({"arrayreduce", "arrayreduceinranges", "initializeaggregation"})
+"""They run a text, and statements in it: `arrayReduce('groupConcat(file(…))', …)`. EXPLAIN AST shows a text only."""
 TABLES_FROM_NOTHING = frozenset(
-    {"generaterandom", "generateseries", "generate_series", "null", "numbers", "numbers_mt", "primes", "values", "view",
-     "zeros", "zeros_mt"}
-)  # fmt: skip
+    {"generateseries", "generate_series", "numbers", "numbers_mt", "primes", "view", "zeros", "zeros_mt"}
+)
+"""None that takes a text for its columns, as `values` does: `DEFAULT` and `ALIAS` in it are expressions that run."""
 SYSTEM_TABLES = frozenset(
     {"collations", "columns", "contributors", "data_skipping_indices", "data_type_families", "databases", "formats",
      "functions", "keywords", "licenses", "numbers", "numbers_mt", "one", "settings", "table_engines",
@@ -84,6 +87,8 @@ class Reach:
 
     functions: frozenset[str]
     table_functions: frozenset[str]
+    tables: frozenset[str]
+    """Table functions where a table is: `format` is a function of texts elsewhere, and `latest(x = 1)` is a view."""
 
 
 def find_reach(functions: bytes, table_functions: bytes) -> Reach:
@@ -91,9 +96,9 @@ def find_reach(functions: bytes, table_functions: bytes) -> Reach:
     listed = [row for row in map(json.loads, functions.splitlines()) if row["origin"] == "System"]
     listed.sort(key=lambda row: row["alias_to"] == "")  # of `timeZone` and `timezone` the one that is no alias
     rows = {row["name"].lower(): row for row in listed}
-    allowed = {name for name in rows if _is_allowed(name, rows)}
-    of_tables = {json.loads(line)["name"].lower() for line in table_functions.splitlines()}
-    return Reach(frozenset(rows.keys() - allowed), frozenset(of_tables - TABLES_FROM_NOTHING - allowed))
+    allowed = {name for name in rows if _is_allowed(name, rows)} - READ_AS_SQL
+    of_tables = {json.loads(line)["name"].lower() for line in table_functions.splitlines()} - TABLES_FROM_NOTHING
+    return Reach(frozenset(rows.keys() - allowed), frozenset(of_tables - allowed), frozenset(of_tables))
 
 
 def _is_allowed(name: str, rows: Mapping[str, Mapping[str, str]]) -> bool:
@@ -111,8 +116,9 @@ def refuse_beyond_reading(tree: Iterable[str], words: Collection[str], reach: Re
     `words` are the statement's unquoted names, in upper case.
     """
     statement: str | None = None
+    kind = ""
     for line in tree:
-        kind, _, rest = line.strip().lower().partition(" ")
+        above, (kind, _, rest) = kind, line.strip().lower().partition(" ")
         if not kind:
             continue
         statement = statement or kind
@@ -123,7 +129,7 @@ def refuse_beyond_reading(tree: Iterable[str], words: Collection[str], reach: Re
             raise _refuse("a condition of SHOW is not served; select from system.tables or system.columns")
         if kind in {"function", "identifier"} and name in reach.functions:
             raise _refuse(f"function {name} is not served")
-        if kind == "function" and name in reach.table_functions:
+        if kind == "function" and name in (reach.tables if above == "tableexpression" else reach.table_functions):
             raise _refuse(f"table function {name} is not served")
         database, _, table = name.partition(".")
         if (

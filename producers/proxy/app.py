@@ -196,7 +196,7 @@ class Proxy:
             return await self._record(request, call, scope)
 
     def _call(self, request: Request, episode: Episode | None, body: bytes) -> Call | None:
-        surface = RECORDED.get(request.path_params["path"])
+        surface = RECORDED.get(_path_of(request))
         if episode is None or request.method != "POST" or surface is None:
             return None
         try:
@@ -251,11 +251,10 @@ class Proxy:
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         ours = {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
-        gone = ours | _hop_by_hop(request.headers)
+        gone = ours | _hop_by_hop(",".join(request.headers.getlist("connection")))
         headers = [(name, value) for name, value in request.headers.items() if name not in gone]
         headers = self._with_key(headers)
-        path, query = request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.url.query
-        path = normalise(path, request.path_params["path"])
+        path, query = _path_of(request), request.url.query
         url = f"{self.upstream}/{path}?{query}" if query else f"{self.upstream}/{path}"
         self.http.cookies.clear()  # what the server set for one program is not another's to send
         built = self.http.build_request(request.method, url, headers=headers, content=body)
@@ -273,10 +272,10 @@ class Proxy:
         return Door(admit, MAX_BODY_BYTES, names_of(host), media_types=BODY_TYPES)
 
     def _with_key(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Put the server's key where a program has sent the token, which is not the server's to see."""
-        own = None if self.token is None else f"Bearer {self.token}"
-        rest = [(name, value) for name, value in headers if name != "authorization" or value != own]
-        if len(rest) == len(headers) or self.upstream_key is None:
+        """Put the server's key where a program has sent the token, which is not the server's to see in any header."""
+        own = [(name, value) for name, value in headers if self.token is not None and self.token in value]
+        rest = [each for each in headers if each not in own]
+        if self.upstream_key is None or "authorization" not in dict(own):
             return rest
         return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
 
@@ -308,6 +307,10 @@ async def _hung_up(request: Request) -> None:
         continue
 
 
+def _path_of(request: Request) -> str:
+    return normalise(request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.path_params["path"])
+
+
 def normalise(raw: str, decoded: str) -> str:
     """Return a path as it is sent on; ValueError for one that leaves /v1, or that can be read in two ways.
 
@@ -320,9 +323,9 @@ def normalise(raw: str, decoded: str) -> str:
     return "/".join(part for part in raw.split("/") if part)
 
 
-def _hop_by_hop(headers: Mapping[str, str]) -> frozenset[str]:
-    """Return the names that belong to one connection: the usual ones, and those that `Connection` names."""
-    return HOP_BY_HOP | {name.strip().lower() for name in headers.get("connection", "").split(",")}
+def _hop_by_hop(connection: str) -> frozenset[str]:
+    """Return the names that belong to one connection: the usual ones, and those that its `Connection` headers name."""
+    return HOP_BY_HOP | {name.strip().lower() for name in connection.split(",")}
 
 
 class _Stream(StreamingResponse):
@@ -343,7 +346,7 @@ class _Stream(StreamingResponse):
 
 def _with_headers(response: Response, upstream: httpx.Response) -> Response:
     """Return the response with the server's headers, each as often as it came: cookies do not share one."""
-    gone = _hop_by_hop(upstream.headers) | {"content-encoding"}
+    gone = _hop_by_hop(upstream.headers.get("connection", "")) | {"content-encoding"}
     for name, value in upstream.headers.multi_items():
         if name not in gone:
             response.headers.append(name, value)

@@ -82,6 +82,18 @@ async def test_a_call_that_names_its_episode_is_recorded_and_looks_untouched(
     assert (turn.episode_id, turn.function, turn.temperature) == (episode.id, "greeter", 0.5)
 
 
+@pytest.mark.parametrize("path", ["//chat//completions", "/chat/completions/"])
+async def test_a_call_is_recorded_however_its_path_is_written(
+    recorder: Recorder, sink: MemorySink, program: Program, path: str
+) -> None:
+    with recorder.episode(task="greet") as episode:
+        sent = {"model": "agent", "messages": HELLO}
+        await program.http.post(f"http://proxy/v1{path}", json=sent, headers=episode.headers())
+    assert program.seen[-1].url.path == "/v1/chat/completions"
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+
+
 async def test_an_episode_id_of_any_letters_reaches_the_proxy(
     recorder: Recorder, sink: MemorySink, program: Program
 ) -> None:

@@ -116,7 +116,7 @@ def run(
             upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
             address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
-        server = make_server(made.app(), made.door(host), log_config=None)
+        server = make_server(made.app(), made.door(host))
         server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
 
         async def serve() -> None:

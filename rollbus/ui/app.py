@@ -10,8 +10,10 @@
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
 It serves this machine only, under a name of this machine. The page's own token reads; the two doors that write ask for
-the stack's. Its headers forbid the
-browser to load anything from elsewhere.
+the stack's. Its headers forbid the browser to load anything from elsewhere.
+
+The address that the command prints brings the page's token behind a `#`, which no browser sends. The page keeps it in
+the storage of its origin. A cookie would go to every port of this machine, also to another user's program.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
-COOKIE = "rollbus-page"
 WRITING = ("/api/feedback", "/api/data-sets")
 FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
@@ -72,12 +73,8 @@ def make_app(
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
 
-    async def page(request: Request) -> Response:
-        if (token := request.query_params.get("token")) is None:
-            return FileResponse(STATIC / "index.html")
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-        return answer
+    async def page(_: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
 
     async def ask(request: Request) -> JSONResponse:
         try:
@@ -148,16 +145,18 @@ def make_app(
 
 
 def page_door(token: str | None, owner: str | None = None) -> Door:
-    """What the page asks of a request: the token that the command's address has brought, from then on as a cookie.
+    """What the page asks of a request: its token as a bearer, of an event stream in the address. To write, the owner's.
 
-    What writes needs the owner's token in addition, as a bearer; without one nothing can be written.
+    The page's own files are open: they are the same for everybody. Without an owner's token nothing can be written.
     """
 
     def admit(head: Head) -> int:
-        given = head.cookie(COOKIE) or (head.query.get("token", "") if head.path == "/" else "")
-        if token is not None and not same(given, token):
-            raise RefusedError(401, "open the address that `rollbus ui` has printed")
+        if head.path == "/" or head.path.startswith("/static/"):
+            return 0
         if head.method != "POST" or head.path not in WRITING:
+            given = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
+            if token is not None and not same(given, token):
+                raise RefusedError(401, "open the address that `rollbus ui` has printed")
             return 0
         if owner is None:
             raise RefusedError(403, "this stack has no token, so the page writes nothing; start it with `rollbus up`")

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -55,14 +54,6 @@ class Head:
         """Return the token of the Authorization header, or an empty text."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
-
-    def cookie(self, name: str) -> str:
-        """Return a cookie's value, or an empty text."""
-        try:
-            found = SimpleCookie(self.headers.get("cookie", "")).get(name)
-        except CookieError:
-            return ""
-        return found.value if found else ""
 
 
 @dataclass(slots=True)

@@ -49,17 +49,17 @@ def places(
         proxy = find_free_port()
         upstream = ["--upstream", art.model_url, "--port", str(proxy)]
         stack.enter_context(command(folder, "proxy", "run", *upstream, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"))
-        line = stack.enter_context(command(folder, "ui", "--port", "0", ROLLBUS_CLICKHOUSE__PORT=str(guarded.port)))
+        bus = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka, "ROLLBUS_NAMESPACE": f"{folder.name}."}
+        stored = {"ROLLBUS_CLICKHOUSE__PORT": str(guarded.port)}
+        line = stack.enter_context(command(folder, "ui", "--port", "0", **bus, **stored))
         page = int(re.search(r":(\d+)/", line)[1])  # type: ignore[index]
         ingest = find_free_port()
-        bus = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka, "ROLLBUS_NAMESPACE": f"{folder.name}."}
         subprocess.run([ROLLBUS, "topics", "create"], cwd=folder, env=os.environ | bus, check=True, capture_output=True)
         ports = ["--port", str(ingest), "--grpc-port", str(grpc_port)]
         stack.enter_context(command(folder, "ingest", "serve", *ports, **bus))
         while is_free(proxy) or is_free(ingest):
             time.sleep(0.1)
-        cookie = {"cookie": f"rollbus-page={page_token(TOKEN)}"}
-        bad_cookie = {"cookie": "rollbus-page=wrong"}
+        reading = {"authorization": f"Bearer {page_token(TOKEN)}"}
         chat: dict[str, Any] = {"path": "/v1/chat/completions", "method": "POST", "headers": JSON, "body": CHAT}
         spans: dict[str, Any] = {"path": "/v1/traces", "method": "POST", "headers": JSON, "body": b"{}"}
         sql: dict[str, Any] = {"method": "POST", "body": b"SELECT 1", "checks_kind": False, "refused": 403}
@@ -70,7 +70,7 @@ def places(
             Place("batches", art.control_port, credentials=BEARER, wrong=wrong, most=512 * MIB, **chat),
             Place("proxy", proxy, credentials=BEARER, wrong=wrong, most=64 * MIB, **chat),
             Place("ingest", ingest, credentials=BEARER, wrong=wrong, most=32 * MIB, compressed=413, **spans),
-            Place("page", page, "/static/page.js", cookie, bad_cookie),
+            Place("page", page, "/api/health", reading, wrong),
             Place("owner", guarded.port, "/", owner, basic("default", "wrong"), most=256 * MIB, **sql),
             Place("reader", guarded.port, "/", reader, basic("readonly", "wrong"), most=MIB, **sql),
         ]

@@ -32,7 +32,7 @@ export async function open(hash = "#/", { address = PAGE, tolerated = null, ...o
   page.on("pageerror", (error) => complaints.push(error.message));
   const site = new URL(address).origin + "/";
   page.on("request", (request) => request.url().startsWith(site) || request.url().startsWith("data:") || elsewhere.push(request.url()));
-  if (address !== site) await page.goto(address);  // it brings the token, which is a cookie from then on
+  if (address !== site) await page.goto(address);  // it brings the token, which this origin keeps
   await page.goto(new URL(hash, site).href);
   await drawn();
 }

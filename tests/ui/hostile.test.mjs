@@ -1,6 +1,7 @@
 // What a user of `rollbus ui` sees of texts that mean harm, over the database of tests/ui/hostile.py.
 
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { test } from "node:test";
 
 import { card, drawn, open, page, text } from "./browser.mjs";
@@ -93,3 +94,22 @@ for (const address of ["#/trajectory/%", "#/event/%00", "#/step/<b>", "#/group/%
     await card("fates").waitFor();
   });
 }
+
+test("another program on this machine is asked by the same browser and does not get what opens the page", async () => {
+  await open("#/", { address: HOSTILE });
+  const token = new URL(HOSTILE).hash.slice("#token=".length);
+  assert.equal(await page.evaluate(() => localStorage.getItem("rollbus-page")), token);
+  const heard = [];
+  const neighbour = createServer((request, response) => {
+    heard.push(JSON.stringify([request.url, request.rawHeaders]));
+    response.setHeader("content-type", "text/html");
+    response.end("<link rel=icon href=data:,><script>document.title = JSON.stringify(localStorage)</script>");
+  });
+  await new Promise((done) => neighbour.listen(0, "127.0.0.1", done));
+  try {
+    const own = await context.newPage();
+    await own.goto(`http://127.0.0.1:${neighbour.address().port}/`);
+    assert.equal(await own.title(), "{}");
+  } finally { neighbour.close(); neighbour.closeAllConnections(); }
+  assert.ok(heard.length && heard.every((each) => !each.includes(token)), "it came along");
+});

@@ -71,7 +71,7 @@ def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9") 
     process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
-        found = re.match(r"(http://127\.0\.0\.1:\d+/\?token=\w+)", process.stdout.readline())
+        found = re.match(r"(http://127\.0\.0\.1:\d+/#token=\w+)", process.stdout.readline())
         assert found, "rollbus ui did not say where it listens"
         yield found[1]
     finally:

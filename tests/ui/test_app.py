@@ -70,13 +70,18 @@ def test_a_page_of_elsewhere_that_resolves_to_this_machine_is_not_served() -> No
     assert guarded.get("/", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_the_printed_address_brings_a_cookie_and_nothing_else_opens_the_page() -> None:
+def test_the_pages_token_opens_every_answer_and_no_cookie_takes_it_to_the_other_ports_of_this_machine() -> None:
     secret = page_token("the stack's")
-    guarded = TestClient(Guard(make_app(Told(), namespace="rollbus."), page_door(secret)), base_url="http://127.0.0.1")
-    for path in ("/", "/?token=wrong", f"/api/ask/runs?token={secret}", "/static/page.js"):
-        assert guarded.get(path).status_code == 401
-    assert guarded.get(f"/?token={secret}").status_code == 200
-    assert guarded.get("/").status_code == 200
+    told = Told((["n"], [[1]]))
+    guarded = TestClient(Guard(make_app(told, namespace="rollbus."), page_door(secret)), base_url="http://127.0.0.1")
+    own = {"authorization": f"Bearer {secret}"}
+    cookie = {"cookie": f"rollbus-page={secret}"}
+    for path in (f"/api/ask/runs?token={secret}", "/api/lag", "/api/health", "/api/live?token=wrong", "/docs"):
+        assert guarded.get(path, headers=cookie).status_code == 401
+    for path, headers in (("/", {}), ("/static/page.js", {}), ("/api/ask/runs", own), ("/api/lag", own)):
+        answer = guarded.get(path, headers=headers)
+        assert answer.status_code == 200
+        assert "set-cookie" not in answer.headers
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

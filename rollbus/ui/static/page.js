@@ -1,6 +1,6 @@
 // The page: which view the address names, the run that was chosen, and drawing again when something was written.
 
-import { ask } from "./ask.js";
+import { ask, liveAt, takeToken } from "./ask.js";
 import { closeCharts, drawCharts } from "./charts.js";
 import { make, short } from "./dom.js";
 import { watchHealth } from "./health.js";
@@ -74,7 +74,7 @@ function say(name, text) {
 
 function listen() {
   live?.close();
-  live = new EventSource(`/api/live?${new URLSearchParams({ run: runs.value })}`);
+  live = new EventSource(liveAt({ run: runs.value }));
   let first = true;
   live.addEventListener("pulse", async () => {
     say("live", "live");
@@ -90,6 +90,7 @@ function listen() {
 }
 
 async function start() {
+  takeToken();
   let names = ["main"];
   try {
     const found = await ask("runs");
@@ -104,7 +105,7 @@ async function start() {
     listen();
     show();
   });
-  addEventListener("hashchange", show);
+  addEventListener("hashchange", () => { takeToken(); show(); });
   addEventListener("rollbus:again", show);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(main, true));
   watchHealth(document.getElementById("health"), () => runs.value);

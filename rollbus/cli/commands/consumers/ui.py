@@ -9,7 +9,7 @@ import click
 
 from rollbus.cli.listening import open_listener
 from rollbus.cli.output import echo
-from rollbus.cli.root import Settings, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 HOST = "127.0.0.1"
 """The page serves this machine only; forward the port over SSH to look from elsewhere."""
@@ -38,6 +38,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
 
     place = tokenizer or settings.art_server.base_model
     texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
+    log_to_stderr()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
     app = make_app(
         Asking(settings.clickhouse, settings.namespace, [run.run_id for run in settings.runs]),
@@ -52,8 +53,8 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
         token = settings.with_token(HOST, (), os.environ).art_server.token
         owner = token.get_secret_value() if token else None
         secret = page_token(owner) if owner else None
-        query = f"?token={secret}" if secret else ""
-        echo(f"http://{HOST}:{listener.getsockname()[1]}/{query} (Ctrl-C stops)")
+        key = f"#token={secret}" if secret else ""
+        echo(f"http://{HOST}:{listener.getsockname()[1]}/{key} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
             door = page_door(secret, owner)
             make_server(app, door, timeout_graceful_shutdown=1).run(sockets=[listener])

@@ -2,6 +2,7 @@
 
 import json
 import random
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,22 @@ HUGE = {
     "intermediate_size": 10**7,
     "max_position_embeddings": 10**9,
 }
+PLANNING = """
+import resource, sys
+from pathlib import Path
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.importing.gguf import plan_gguf
+
+before = resource.getrusage(resource.RUSAGE_SELF)
+resource.setrlimit(resource.RLIMIT_CPU, (int(before.ru_utime + before.ru_stime) + 60,) * 2)
+for path in Path(sys.argv[1]).iterdir():
+    try:
+        plan_gguf(path)
+    except ConfigurationError as error:
+        print(f"{path.stem}: {error}")
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss < 1 << 20, "over 1 GiB"
+"""
+"""Says why each file is refused, and fails where that took memory."""
 
 
 @pytest.fixture
@@ -81,6 +98,45 @@ def test_json_that_is_too_deep_is_damaged_json(folder: Path) -> None:
         read_config(folder)
     assert read_provenance(folder) == {}
     assert not is_complete(folder)
+
+
+def gguf_of(*fields: bytes, fields_count: int | None = None, tensors: int = 0) -> bytes:
+    """A GGUF file with these fields and no tensor."""
+    count = len(fields) if fields_count is None else fields_count
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, count) + b"".join(fields)
+
+
+def gguf_text(text: bytes, size: int | None = None) -> bytes:
+    return struct.pack("<Q", len(text) if size is None else size) + text
+
+
+def gguf_list(kind: int, count: int) -> bytes:
+    return gguf_text(b"a") + struct.pack("<IIQ", 9, kind, count)
+
+
+PROMISING = {
+    "bytes": gguf_of(gguf_list(0, 2**62)),
+    "numbers": gguf_of(gguf_list(10, 2**62) + bytes(800)),
+    "texts": gguf_of(gguf_list(8, 2**62) + bytes(800)),
+    "lists in lists": gguf_of(gguf_text(b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5_000),
+    "a name": gguf_of(gguf_text(b"a", 2**63)),
+    "fields": gguf_of(fields_count=2**63),
+    "tensors": gguf_of(tensors=2**63),
+    "layers": gguf_of(gguf_text(b"llama.block_count") + struct.pack("<II", 4, 2**31)),
+    "very many layers": gguf_of(gguf_text(b"llama.block_count") + struct.pack("<IQ", 10, 2**40)),
+    "width": gguf_of(gguf_text(b"llama.embedding_length") + struct.pack("<II", 4, 2**31)),
+}
+
+
+def test_a_gguf_file_that_promises_more_than_it_holds_costs_no_memory(tmp_path: Path) -> None:
+    """A list of 2⁶² bytes in a file of 56 took all memory, before anything of the model was looked at."""
+    for name, data in PROMISING.items():
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+    run = subprocess.run([sys.executable, "-c", PLANNING, str(tmp_path)], capture_output=True, text=True, check=True)
+    refused = dict(line.split(": ", 1) for line in run.stdout.splitlines())
+    assert refused.keys() == PROMISING.keys()
+    for name, said in refused.items():
+        assert ("holds a wrong number" if name.endswith(("layers", "width")) else "cut off or damaged") in said
 
 
 def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:

@@ -8,15 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, GGUFValueType, dequantize
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.model.config import MOST, MOST_OF_ANY
 from rollbus.trainer.service.model.memory_limits import ran_out_of_memory
 
 GGUF = ".gguf"
+MOST_READS = 4_000_000
+"""Twice as many as the largest vocabulary takes with its merges; each costs half a kilobyte of memory."""
+INTEGERS = frozenset(kind for kind in GGUFValueType if "INT" in kind.name)
+NOT_SIZES = frozenset({"GGUF", "general", "tokenizer"})
+"""Sections of a file whose numbers are not those of a network."""
 MAGIC = b"GGUF"
 FLOAT_BYTES = 4
 CONTROL, USER_DEFINED = 3, 4
@@ -49,6 +56,7 @@ def plan_gguf(path: Path) -> int:
         if opened.read(len(MAGIC)) != MAGIC:
             raise ConfigurationError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}")
     reader = _open(path)
+    _require_known_sizes(path, reader)
     for tensor in reader.tensors:
         try:
             dequantize(tensor.data[:1], tensor.tensor_type)
@@ -88,9 +96,22 @@ def convert_gguf(path: Path, folder: Path) -> None:
     model.save_pretrained(str(folder))
 
 
+class _Reader(GGUFReader):
+    """The library's reader, which takes the end of a file for as many empty values as a header promises."""
+
+    _reads = 0
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+        self._reads += 1
+        end = int(offset) + np.dtype(dtype).itemsize * int(count)
+        if end > len(self.data) or self._reads > MOST_READS:
+            raise ValueError(f"a value ends at byte {end}, or there are more than {MOST_READS} values")
+        return super()._get(offset, dtype, count, override_order)
+
+
 def _open(path: Path) -> Any:
     try:
-        return GGUFReader(path)
+        return _Reader(path)
     except Exception as error:  # of a torn file the reader lets out whatever numpy met
         raise ConfigurationError(
             f"{path} is cut off or damaged: its {path.stat().st_size} bytes do not hold what its header lists "
@@ -101,6 +122,14 @@ def _open(path: Path) -> Any:
 def _field(reader: Any, name: str, default: Any = None) -> Any:
     field = reader.get_field(f"tokenizer.{name}")
     return default if field is None else field.contents()
+
+
+def _require_known_sizes(path: Path, reader: Any) -> None:
+    for name, field in reader.fields.items():
+        section, _, last = name.partition(".")
+        most = MOST["num_hidden_layers"] if last == "block_count" else MOST_OF_ANY
+        if section not in NOT_SIZES and field.types[0] in INTEGERS and int(field.parts[-1][0]) > most:
+            raise ConfigurationError(f"{path} holds a wrong number: {name} is {field.parts[-1][0]}")
 
 
 def _require_known_tokenizer(path: Path, reader: Any) -> None:

@@ -10,6 +10,9 @@ import unicodedata
 KEPT = frozenset("\t\n\u200c\u200d")
 """Not the joiners: emoji and Persian fall apart without them."""
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What may begin a formula; the last four are the wide forms of the first, which East Asian spreadsheets take, too."""
+
 
 def escape_unseen(text: str) -> str:
     """Return the text with controls, formats, private characters and halves of pairs written as `\\u001b`.
@@ -26,7 +29,7 @@ def escape_lines(text: str) -> str:
 
 def escape_formula(text: str) -> str:
     """Return a field of CSV that a spreadsheet does not take for a formula: with an apostrophe before it."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _escape(character: str) -> str:

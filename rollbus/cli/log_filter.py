@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rollbus.schemas.unseen import escape_lines, escape_unseen
+from rollbus.schemas.unseen import escape_lines
 
 PERIOD_S = 30.0
 """Long enough to read the other lines, short enough to see that the problem is still there."""
@@ -53,13 +53,19 @@ class RepeatFilter(logging.Filter):
 class LogFormatter(logging.Formatter):
     """A line per record, with what a terminal would obey or what would pass for another line escaped."""
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback that another handler has written into the record is written again."""
+        if record.exc_info:
+            record.exc_text = None
+        return super().format(record)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Return the line without the traceback."""
         return escape_lines(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Return the traceback, whose errors may quote anything."""
-        return escape_unseen(super().formatException(ei))
+        return escape_lines(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):

@@ -84,10 +84,24 @@ class Timed:
             REQUEST_SECONDS.labels(method, str(status)).observe(time.perf_counter() - began_s)
 
 
+def _stop_redirects(app: Any) -> None:
+    """Let Starlette answer 404 to a path with a slash too many: it would send the caller to the name that it gave."""
+    if (router := getattr(app, "router", None)) is not None:
+        router.redirect_slashes = False
+        for route in router.routes:
+            _stop_redirects(getattr(route, "app", None))
+
+
 def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
-    """Return a server of the application behind its door, which logs trouble only; `options` are uvicorn's and win."""
+    """Return a server of the application behind its door, which logs trouble only, by the process's own handlers.
+
+    `options` are uvicorn's and win.
+    """
+    _stop_redirects(app)
     standard: dict[str, Any] = {
         "log_level": "warning",
+        "log_config": None,
+        "proxy_headers": False,
         "access_log": False,
         "ws": "none",
         "http": PromptHeads,

@@ -1,6 +1,7 @@
 """Every port through its door: names, origins, credentials, kinds, sizes and times; one test drives all servers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,7 @@ async def check(place: Place) -> dict[str, int]:
         "no number": place.request(body=b"x", content_length="-1"),
         "stranger's size": place.request(*other, body=b"x", content_length=str(10 * 1024 * MIB)),
         "head": place.request(filler="x" * 2 * MIB),
+        "slash": replace(place, path=f"{place.path}/").request(host=f"{HOST}:1"),
     }
     if place.checks_kind and place.method == "POST":
         asked["kind"] = place.request(content_type="text/plain")
@@ -59,6 +61,7 @@ async def test_every_server_lets_in_only_whom_it_should(all_places: list[Place])
             "no number": 400,
             "stranger's size": place.refused,
             "head": 0,
+            "slash": 200 if place.name == "proxy" else 404,  # it normalises paths
             "kind": 415,
             "compressed": place.compressed,
         }

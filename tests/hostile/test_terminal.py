@@ -1,13 +1,15 @@
 """What strangers write into labels, tasks, names and errors moves no terminal, forges no log line, runs no formula."""
 
+import asyncio
 import io
 import json
 import logging
 import os
 import pty
 import re
+import socket
 import subprocess
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Nouns
 from rollbus.consumers.clickhouse.questions.chart import as_chart
 from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
+from rollbus.local.process.settings import HOST
 from rollbus.schemas.errors import ServiceError
+from rollbus.schemas.http.guard import Door, token_admits
+from rollbus.schemas.http.server import make_server
 from rollbus.schemas.unseen import escape_unseen
 from tests.console import ROLLBUS
+from tests.hostile.doors import ask
 from tests.services.clickhouse_guarded import Guarded, guarded
 
 __all__ = ["guarded"]
@@ -91,12 +97,39 @@ def test_a_label_cannot_forge_a_line_of_the_log() -> None:
     except ValueError as error:
         record = logging.LogRecord("rollbus", logging.ERROR, "", 0, "label %s", (forged,), (type(error), error, None))
     lines = formatter.format(record).split("\n")
-    assert not [line for line in lines[1:] if line.startswith("2026") and "Error" not in "".join(lines[-2:])]
+    assert [line.startswith("    ") for line in lines if "paid" in line] == [True] * 2, "message and error"
+    assert [line for line in lines[1:] if not line.startswith("    ")] == ["ValueError: ann"]
     assert lines[1] == "    2026-01-01 00:00:00,000 INFO paid\\u001b[2J"
     assert_tame(formatter.format(record))
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])
+async def test_a_server_that_fails_with_a_strangers_words_writes_them_by_the_formatter_of_its_process() -> None:
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("paid\x1b[2J\n2026-01-01 00:00:00,000 INFO paid")
+
+    written, errors, root = io.StringIO(), io.StringIO(), logging.getLogger()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(LogFormatter("%(message)s"))
+    with redirect_stderr(errors):
+        server = make_server(fail, Door(token_admits(None), 0), lifespan="off", timeout_graceful_shutdown=1)
+        root.addHandler(handler)
+        listener = socket.create_server((HOST, 0))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            port = listener.getsockname()[1]
+            status, _ = await ask(port, f"GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode())
+        finally:
+            root.removeHandler(handler)
+            server.should_exit = True
+            await serving
+    assert (status, errors.getvalue()) == (500, "")
+    assert "    2026-01-01 00:00:00,000 INFO paid" in written.getvalue().splitlines()
+    assert_tame(written.getvalue())
+
+
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1", "\uff0b1"]
+)
 def test_a_field_of_csv_is_no_formula(text: str) -> None:
     head, row = as_csv([text], [[text]]).split("\n", 1)
     assert row.lstrip('"')[0] == head.lstrip('"')[0] == "'"

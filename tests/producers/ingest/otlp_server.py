@@ -49,7 +49,7 @@ class Served:
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
     store = Store(folder / "otlp.sqlite", **options)
     collector = Collector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
-    http_server = make_server(make_app(collector), door(HOST, TOKEN), host=HOST, port=0, log_config=None)
+    http_server = make_server(make_app(collector), door(HOST, TOKEN), host=HOST, port=0)
     running = asyncio.create_task(http_server.serve())
     try:
         while not http_server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait for

@@ -117,6 +117,6 @@ def serve(
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)
 
-            make_server(make_app(collector, lifespan), door(host, token), log_config=None).run(sockets=[listener])
+            make_server(make_app(collector, lifespan), door(host, token)).run(sockets=[listener])
     finally:
         store.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,6 +28,8 @@ IDLE_S = 300
 STOP_S = 1.0
 """For the calls under way when the server is stopped."""
 RETRY_S = 0.2
+LOOK_S = 1.0
+"""Between two looks whether the port still answers."""
 logger = logging.getLogger(__name__)
 
 
@@ -117,45 +120,88 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
 @asynccontextmanager
 async def serving_grpc(collector: Collector, host: str, port: int, token: str | None) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port, and raises OSError where it is taken."""
-    server, port = _make_server(collector, f"{host}:{port}", token)
-    await server.start()
-    running = asyncio.create_task(_keep_running(server, lambda: _make_server(collector, f"{host}:{port}", token)[0]))
+    with _hold_port(host, port) as holder:
+        port = holder.getsockname()[1]
+
+        def make() -> Any:
+            return _make_server(collector, f"{host}:{port}", token)
+
+        server = make()
+        await server.start()
+        running = asyncio.create_task(_keep_running(server, make, (host.strip("[]"), port)))
+        try:
+            yield port
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def _hold_port(host: str, port: int) -> socket.socket:
+    """Return a socket that has the port and listens to nothing; raises OSError where it is taken.
+
+    While the server starts again, another user's program could take it, and would get what exporters send. Only
+    sockets of this user that ask for it may share it, and the holder asks once it has found the port free.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    holder = socket.socket(family, socket.SOCK_STREAM)
     try:
-        yield port
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of connections that have just ended
+        holder.bind(address)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
-async def _keep_running(server: Any, make: Callable[[], Any]) -> None:
+async def _until_refused(host: str, port: int) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        except ConnectionRefusedError:
+            return
+        except OSError:  # such as of too many open files, which ends no server
+            continue
+
+
+async def _keep_running(server: Any, make: Callable[[], Any], address: tuple[str, int]) -> None:
     """Start another server where this one ends: in grpcio 1.85 one call whose path is not UTF-8 does that, also
     without a token. Exporters send again what was under way.
+
+    The server says so only once the one who made the call closes the connection, so its port is asked, too.
     """
     try:
         while True:
+            ends = [asyncio.ensure_future(server.wait_for_termination()), asyncio.create_task(_until_refused(*address))]
             try:
-                await server.wait_for_termination()
-            except Exception as error:  # of any kind: only this starts it again
-                logger.warning("gRPC was ended by a call and starts again: %s", error)
-            await server.stop(None)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+                errors = await asyncio.gather(*ends, return_exceptions=True)
+            logger.warning("gRPC was ended by a call and starts again: %s", errors[0])
+            await asyncio.wait([asyncio.ensure_future(server.stop(None))], timeout=STOP_S)
             while True:
                 try:
                     server = make()
                     break
-                except OSError:  # another program was faster: its port may become free again
+                except OSError:  # such as of too many open files
                     await asyncio.sleep(RETRY_S)
             await server.start()
     finally:
         await server.stop(STOP_S)
 
 
-def _make_server(collector: Collector, address: str, token: str | None) -> tuple[Any, int]:
-    """Return a server that is not started yet, and its port; raises OSError where the port is taken."""
+def _make_server(collector: Collector, address: str, token: str | None) -> Any:
+    """Return a server that is not started yet; raises OSError where it cannot have the port."""
     server = grpc.aio.server(
         interceptors=[_Doorkeeper(token)],
         options=[
             ("grpc.max_receive_message_length", MAX_BODY_BYTES),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", 1),  # with the holder
             ("grpc.max_metadata_size", 16 * 1024),
             ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
             ("grpc.max_connection_idle_ms", IDLE_S * 1000),
@@ -164,6 +210,7 @@ def _make_server(collector: Collector, address: str, token: str | None) -> tuple
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector), server)  # type: ignore[no-untyped-call]
     logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector), server)  # type: ignore[no-untyped-call]
     try:
-        return server, server.add_insecure_port(address)
+        server.add_insecure_port(address)
     except RuntimeError as error:
         raise OSError(f"{address} is taken") from error
+    return server

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,35 @@ async def test_a_call_whose_path_is_no_text_ends_no_server(served: Served) -> No
         await reader.read(9)  # the server has begun to read
         writer.close()
         assert await asyncio.to_thread(grpc_exporter(served).export, make_spans()) is SpanExportResult.SUCCESS
+
+
+async def test_no_other_program_can_take_the_port_while_the_server_starts_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would get what exporters send, with their token. Who has ended the server does not close the connection."""
+    host, port = served.grpc.split(":")
+    make, outcomes = grpc_server._make_server, list[str]()
+
+    def make_after_another(*arguments: Any) -> Any:
+        with socket.socket() as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                own.bind((host, int(port)))
+                outcomes.append("taken")
+            except OSError:
+                outcomes.append("held")
+        return make(*arguments)
+
+    monkeypatch.setattr(grpc_server, "_make_server", make_after_another)
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(make_call(served.grpc, "/path", {}, b"").replace(b"/path", b"/\xff\xff\xff\xff"))
+    async with asyncio.timeout(60):
+        while not outcomes:  # noqa: ASYNC110 - the server tells nobody that it starts again
+            await asyncio.sleep(0.01)
+    assert outcomes == ["held"]
+    assert await asyncio.to_thread(grpc_exporter(served).export, make_spans()) is SpanExportResult.SUCCESS
+    writer.close()
+    await writer.wait_closed()
 
 
 def read_status(answer: httpx.Response, kind: str) -> Status:

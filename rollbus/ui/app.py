@@ -117,7 +117,8 @@ def make_app(
         return JSONResponse({})
 
     async def live(request: Request) -> StreamingResponse:
-        stream = stream_pulses(asking, request.query_params, pulse_s)
+        values = {name: value for name, value in request.query_params.items() if name != "token"}
+        stream = stream_pulses(asking, values, pulse_s)
         return StreamingResponse(stream, media_type="text/event-stream")
 
     @asynccontextmanager

@@ -22,10 +22,10 @@ import pytest
 
 from rollbus.local.process.settings import HOST
 from tests.hostile.doors import Place
-from tests.hostile.places import all_places, places
+from tests.hostile.places import all_places, grpc_port, places
 from tests.services.clickhouse_guarded import guarded
 
-__all__ = ["all_places", "guarded", "places"]
+__all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services
 
 NAME = "evil.test"

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-import { card, drawn, open, page, text } from "./browser.mjs";
+import { card, context, drawn, open, page, text } from "./browser.mjs";
 
 const { HOSTILE, TRAJECTORY } = process.env;
 const conversation = () => open(`#/trajectory/${TRAJECTORY}`, { address: HOSTILE });

@@ -57,7 +57,7 @@ def register(recorder: Recording) -> None:
         _installed = True
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
-        atexit.register(close_all)
+        atexit.register(_close_all)
         # Private, but the only hook that runs while threads can still be started.
         early = getattr(threading, "_register_atexit", None)
         if early is not None:
@@ -107,8 +107,7 @@ def _flush_all() -> None:
     _for_all(lambda recorder, left_s: recorder.flush(left_s))
 
 
-def close_all() -> None:
-    """Close all recorders within what is left of the exit's deadline."""
+def _close_all() -> None:
     _for_all(lambda recorder, left_s: recorder.close(left_s))
 
 

@@ -52,7 +52,7 @@ class Ended(BaseModel):
     """What one process did and lost."""
 
     whole: bool = True
-    """False in what a process leaves at its first turn: it has not come to its end, and may never."""
+    """False in what a process leaves before its end, which may never come: at its first turn, and at SIGTERM."""
 
     counters: Mapping[str, int] = {}
     writer_ids: tuple[str, ...] = ()

@@ -110,6 +110,23 @@ def test_sigterm_is_the_programs_and_its_episode_still_ends(tmp_path: Path) -> N
     assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM")
 
 
+def test_what_a_server_recorded_is_counted_when_sigterm_ends_it(server: ModelServer, tmp_path: Path) -> None:
+    program = f"""
+        import os, signal, time
+        import openai
+        with openai.OpenAI(api_key="k", base_url={server.url!r}, max_retries=0) as client:
+            for _ in range(3):
+                client.chat.completions.create(model="agent", messages=[{{"role": "user", "content": "<e1>"}}])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(100)
+    """
+    (tmp_path / "app.py").write_text(textwrap.dedent(program))
+    said, _ = run("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path, code=128 + signal.SIGTERM)
+    assert said.splitlines()[-1].startswith(
+        "rollbus: recorded 3 turns of 1 process, 3 of them trainable; 1 process did"
+    )
+
+
 def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: ModelServer, tmp_path: Path) -> None:
     program = f"""
         import os, signal, subprocess, sys, time

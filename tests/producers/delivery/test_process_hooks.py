@@ -43,7 +43,7 @@ def test_flushing_and_closing_share_the_deadline_of_the_exit(monkeypatch: pytest
     monkeypatch.setattr(process_hooks, "_spent_s", 0.0)
     process_hooks._flush_all()
     clock[0] += 3600  # the host's own threads take as long as they like in between
-    process_hooks.close_all()
+    process_hooks._close_all()
     assert clock[0] == 100.0 + 3600 + process_hooks.EXIT_DEADLINE_S
 
 

@@ -29,13 +29,18 @@ async def serve_version(
     """Serve a version from now on; raises ConfigurationError for one that is unknown, quarantined or rolled back."""
     if version not in lineage.parents:
         raise unknown_version(lineage, settings.model, version)
-    if (state := lineage.states[version]) in ("rolled_back", "quarantined"):
-        raise ConfigurationError(
-            f"version {version} of {settings.model!r} was {state.replace('_', ' ')}; serve another, or roll back to an "
-            "ancestor of it"
-        )
+    require_sound(lineage, settings.model, version)
     await backend.promote(version)
     await publish(publish_states(lineage, settings, {version: "serving"}, reason=reason, now_ms=now_ms))
+
+
+def require_sound(lineage: Lineage, model: str, version: int) -> None:
+    """Raise ConfigurationError for a version that was quarantined or rolled back."""
+    if (state := lineage.states[version]) in ("rolled_back", "quarantined"):
+        raise ConfigurationError(
+            f"version {version} of {model!r} was {state.replace('_', ' ')}; serve another, or roll back to an ancestor "
+            "of it"
+        )
 
 
 def publish_states(

@@ -49,10 +49,13 @@ async def test_a_server_that_starts_hears_the_newest_decision_alone_and_then_eac
     await until(lambda: heard == [8], "the newest is not heard")
     await publish(settings, decided(10))
     await until(lambda: heard[-1] == 10, "the next is not heard")
+    await until(lambda: following.trouble is not None, "a decision that cannot be followed is not reported")
+    assert following.trouble == "decision 10 on agent cannot be followed: its checkpoint is gone"
     await publish(settings, decided(11))
     await until(lambda: heard[-1] == 11, "after a refusal nothing is heard")
     await publish(settings, decided(12, action="quarantine", canary=None))
     await until(lambda: heard[-1] == 12, "after an unforeseen error nothing is heard")
+    await until(lambda: following.trouble is None, "it is still reported after one that was followed")
     await asyncio.to_thread(following.stop)
     assert not [each for each in threading.enumerate() if each.name == "decisions"]
     assert heard[:2] == [8, 10]

@@ -11,18 +11,22 @@ from rollbus.trainer.backends.protocol import Backend, Capabilities, Versions
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import TrainerLog
 from rollbus.trainer.loop.loop import Trainer
-from rollbus.trainer.serving import publish_states, unknown_version
+from rollbus.trainer.serving import publish_states, require_sound, unknown_version
 from rollbus.trainer.settings import TrainerSettings
 
 
 async def roll_back(
     log: TrainerLog, backend: Backend, settings: TrainerSettings, *, version: int, reason: str, now_ms: int
 ) -> tuple[int, ...]:
-    """Train on from `version`; return the abandoned versions. Raise ConfigurationError if it is not an ancestor."""
+    """Train on from `version`; return the abandoned versions.
+
+    Raise ConfigurationError if it is not an ancestor, or quarantined: it is served from then on.
+    """
     trainer = Trainer(log, backend, settings)
     await trainer.settle()
     lineage = trainer.ledger.lineage
     given_up = versions_above(lineage, version)
+    require_sound(lineage, settings.model, version)
     _check_possible(lineage, version, await backend.capabilities(), await backend.versions())
     states: dict[int, PolicyState] = {**dict.fromkeys(given_up, "rolled_back"), version: "serving"}
     await log.publish(publish_states(lineage, settings, states, reason=reason, now_ms=now_ms))
@@ -40,8 +44,17 @@ def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
 
 
 def is_quarantined_above(lineage: Lineage, version: int) -> bool:
-    """Say whether what is trained now goes on from a quarantined version above this one."""
-    return any(lineage.states[each] == "quarantined" for each in versions_above(lineage, version))
+    """Say whether what is trained now goes on from a quarantined version above this one.
+
+    Raise ConfigurationError if so and this one has never served: rolled back to, it would serve all without a canary.
+    """
+    quarantined = any(lineage.states[each] == "quarantined" for each in versions_above(lineage, version))
+    if quarantined and (state := lineage.states[version]) != "serving":
+        raise ConfigurationError(
+            f"version {version}, now {state.replace('_', ' ')}, has never served; training that goes on from it would "
+            f"serve it to all. Train on from the one that serves, `--from {lineage.serving}`, or promote it first"
+        )
+    return quarantined
 
 
 def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, versions: Versions) -> None:

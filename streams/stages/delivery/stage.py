@@ -414,6 +414,6 @@ def _refusal(state: DeliveryState, record: DeliveryCommand) -> str:
         return f"version_{version.state}"
     if record.version == head.serving:
         return "serves_already"
-    if record.command == "canary" and (head.frozen or head.serving is None):
-        return "frozen" if head.frozen else "nothing_serves"
-    return ""
+    if record.command in ("canary", "promote") and head.frozen:
+        return "frozen"
+    return "nothing_serves" if record.command == "canary" and head.serving is None else ""

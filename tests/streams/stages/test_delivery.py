@@ -304,7 +304,9 @@ def test_a_frozen_model_serves_nothing_new_until_it_thaws() -> None:
     assert (frozen.action, frozen.canary, frozen.serving, frozen.frozen) == ("stop", None, 0, True)
     delivery.feed(make_version(2, parent=1, state="candidate"))
     delivery.tick(100)
-    assert delivery.command("canary", 2)[0].reason == "frozen"
+    for command in ("canary", "promote"):
+        (refused,) = delivery.command(command, 2)
+        assert (refused.action, refused.reason, refused.serving) == ("refuse", "frozen", 0)
     delivery.command("unfreeze")
     delivery.tick(1)
     assert (delivery.now.action, delivery.now.canary, delivery.now.frozen) == ("canary", 2, False)

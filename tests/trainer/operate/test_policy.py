@@ -13,7 +13,7 @@ from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.topics import DELIVERY_LOG, POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
-from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.ledger.log import Publication, announced
 from rollbus.trainer.operate.policy import is_quarantined_above, roll_back
 from rollbus.trainer.serving import serve_version
 from tests.builders import START_MS, make_version
@@ -61,6 +61,31 @@ async def test_a_quarantined_version_is_left_once_and_serves_nobody() -> None:
     for version in (2, 3):
         lineage.apply(make_version(version, version - 1, state="rolled_back"))
     assert not is_quarantined_above(lineage, 1), "after the roll-back there is nothing to leave"
+
+
+async def test_training_does_not_go_on_from_a_version_that_never_served_since_it_would_then_serve() -> None:
+    world = World()
+    world.add_batches(3)
+    trainer = world.trainer(serve="after_evaluation")
+    await trainer.run(until_idle=True)
+    lineage = trainer.ledger.lineage
+    lineage.apply(make_version(3, 2, state="quarantined"))
+    with pytest.raises(ConfigurationError, match=r"version 2, now candidate, has never served.*`--from 0`"):
+        is_quarantined_above(lineage, 2)
+    assert is_quarantined_above(lineage, 0)
+
+
+async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
+    world = World()
+    world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    for each in announced(make_version(2, 1, state="quarantined"), "main"):
+        world.broker.append(each.topic, each.record)
+    before = world.records(POLICY_VERSIONS)
+    with pytest.raises(ConfigurationError, match="version 2 of 'agent' was quarantined"):
+        await rolled_back(world, 2)
+    assert world.records(POLICY_VERSIONS) == before
+    assert await rolled_back(world, 1) == (3, 2)
 
 
 async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:

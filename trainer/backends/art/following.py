@@ -29,6 +29,8 @@ class Following:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
         self._task: asyncio.Task[None] | None = None
+        self.trouble: str | None = None
+        """Why the newest decision could not be followed."""
 
     def start(self) -> None:
         """Begin to follow."""
@@ -55,8 +57,10 @@ class Following:
         try:
             self._use(decision)
         except RollbusError as error:
-            logger.error("decision %d on %s cannot be followed: %s", decision.number, decision.model, error)
+            self.trouble = f"decision {decision.number} on {decision.model} cannot be followed: {error}"
+            logger.error("%s", self.trouble)
             return
+        self.trouble = None
         logger.info(
             "decision %d: %s %s, version %s serves, %s has %.0f%% of the episodes",
             *(decision.number, decision.action, decision.version, decision.serving, decision.canary),

@@ -65,12 +65,13 @@ class ArtLocal(JobBackend):
         """Say which versions are there, and whether requests or an update wait."""
         model, service = self.settings.model, self.service
         updates, waiting = self._updates, self.one_update.locked()
+        trouble = None if self._following is None else self._following.trouble
         if not isinstance(service, TorchService):  # ART's own engine counts for itself
             return Report((model,), {"version": service.serving}, updates, waiting)
         served = service.served
         rows = sum(served.sampler.count_rows())
         work = updates + served.requests + served.sampler.steps
-        return Report((model,), {"version": served.serving}, work, is_behind=waiting or rows > 0)
+        return Report((model,), {"version": served.serving}, work, waiting or rows > 0, trouble)
 
     async def is_healthy(self) -> bool:
         """Return whether it was started and not closed."""

@@ -35,7 +35,7 @@ def trainer() -> None:
     "from_version",
     type=int,
     metavar="VERSION",
-    help="Train on from this version if one above it is quarantined; otherwise from the newest, as without it.",
+    help="Train on from this version, which has served, if one above it is quarantined; otherwise from the newest.",
 )
 @with_settings
 def run(settings: Settings, run_id: str | None, from_namespace: str | None, from_version: int | None) -> None:

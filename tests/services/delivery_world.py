@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from rollbus.demo.game.agents import AgentSettings
+from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.kafka.decisions import read_decisions
 from rollbus.schemas.records.control import ConfigApplied
@@ -37,6 +38,7 @@ PARTS = {
     "worker": ("worker", "run"),
     "trainer": ("trainer", "run"),
     "webhook": ("log-to", "webhook"),
+    "proxy": ("proxy", "run"),
 }
 DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "cool_down_ms": 0, "metrics": []}
 
@@ -76,6 +78,8 @@ class DeliveryWorld:
     hook: str
     agents: Sequence[str] = ("-m", "rollbus.demo.game.agents")
     """What Python runs as the agents."""
+    proxy_port: int | None = None
+    """Where the agents find a proxy, if there is one."""
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     @property
@@ -93,7 +97,8 @@ class DeliveryWorld:
         await self.say("topics create")
         await asyncio.to_thread(self.server.start, die_at=trains)
         for name in PARTS:
-            await self.start(name)
+            if name != "proxy" or self.proxy_port is not None:
+                await self.start(name)
         await self.start_agents()
 
     def write_settings(self, **train: Any) -> None:
@@ -104,12 +109,14 @@ class DeliveryWorld:
         self.settings_file.write_text(yaml.safe_dump(self.document | changed))
 
     async def start(self, name: str, *more: str) -> None:
+        if name == "proxy":
+            more = ("--upstream", self.server.model_url, "--port", str(self.proxy_port))
         await self._start(name, ROLLBUS, "--config", str(self.settings_file), *PARTS[name], *more)
 
     async def start_agents(self, **changes: Any) -> None:
         values: dict[str, Any] = {"group_size": 4, "episodes_per_s": 40.0, "games_at_once": 32}
         settings = AgentSettings(
-            model_url=self.server.model_url,
+            model_url=f"http://{HOST}:{self.proxy_port}/v1" if self.proxy_port else self.server.model_url,
             bootstrap_servers=self.document["kafka"]["bootstrap_servers"],
             namespace=self.document["namespace"],
             **(values | changes),

@@ -9,9 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
-from benchmarks.delivery.worlds import KnownWorld, bandit, game, long_answers
+from benchmarks.delivery.worlds import KnownDrift, KnownWorld, bandit, drift, game, long_answers
+from rollbus.streams.estimates.divergence import estimate_divergence, refuse_divergence
 from rollbus.streams.estimates.estimators import estimate_reward
+from rollbus.streams.estimates.logged import weight_of
+from rollbus.streams.estimates.overlap import measure_overlap
+
+if TYPE_CHECKING:
+    from benchmarks.delivery.tickets import Answered
 
 ESTIMATORS = ("ips", "self_normalised", "per_decision", "doubly_robust")
 WORLDS = {
@@ -24,6 +31,17 @@ WORLDS = {
     "longer answers": (long_answers(1.0), 1_000),
 }
 """Each with the episodes that are recorded."""
+DRIFTS = {
+    "answers of one token, hardly moved": (drift(0.02, 0.02), 400),
+    "answers of one token, near": (drift(0.3, 0.1), 400),
+    "answers of one token, further": (drift(0.6, 0.5), 400),
+    "answers of up to 16 tokens, near": (drift(0.3, 0.1, most_tokens=16), 400),
+    "answers of up to 16 tokens, further": (drift(0.3, 0.3, most_tokens=16), 400),
+    "few answers of up to 16 tokens": (drift(0.3, 0.1, most_tokens=16), 100),
+    "a tenth goes to what nobody knows": (drift(0.3, 0.1, never=0.1), 400),
+}
+TICKET_STEPS = (4, 1, 4, 16)
+"""Of the version that answered the tickets, and after it of those that are estimated."""
 MOST_REFUSED = 0.8
 """Worlds that are refused more often say too little to be drawn."""
 
@@ -40,24 +58,53 @@ def measure_coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Ma
     return {name: count / max(answered, 1) for name, count in held.items()}, 1 - answered / runs
 
 
+def measure_drift(world: KnownDrift, *, runs: int, answers: int) -> tuple[float, float]:
+    """Return how often the interval of the divergence holds the truth, and the share of the runs that were refused."""
+    held = answered = 0
+    for seed in range(runs):
+        drawn = world.draw(Random(seed), answers)
+        weights = [weight_of(log_weight) for log_weight, _, _ in drawn]
+        overlap = measure_overlap(weights)
+        if refuse_divergence(overlap):
+            continue
+        answered += 1
+        apart, tokens = [each for _, each, _ in drawn], [count for _, _, count in drawn]
+        found = estimate_divergence(weights, apart, tokens, overlap=overlap)
+        held += found.low <= world.truth <= found.high
+    return held / max(answered, 1), 1 - answered / runs
+
+
 def main(runs: int = 300, picture: Path | None = None) -> None:
-    """Print the table of docs/delivery.md, and draw its plot."""
+    """Print the tables of docs/delivery.md, and draw the plot of the first."""
+    from benchmarks.delivery.tickets import answered_tickets
+
+    answered = answered_tickets(TICKET_STEPS[0], TICKET_STEPS[1:])
     print(f"{runs} runs each, nominal 95 %: what version and log earned; in brackets their difference\n")
     print("| world | episodes | truth, log | refused |", " | ".join(each.replace("_", " ") for each in ESTIMATORS), "|")
     print("|---" * (4 + len(ESTIMATORS)) + "|")
     drawn = {}
-    for name, world, episodes in _all_worlds():
+    for name, world, episodes in _all_worlds(answered):
         held, refused = measure_coverage(world, runs=runs, episodes=episodes)
         cells = [f"{held[each]:.1%} ({held[f'{each}, difference']:.1%})" if held else "–" for each in ESTIMATORS]
         known = f"{world.truth:.3f}, {world.earned:.3f} | {refused:.1%}"
         print(f"| {name} | {episodes} | {known} | {' | '.join(cells)} |", flush=True)
         if refused < MOST_REFUSED:
             drawn[name] = held
+    print(f"\nKL divergence of a version from the base, in nats per token; {runs} runs each\n")
+    print("| world | answers | truth | refused | intervals hold |\n|---|---|---|---|---|")
+    for name, (drifted, answers) in (DRIFTS | _ticket_drifts(answered)).items():
+        share, refused = measure_drift(drifted, runs=runs, answers=answers)
+        shown = f"{share:.1%}" if refused < 1 else "–"
+        print(f"| {name} | {answers} | {drifted.truth:.4f} | {refused:.1%} | {shown} |", flush=True)
     if picture is not None:
         _draw(drawn, runs, picture)
 
 
-def _all_worlds() -> Iterator[tuple[str, KnownWorld, int]]:
+def _ticket_drifts(answered: "Mapping[int, Answered]") -> dict[str, tuple[KnownDrift, int]]:
+    return {f"tickets, {steps} steps later": (each.drift(), 400) for steps, each in answered.items()}
+
+
+def _all_worlds(answered: "Mapping[int, Answered]") -> Iterator[tuple[str, KnownWorld, int]]:
     for name, (world, episodes) in WORLDS.items():
         yield name, world, episodes
     from benchmarks.delivery.played import game_worlds
@@ -65,6 +112,8 @@ def _all_worlds() -> Iterator[tuple[str, KnownWorld, int]]:
     with tempfile.TemporaryDirectory() as folder:
         for name, world in game_worlds(Path(folder), (2, 8, 40)).items():
             yield name, world, 400
+    for steps, each in answered.items():
+        yield f"tickets, {steps} steps later", each.world(), 400
 
 
 def _draw(held: Mapping[str, Mapping[str, float]], runs: int, path: Path) -> None:

@@ -13,6 +13,8 @@ from random import Random
 from rollbus.streams.estimates.logged import Logged, Step
 
 Probabilities = Sequence[float]
+UNKNOWN = 1e-6
+"""Of a token that neither log nor base know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,16 @@ class KnownWorld:
     """What those that are recorded earn."""
     low: float = 0.0
     """The least that an episode can earn; the most is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDrift:
+    """Draw recorded answers to ask how far another version is from a third one, the base."""
+
+    draw: Callable[[Random, int], list[tuple[float, float, int]]]
+    """Of each answer: the log of its weight, the log-ratio of version and base, and its tokens."""
+    truth: float
+    """Nats per token of the version's own answers."""
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
@@ -113,6 +125,50 @@ def long_answers(spread: float) -> KnownWorld:
     heights = [exp(-at * at / 2) for at in grid]
     truth = sum(h / (1 + exp(-(at + spread))) for h, at in zip(heights, grid, strict=True)) / sum(heights)
     return KnownWorld(draw, truth, 0.5)
+
+
+def drift(
+    moved: float,
+    since: float,
+    *,
+    most_tokens: int = 1,
+    prompts: int = 6,
+    kinds: int = 6,
+    never: float = 0.0,
+    seed: int = 5,
+) -> KnownDrift:
+    """Answers of some tokens, the first kind of which ends one; both steps of a version are normal in the log-probs.
+
+    `moved` is how far the recorded version is from the base, `since` how far the other one is from the recorded one.
+    With `never` the other version gives that much of each token's probability to one that neither of them knows.
+    """
+    fixed = Random(seed)
+
+    def shifted(row: Probabilities, by: float) -> list[float]:
+        return softmax([log(p) + by * fixed.gauss(0, 1) for p in row])
+
+    base = [softmax([fixed.gauss(0, 1) for _ in range(kinds)]) for _ in range(prompts)]
+    recorded = [shifted(row, moved) for row in base]
+    other = [shifted(row, since) for row in recorded]
+    known = [[*((1 - UNKNOWN) * p for p in row), UNKNOWN] for row in (*base, *recorded)]
+    base, recorded = known[:prompts], known[prompts:]
+    other = [[*((1 - max(never, UNKNOWN)) * p for p in row), max(never, UNKNOWN)] for row in other]
+
+    def draw(chance: Random, answers: int) -> list[tuple[float, float, int]]:
+        drawn = []
+        for _ in range(answers):
+            prompt, said = chance.randrange(prompts), list[int]()
+            while len(said) < most_tokens and 0 not in said:
+                said.append(choose(chance, recorded[prompt]))
+            weight, apart = (sum(log(other[prompt][kind] / row[kind]) for kind in said)
+                             for row in (recorded[prompt], base[prompt]))  # fmt: skip
+            drawn.append((weight, apart, len(said)))
+        return drawn
+
+    # Whether an answer goes on does not depend on its next token: so a sum over tokens has their mean number of terms.
+    lengths = [sum((1 - row[0]) ** token for token in range(most_tokens)) for row in other]
+    apart = [sum(p * log(p / q) for p, q in zip(*rows, strict=True)) for rows in zip(other, base, strict=True)]
+    return KnownDrift(draw, sum(n * each for n, each in zip(lengths, apart, strict=True)) / sum(lengths))
 
 
 def choose(chance: Random, probabilities: Probabilities) -> int:

@@ -21,7 +21,7 @@ from rollbus.schemas.records.config import ESTIMATES, RunConfig, ScoringConfig
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Score, Trajectory
-from rollbus.streams.estimates.divergence import estimate_divergence
+from rollbus.streams.estimates.divergence import estimate_divergence, refuse_divergence
 from rollbus.streams.estimates.estimators import BEST, Estimates, Interval, estimate_reward
 from rollbus.streams.estimates.logged import Logged, Step
 from rollbus.streams.evidence.checking import REFUSED
@@ -43,6 +43,8 @@ class Estimated:
     """From the version that was asked for, in nats per token."""
     set_hash: str
     """Of the episodes."""
+    no_divergence: str = ""
+    """Why the log does not say how far it is from there, if that was asked for."""
 
     def to_evaluation(self, model: str, run_id: str) -> Evaluation:
         """Return the record; a refusal is one, too, so that nothing waits for an estimate that will not come."""
@@ -58,6 +60,8 @@ class Estimated:
             metrics |= _named("difference", self.estimates.by_name[BEST].difference)
             if self.divergence is not None:
                 metrics |= _named("kl", self.divergence)
+            if self.no_divergence:
+                metrics[REFUSED] = 1.0
         return Evaluation(
             evaluation_id=stable_id("evaluation", model, self.version, run_id, ESTIMATES, self.set_hash),
             model=model,
@@ -101,14 +105,17 @@ async def estimate_version(
     logged = [row.logged for row in rows]
     low, high = reward_bounds(run, [each.reward for each in logged])
     estimates = estimate_reward(logged, low=low, high=high)
-    divergence = None
-    if kl_to is not None and not estimates.overlap.refusal:
-        clip = estimates.overlap.clip
+    divergence, overlap = None, estimates.overlap
+    no_divergence = "" if kl_to is None else refuse_divergence(overlap)
+    if kl_to is not None and not no_divergence:
         divergence = estimate_divergence(
-            [min(row.logged.weight, clip) for row in rows], [row.moved for row in rows], [row.tokens for row in rows]
+            [row.logged.weight for row in rows],
+            [row.moved for row in rows],
+            [row.tokens for row in rows],
+            overlap=overlap,
         )
     ids = sorted(each.episode_id for each in logged)
-    return Estimated(version, estimates, left_out, divergence, content_hash(ids))
+    return Estimated(version, estimates, left_out, divergence, content_hash(ids), no_divergence)
 
 
 def reward_bounds(run: RunConfig, rewards: Sequence[float]) -> tuple[float, float]:

@@ -36,6 +36,8 @@ class Overlap:
     """How many were."""
     missing: float
     """Share of what the other version would do that the log does not show."""
+    error: float
+    """Standard error of the mean weight: so much may be missing by chance."""
     refusal: str = ""
     """Why there is no estimate; empty if there is one."""
 
@@ -48,6 +50,7 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
     mean = total / count if count else 0.0
     effective = total * total / squares if squares else 0.0
     kept = fsum(min(weight, clip) for weight in weights) / count if count else 0.0
+    error = sqrt(max(0.0, squares / count - mean * mean) / count) if count else 0.0
     found = Overlap(
         episodes=count,
         effective=effective,
@@ -56,12 +59,12 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
         clip=clip,
         clipped=sum(weight > clip for weight in weights),
         missing=max(0.0, 1.0 - kept),
+        error=error,
     )
-    error = sqrt(max(0.0, squares / count - mean * mean) / count) if count else 0.0
-    return replace(found, refusal=_refuse(found, error))
+    return replace(found, refusal=_refuse(found))
 
 
-def _refuse(found: Overlap, error: float) -> str:
+def _refuse(found: Overlap) -> str:
     if found.episodes < LEAST_EPISODES:
         return f"{found.episodes} episodes are too few, it takes {LEAST_EPISODES}; go further back by --since"
     if found.missing > MOST_MISSING:
@@ -74,7 +77,7 @@ def _refuse(found: Overlap, error: float) -> str:
             f"{found.episodes} episodes are worth {found.effective:.0f} of the version's own, it takes "
             f"{LEAST_EFFECTIVE:.0f}; take more episodes, or let a canary answer"
         )
-    if found.mean_weight - 1 > MOST_ABOVE_CHANCE * error + 0.01:
+    if found.mean_weight - 1 > MOST_ABOVE_CHANCE * found.error + 0.01:
         return (
             f"the weights have the mean {found.mean_weight:.2f} and should have 1: the recorded log-probs are not "
             "those of the distribution that was sampled from, or the server scores another model"

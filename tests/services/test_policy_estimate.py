@@ -36,6 +36,7 @@ VERSIONS = {
     "agent@0": (0.25, 0.25, 0.25, 0.25),
     "agent@1": (0.45, 0.3, 0.15, 0.1),
     "agent@2": (0.1, 0.1, 0.1, 0.1),  # the rest on answers that were never recorded
+    "agent@3": (0.225, 0.225, 0.225, 0.225),  # a tenth
 }
 SETTINGS = """
 namespace: {namespace}
@@ -84,13 +85,16 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     assert "assumes that rewards still outstanding will come like those of episodes that are older" in said
     refused = await say(config, f"policy estimate 2 --since 1h --url {url}")
     assert "no estimate: the log shows" in refused, refused
+    partly = await say(config, f"policy estimate 3 --since 1h --kl-to 0 --url {url}")
+    assert "doubly robust" in partly
+    assert "no KL divergence: the log shows 90% of what the version would do" in partly, partly
     gone = await say(config, f"policy estimate 9 --since 1h --url {url}", expect=1)
     assert "serves no agent@9: its checkpoint is gone" in gone
 
     found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
-    assert [(each.policy_version, each.name) for each in found] == [(1, ESTIMATES), (2, ESTIMATES)]
+    assert [(each.policy_version, each.name) for each in found] == [(number, ESTIMATES) for number in (1, 2, 3)]
     assert {each.episodes for each in found} == {478}
-    estimated, unknown = (each.metrics for each in found)
+    estimated, unknown, partly_known = (each.metrics for each in found)
     truth = sum(p * good for p, good in zip(VERSIONS["agent@1"], GOOD, strict=True))
     earned = sum(0.25 * good for good in GOOD)
     for name in ("ips", "self_normalised", "per_decision", "doubly_robust"):
@@ -100,6 +104,7 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     kl = sum(p * log(p / 0.25) for p in VERSIONS["agent@1"])
     assert estimated["kl_low"] < kl < estimated["kl_high"]
     assert (unknown["refused"], "difference" in unknown) == (1.0, False)
+    assert (partly_known["refused"], "difference" in partly_known, "kl" in partly_known) == (1.0, True, False)
     told = [each for each in await read_topic(settings, DELIVERY_LOG.name, 1) if isinstance(each, Evaluation)]
     assert told == found
 

@@ -126,6 +126,13 @@ def test_an_estimate_that_was_refused_holds_or_passes_as_the_settings_say(if_ref
     assert last(delivery) == found
 
 
+def test_an_estimate_of_the_reward_alone_says_nothing_of_the_distance_from_the_base() -> None:
+    delivery = waiting(ESTIMATE, DRIFT)
+    delivery.feed(measured(1, "off-policy", refused=1.0, difference=0.0, difference_low=-0.01, difference_high=0.01))
+    delivery.tick(1)
+    assert last(delivery) == ("hold", 1, "refused:off-policy:kl")
+
+
 def test_a_newer_candidate_that_was_not_measured_does_not_hold_up_one_that_was() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(held_out(0, 0.6), held_out(1, 0.6), make_version(2, parent=1, state="candidate"))

@@ -146,6 +146,8 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
     Console().print(table)
     if found.divergence is not None:
         echo(f"KL divergence per token: {_interval(found.divergence)} nats")
+    if found.no_divergence:
+        echo(f"no KL divergence: {found.no_divergence}")
 
 
 def _interval(interval: "Interval", *, signed: bool = False) -> str:

@@ -1,0 +1,41 @@
+"""Estimates of a real language model at the desk's tickets, held to what its versions truly earn: sums, not samples."""
+
+from functools import cache
+
+import pytest
+
+from benchmarks.delivery.coverage import ESTIMATORS, TICKET_STEPS, measure_coverage, measure_drift
+from benchmarks.delivery.tickets import Answered, answered_tickets
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]  # on a busy machine SmolLM2 reads a ticket a second
+
+TICKETS, RUNS, ANSWERS = 40, 300, 400
+NEAREST = 0.93
+"""Nominal is 95 %."""
+
+
+@cache
+def near() -> dict[int, Answered]:
+    before, *after = TICKET_STEPS
+    return answered_tickets(before, after, tickets=TICKETS)
+
+
+@pytest.mark.parametrize("steps", TICKET_STEPS[1:])
+def test_intervals_from_recorded_tickets_hold_what_a_later_version_earns_and_how_far_it_is(steps: int) -> None:
+    answered = near()[steps]
+    held, refused = measure_coverage(answered.world(), runs=RUNS, episodes=ANSWERS)
+    assert refused < 0.05
+    for name in ESTIMATORS:
+        assert held[name] >= NEAREST, name
+        assert held[f"{name}, difference"] >= NEAREST, name
+    held_drift, refused = measure_drift(answered.drift(), runs=RUNS, answers=ANSWERS)
+    assert refused < 0.1
+    assert held_drift >= NEAREST
+
+
+def test_a_version_that_learned_to_say_what_was_never_recorded_is_refused() -> None:
+    (far,) = answered_tickets(TICKET_STEPS[0], [60], tickets=8, says="Sorry").values()
+    _, refused = measure_coverage(far.world(), runs=20, episodes=ANSWERS)
+    assert refused == 1
+    _, refused = measure_drift(far.drift(), runs=20, answers=ANSWERS)
+    assert refused == 1

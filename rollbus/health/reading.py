@@ -22,7 +22,7 @@ from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.kafka.partitions import find_partitions
-from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
+from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
@@ -153,9 +153,8 @@ async def open_health(
         async with running(connection, new_admin(connection), "looking at health") as admin:
             places = await find_partitions(admin, names)
         consumer = await stack.enter_async_context(open_reader(connection, "looking at health"))
+        assign_paused(consumer, places)
         bounds = await read_bounds(consumer, places)
-        if places:
-            consumer.assign(places)
         long = [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
         for place, (begin, end) in bounds.items():
             consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long else begin)

@@ -200,7 +200,7 @@ class Heart:
         """Raise ConfigurationError without the topic: the client would look for it many times a second."""
         async with running(self.kafka, new_admin(self.kafka), "writing heartbeats") as admin:
             topic = HEARTBEATS.full_name(self.namespace)
-            if topic not in await count_partitions(admin):
+            if topic not in await count_partitions(admin, [topic]):
                 raise ConfigurationError(f"there is no topic {topic}; `rollbus topics create` makes it")
 
 

@@ -53,6 +53,19 @@ async def open_reader(connection: KafkaConnection, what: str = "", **options: An
         yield consumer
 
 
+def assign_paused(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
+    """Choose a reader's partitions and fetch nothing yet.
+
+    A consumer that is asked for bounds before it has partitions learns of one topic at a time, 0.1 s for each. The
+    position is a stand-in, so that the client looks for none itself; seek, then resume.
+    """
+    if places:
+        consumer.assign(list(places))
+        consumer.pause(*places)
+    for place in places:
+        consumer.seek(place, 0)
+
+
 async def read_bounds(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
     """Return where each partition begins and ends now."""
     asked = list(places)
@@ -73,11 +86,12 @@ async def read_from(
     With `newest` not more than so many offsets of each.
     """
     async with open_reader(connection, what or f"reading {_names(starts)}", **options) as consumer:
+        assign_paused(consumer, starts)
         bounds = await read_bounds(consumer, starts)
-        consumer.assign(list(starts))
         for place, (begin, end) in bounds.items():
             begin = max(begin, starts[place], begin if newest is None else end - newest)
             consumer.seek(place, min(begin, end))
+        consumer.resume(*starts)
         for place, (_, end) in bounds.items():
             async with aclosing(read_on(consumer, {place: end})) as records:
                 async for record in records:

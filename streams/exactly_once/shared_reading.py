@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
+from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 
 CLOSE_S = 2.0
 """How long a close waits for the client to stop: a group that gives its partitions back waits for it."""
@@ -85,11 +85,10 @@ class SharedReading:
         places = [each.place for each in together]
         async with open_reader(self._connection, f"reading {places[0].topic}") as consumer:
             self._alone.update(places)  # not before: if no broker answers, no partition is the cause
+            assign_paused(consumer, places)  # only the one that is read is fetched ahead
             bounds = await read_bounds(consumer, places)
-            consumer.assign(places)
             for place, (begin, _) in bounds.items():
                 consumer.seek(place, begin)
-            consumer.pause(*places)  # only the one that is read is fetched ahead
             for each in together:
                 if not each.done.done():  # its partition may have been closed while it waited
                     await self._read_one(consumer, each, bounds[each.place][1])

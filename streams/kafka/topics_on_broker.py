@@ -16,7 +16,7 @@ from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
 from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.partitions import count_partitions
-from rollbus.schemas.kafka.reading import open_reader
+from rollbus.schemas.kafka.reading import assign_paused, open_reader
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.topics import STAGE_INPUTS
@@ -60,11 +60,11 @@ async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) ->
     """Create the missing topics and return their names; raises ConfigurationError if an existing one is wrong."""
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
         specs = topic_specs(settings, stages)
-        counts = await count_partitions(admin)
+        counts = await _count(admin, specs)
         missing = [spec for spec in specs if spec.name not in counts]
         if missing:
             await _create(admin, missing, settings.replication_factor)
-            counts = await _wait_until_visible(admin, {spec.name for spec in missing})
+            counts |= await _wait_until_visible(admin, {spec.name for spec in missing})
         wrong = await _find_mistakes(admin, specs, counts)
     _raise_mistakes(wrong)
     return [spec.name for spec in missing]
@@ -80,7 +80,7 @@ async def create_topics(settings: StreamSettings, specs: Sequence[TopicSpec]) ->
 async def partitions_on_broker(settings: StreamSettings, topic: str) -> int:
     """Return how many partitions a topic has, by its full name; 0 if it does not exist."""
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        return (await count_partitions(admin)).get(topic, 0)
+        return (await count_partitions(admin, [topic])).get(topic, 0)
 
 
 async def topics_on_broker(settings: StreamSettings) -> frozenset[str]:
@@ -92,20 +92,21 @@ async def topics_on_broker(settings: StreamSettings) -> frozenset[str]:
 async def delete_topics(settings: StreamSettings, names: Iterable[str]) -> list[str]:
     """Delete the topics that exist, and return their names once they are gone."""
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        counts = (await count_partitions(admin)).keys() & set(names)
-        if counts:
-            await admin.delete_topics(sorted(counts))
+        present = sorted(await count_partitions(admin, set(names)))
+        if present:
+            await admin.delete_topics(present)
         for _ in range(VISIBLE_TRIES):
-            if not counts & (await count_partitions(admin)).keys():
-                return sorted(counts)
+            if not await count_partitions(admin, present):
+                return present
             await asyncio.sleep(VISIBLE_PAUSE_S)
-    raise UnavailableError(f"deleted topics are still on the broker: {', '.join(sorted(counts))}")
+    raise UnavailableError(f"deleted topics are still on the broker: {', '.join(present)}")
 
 
 async def check_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
     """Return what is wrong with the namespace's topics, a line each; empty if all is right."""
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        return await _find_mistakes(admin, topic_specs(settings, stages), await count_partitions(admin))
+        specs = topic_specs(settings, stages)
+        return await _find_mistakes(admin, specs, await _count(admin, specs))
 
 
 async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
@@ -115,9 +116,9 @@ async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -
 
 async def require_partitions(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
     """Raise ConfigurationError if a topic has another number of partitions than the settings say."""
-    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        counts = await count_partitions(admin)
     specs = topic_specs(settings, stages)
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        counts = await _count(admin, specs)
     _raise_mistakes([line for spec in specs for line in mismatches(spec, partitions=counts.get(spec.name), config={})])
 
 
@@ -125,15 +126,16 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
     """Describe the namespace's topics that exist, in the order of the table."""
     specs = topic_specs(settings, stages)
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        counts = await count_partitions(admin)
+        counts = await _count(admin, specs)
         configs = await _configs(admin, [spec.name for spec in specs if spec.name in counts])
     ticking = {topic.full_name(settings.namespace): settings.signer_of(topic) for topic in STAGE_INPUTS.values()}
     async with open_reader(settings.kafka) as consumer:
+        assign_paused(consumer, [TopicPartition(name, n) for name, count in counts.items() for n in range(count)])
         found = [
             await _describe(consumer, spec, counts[spec.name], configs[spec.name])
             for spec in specs
             if spec.name in counts
-        ]  # fetch only then: a fetch under way delays every other request
+        ]
         ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking], ticking)
         return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
 
@@ -168,10 +170,10 @@ async def _oldest_ticks(
     }
     if not ends:
         return {}
-    consumer.assign(list(ends))
     for topic in topics:
         if (place := TopicPartition(topic.name, 0)) in ends:
             consumer.seek(place, topic.first_offsets[0])
+            consumer.resume(place)
     found: dict[str, int] = {}
     while behind := [
         place for place in ends if place.topic not in found and await consumer.position(place) < ends[place]
@@ -192,6 +194,11 @@ def _tick_number(data: bytes | None) -> int | None:
     return None
 
 
+async def _count(admin: AIOKafkaAdminClient, specs: Iterable[TopicSpec]) -> dict[str, int]:
+    """Return how many partitions these topics have: other topics of a broker may be thousands."""
+    return await count_partitions(admin, [spec.name for spec in specs])
+
+
 async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int) -> None:
     topics = [
         NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished))
@@ -206,9 +213,9 @@ async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replicatio
 
 
 async def _wait_until_visible(admin: AIOKafkaAdminClient, names: set[str]) -> dict[str, int]:
-    """Return all topics once the metadata has those just created, which takes a moment."""
+    """Return the partitions of topics just created once the metadata has all of them, which takes a moment."""
     for _ in range(VISIBLE_TRIES):
-        counts = await count_partitions(admin)
+        counts = await count_partitions(admin, names)
         if names <= counts.keys():
             return counts
         await asyncio.sleep(VISIBLE_PAUSE_S)

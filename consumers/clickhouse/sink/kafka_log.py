@@ -10,7 +10,7 @@ from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.schemas.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.partitions import find_partitions
-from rollbus.schemas.kafka.reading import read_bounds
+from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, assign_paused, open_reader, read_bounds
 from rollbus.schemas.topics import topic_of
 
 POLL_MS = 500
@@ -28,7 +28,7 @@ class KafkaLog:
     async def __aenter__(self) -> "KafkaLog":
         """Connect; raises UnavailableError."""
         with kafka_errors(self._kafka):
-            self._consumer = await start_client(new_consumer(self._kafka))
+            self._consumer = await start_client(new_consumer(self._kafka, fetch_max_wait_ms=SHORT_WAIT_MS))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -38,12 +38,16 @@ class KafkaLog:
     async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
         """Return where each partition of these topics begins and ends; topics that do not exist are left out."""
         names = {topic_of(topic).full_name(self._namespace): topic for topic in topics}
-        async with running(self._kafka, new_admin(self._kafka)) as admin:
-            bounds = await read_bounds(self._consumer, await find_partitions(admin, names))
+        async with running(self._kafka, new_admin(self._kafka)) as admin, open_reader(self._kafka) as reader:
+            places = await find_partitions(admin, names)
+            assign_paused(reader, places)
+            bounds = await read_bounds(reader, places)
         return {(names[place.topic], place.partition): Span(*bounds[place]) for place in bounds}
 
     async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
         """Yield the committed records of a span; an open transaction delays them."""
+        if span.begin >= span.end:
+            return  # to choose a partition is to fetch from it
         topic, number = partition
         tp = TopicPartition(self._namespace + topic, number)
         self._consumer.assign([tp])

@@ -21,7 +21,7 @@ from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, P
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.partitions import count_partitions
-from rollbus.schemas.kafka.reading import Bounds, open_reader, read_bounds, read_on
+from rollbus.schemas.kafka.reading import Bounds, assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.topics import ALIASES, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.kafka.recorded import read_exclusions
@@ -67,8 +67,8 @@ class ArchiveRun:
                 for topic in TOPICS
                 for number in range(counts.get(topic.full_name(self.settings.namespace), 0))
             }
+            assign_paused(consumer, places)
             bounds = await read_bounds(consumer, places)
-            consumer.assign(list(places))
             starts = {}
             for place, name in places.items():
                 starts[place] = self._start(name, partitions.get(name), bounds[place])

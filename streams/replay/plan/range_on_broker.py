@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.kafka.reading import open_reader, read_bounds
+from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.signing import OWNER, SignerOf
@@ -56,7 +56,7 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
     _refuse_unknown(topic, len(places), start, end)
     ranges, missing = [], []
     async with open_reader(settings.kafka, max_partition_fetch_bytes=LOOK_BYTES) as consumer:
-        consumer.assign(places)
+        assign_paused(consumer, places)
         for place, bounds in (await read_bounds(consumer, places)).items():
             there = _Partition(consumer, place, *bounds, settings.signer_of(topic))
             wanted = min(await there.start(start), there.last)
@@ -192,6 +192,7 @@ class _Partition:
 
     async def _tick_from(self, offset: int, end: int) -> tuple[int, Tick] | None:
         self.consumer.seek(self.place, offset)
+        self.consumer.resume(self.place)
         while await self.consumer.position(self.place) < end:
             records = (await self.consumer.getmany(self.place, timeout_ms=POLL_MS)).get(self.place, ())
             for record in records:

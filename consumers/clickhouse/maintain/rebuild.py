@@ -146,6 +146,8 @@ class _Rebuild:
         self._forgotten: frozenset[str] = frozenset()
         self._reports = AliasReports()
         self._began_ms = 0
+        self._columns: dict[str, list[str]] = {}
+        """By table, those that an insert names."""
         self._unnoted: dict[tuple[str, int, int], OffsetRange] = {}
         """What was read and no range covers, by topic, partition and first offset."""
 
@@ -194,9 +196,10 @@ class _Rebuild:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
             if table in self._lost:
                 create_as(self._client, table, f"{table}{SUFFIX}")
-                continue
-            self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
-            self._copy(table, f"{table}{SUFFIX}", f"NOT ({self._in_log(spans)})")
+            else:
+                self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
+        self._columns = self._read_columns()
+        self._copy({table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._kept}, "", SUFFIX)
 
     async def _read_log(self, spans: Mapping[Partition, Span]) -> None:
         total, done = sum(span.end - span.begin for span in spans.values()), 0
@@ -243,33 +246,44 @@ class _Rebuild:
             self._rebuilt.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
         for table in self._tables:
             self._rebuilt.tables.append(self._compare(table, spans))
+        since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
+        newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._kept}
+        self._copy(newer, "", SUFFIX)  # a reader misses the rows of a moment at most
         for table in self._tables:
-            since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
-            newer = f"NOT ({self._in_log(spans)}) AND {since}"
-            if table in self._lost:
-                self._client.command(f"RENAME TABLE {table}{SUFFIX} TO {table}")
-                self._exchanged.append(table)
-                continue
-            self._copy(table, f"{table}{SUFFIX}", newer)  # a reader misses the rows of a moment at most
-            self._client.command(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}")
+            exchange = f"EXCHANGE TABLES {table} AND {table}{SUFFIX}"
+            rename = f"RENAME TABLE {table}{SUFFIX} TO {table}"
+            self._client.command(rename if table in self._lost else exchange)
             self._exchanged.append(table)
-            self._wait_for_inserts(table)
-            self._copy(f"{table}{SUFFIX}", table, newer)
+        self._wait_for_inserts()
+        self._copy(newer, SUFFIX, "")
+        for table in self._kept:
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
         drop_list(self._client)
 
-    def _wait_for_inserts(self, table: str) -> None:
-        """Wait until no insert runs that may still write into the table that had this name."""
+    @property
+    def _kept(self) -> list[str]:
+        """Return the tables that are there, and not lost."""
+        return [table for table in self._tables if table not in self._lost]
+
+    def _wait_for_inserts(self) -> None:
+        """Wait until no insert runs that may still write into a table that had one of these names."""
         deadline = time.monotonic() + INSERTS_END_S
         running = "SELECT count() FROM system.processes WHERE match(query, {pattern:String})"
-        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?{table}`?[ (]"
+        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?({'|'.join(self._kept)})`?[ (]"
         while self._client.query(running, {"pattern": pattern})[1][0][0] and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
 
-    def _copy(self, source: str, target: str, condition: str) -> None:
-        names = ", ".join(self._columns(target))
-        kept = f"({condition}) AND {kept_condition(source.removesuffix(SUFFIX))}"
-        self._client.command(f"INSERT INTO {target} ({names}) SELECT {names} FROM {source} WHERE {kept}")
+    def _copy(self, conditions: Mapping[str, str], source: str, target: str) -> None:
+        """Copy the rows for which a condition holds; `source` and `target` follow a table's name.
+
+        One question for all tables finds the few that have such rows.
+        """
+        where = {table: f"({condition}) AND {kept_condition(table)}" for table, condition in conditions.items()}
+        asked = (f"(SELECT '{table}' FROM {table}{source} WHERE {kept} LIMIT 1)" for table, kept in where.items())
+        for (table,) in self._client.query(" UNION ALL ".join(asked))[1] if where else ():
+            names = ", ".join(self._columns[table])
+            selected = f"SELECT {names} FROM {table}{source} WHERE {where[table]}"
+            self._client.command(f"INSERT INTO {table}{target} ({names}) {selected}")
 
     def _compare(self, table: str, spans: Mapping[Partition, Span]) -> Comparison:
         old = {} if table in self._lost else self._fingerprints(table, spans)
@@ -287,12 +301,12 @@ class _Rebuild:
     def _fingerprints(self, table: str, spans: Mapping[Partition, Span]) -> dict[tuple[str, int, int], tuple[int, int]]:
         """Return the number and digest of rows by topic, partition and start of the sink's range that they came in."""
         base = table.removesuffix(SUFFIX)
-        names = [name for name in self._columns(base + SUFFIX) if name != "ingested_at"]
+        names = [name for name in self._columns[base] if name != "ingested_at"]
         _, rows = self._client.query(
             "SELECT rows.kafka_topic, rows.kafka_partition, ranges.from_offset, count(), sum(rows.fingerprint) FROM ("
             "SELECT kafka_topic, kafka_partition, kafka_offset, "
             f"cityHash64(formatRow('RowBinary', {', '.join(names)})) AS fingerprint "
-            f"FROM {table} FINAL WHERE {self._in_log(spans)} AND {kept_condition(base)} "
+            f"FROM {table} FINAL WHERE {_in_log(base, self._namespace, spans)} AND {kept_condition(base)} "
             f"AND {alive_condition(base, self._client.retention)}) AS rows "
             "ASOF LEFT JOIN (SELECT kafka_topic, kafka_partition, from_offset FROM sink_ranges FINAL "
             "WHERE namespace = {namespace:String} AND rows > 0) AS ranges "
@@ -302,22 +316,26 @@ class _Rebuild:
         )
         return {(topic, number, first): (count, digest) for topic, number, first, count, digest in rows}
 
-    def _columns(self, table: str) -> list[str]:
+    def _read_columns(self) -> dict[str, list[str]]:
         _, rows = self._client.query(
-            "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String} "
-            "AND default_kind != 'MATERIALIZED' ORDER BY position",
-            {"table": table},
+            "SELECT table, groupArray(name) FROM system.columns WHERE database = currentDatabase() "
+            "AND table IN {tables:Array(String)} AND default_kind != 'MATERIALIZED' GROUP BY table",
+            {"tables": [f"{table}{SUFFIX}" for table in self._tables]},
         )
-        return [str(name) for (name,) in rows]
+        return {str(table).removesuffix(SUFFIX): names for table, names in rows}
 
-    def _in_log(self, spans: Mapping[Partition, Span]) -> str:
-        """Return the condition of the rows that the log gives again."""
-        places = [
-            f"(kafka_topic = '{topic}' AND kafka_partition = {number} "
-            f"AND kafka_offset >= {span.begin} AND kafka_offset < {span.end})"
-            for (topic, number), span in spans.items()
-        ]
-        return f"namespace = '{self._namespace}' AND ({' OR '.join(places) or 'false'})"
+
+def _in_log(table: str, namespace: str, spans: Mapping[Partition, Span]) -> str:
+    """Return the condition of a table's rows that the log gives again."""
+    places = []
+    for topic in topics_of((table,)):
+        known = {number: span for (name, number), span in spans.items() if name == topic}
+        if known:
+            given = [known.get(number, Span(0, 0)) for number in range(max(known) + 1)]
+            begins, ends = [span.begin for span in given], [span.end for span in given]
+            at = "[kafka_partition + 1]"
+            places.append(f"(kafka_topic = '{topic}' AND kafka_offset >= {begins}{at} AND kafka_offset < {ends}{at})")
+    return f"namespace = '{namespace}' AND ({' OR '.join(places) or 'false'})"
 
 
 def _range_name(place: tuple[str, int, int]) -> str:

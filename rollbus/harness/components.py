@@ -10,6 +10,7 @@ from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, Traj
 from nat.llm.openai_llm import OpenAIModelConfig
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollbus.harness.runs.folder import DATA_DIR
 from rollbus.schemas.credentials import token_for
 
 ART_TYPES = {
@@ -99,7 +100,7 @@ class BusConfig(BaseModel):
     """Modules that register components; searched next to the configuration file first."""
     run_id: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Name of the run; drawn without it."""
-    data_dir: Path = Path(".rollbus/finetune")
+    data_dir: Path = DATA_DIR
     """Folder of the local stack, and of what `--resume` needs."""
     settings_file: Path | None = None
     """Settings file with the services to use; without one they are started here."""

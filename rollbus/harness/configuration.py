@@ -4,6 +4,7 @@ The toolkit reads, fills in and checks its sections itself. Here the guides' typ
 every section, and a key that no class knows is a mistake, with its line and the nearest name.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from nat.cli.type_registry import GlobalTypeRegistry
 from nat.data_models.config import Config
 from nat.data_models.dataset_handler import (
     EvalDatasetCsvConfig,
@@ -22,7 +24,7 @@ from nat.data_models.dataset_handler import (
     EvalDatasetParquetConfig,
 )
 from nat.data_models.evaluate_config import EvalConfig
-from nat.runtime.loader import PluginTypes, discover_and_register_plugins
+from nat.runtime.loader import PluginTypes, discover_entrypoints
 from nat.utils.io.yaml_tools import yaml_load
 from pydantic import BaseModel, ValidationError
 
@@ -32,8 +34,12 @@ from rollbus.harness.runs.run import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 
+logger = logging.getLogger(__name__)
+
 SUPPORTED = "1.9."
 """Versions of the toolkit, whose interfaces change from one to the next."""
+REPLACED = "nat.plugins.openpipe.register"
+"""The toolkit's own ART plugin: to import it is to import ART and torch, which takes seconds."""
 COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
 """Sections with a `_type` of the guides; an entry is chosen by `finetuning` under the name without the s."""
 
@@ -60,7 +66,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         mistakes += _override(values, key, text, lines)
     place, own = _take_own(values)
     if not mistakes:
-        discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
+        _register_components()
         _import_modules(own, path)
         EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
         Config.model_rebuild(force=True)
@@ -118,6 +124,17 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
         section[place[-1]] = text
     lines[place] = f"-o {key}"
     return []
+
+
+def _register_components() -> None:
+    """Register the components of every installed plugin, as the toolkit does, but not those that ours replace."""
+    with GlobalTypeRegistry.get().pause_registration_changed_hooks():
+        for entry in discover_entrypoints(PluginTypes.CONFIG_OBJECT):
+            if entry.module != REPLACED:
+                try:
+                    entry.load()
+                except Exception:
+                    logger.warning("plugin %r cannot be imported", entry.name, exc_info=True)
 
 
 def _import_modules(own: Any, path: Path) -> None:

@@ -40,8 +40,8 @@ from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig
 from rollbus.harness.configuration import load_plan, with_dataset
 from rollbus.harness.own_adapter import on_ledger
-from rollbus.harness.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, write_run
-from rollbus.harness.runs.processes import SETTINGS_FILE, Processes
+from rollbus.harness.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, what_next, write_run
+from rollbus.harness.runs.processes import Processes
 from rollbus.harness.runs.run import Plan, Run, locked, opened_run
 from rollbus.harness.runs.settings import checked_settings
 from rollbus.harness.show import logged
@@ -91,44 +91,27 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
 
 
 @contextmanager
-def held_run(plan: Plan, record: RunRecord) -> Iterator[Processes]:
+def held_run(plan: Plan, record: RunRecord, *, with_stages: bool = True) -> Iterator[Processes]:
     """Hold a run and its output, and start what is missing."""
     with (
         locked(plan.config.finetuning.output_dir),
         hold_run(record.folder),
         Processes(plan, record.run_id) as processes,
     ):
-        processes.start()
+        processes.start(with_stages=with_stages)
         yield processes
 
 
 @contextmanager
-def started(plan: Plan, record: RunRecord, console: Console) -> Iterator[Processes]:
+def started(plan: Plan, record: RunRecord, console: Console, *, with_stages: bool = True) -> Iterator[Processes]:
     """Hold and start a run, and show what is said meanwhile."""
     with ExitStack() as held:
         held.enter_context(logged(console))
         with console.status("starting what is missing"):
-            processes = held.enter_context(held_run(plan, record))
+            processes = held.enter_context(held_run(plan, record, with_stages=with_stages))
         for line in processes.addresses():
             console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
         yield processes
-
-
-def what_next(record: RunRecord) -> str:
-    """Say where a run's results are, and which commands go on from there."""
-    folder = record.folder.parent
-    name = record.run_id if folder == BusConfig().data_dir else f"{record.run_id} --data-dir {folder}"
-    rows = {
-        "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
-        "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
-        "curves": Path(record.output_dir) / "reward_plot.png",
-        "log, tables": f"rollbus --config {record.folder / SETTINGS_FILE} up, then `ui` or `sql`",
-        "measure": f"rollbus finetune evaluate {name} --dataset FILE",
-        "serve": f"rollbus finetune serve {name}",
-    }
-    if record.state != "completed":
-        rows["continue"] = f"rollbus finetune resume {name}"
-    return "\n".join(f"{what:<11} {told}" for what, told in rows.items())
 
 
 def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console) -> dict[str, Any]:
@@ -159,7 +142,7 @@ def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console
 def serve_run(options: FinetuneOptions, console: Console) -> None:
     """Serve a run's newest weights until Ctrl-C."""
     assert options.resume is not None
-    with started(options.plan, options.resume, console) as processes:
+    with started(options.plan, options.resume, console, with_stages=False) as processes:
         model = f"{options.plan.model}@{options.resume.policy_version}"
         console.print(f"{model} is served at {processes.model_url()}; Ctrl-C ends it", highlight=False, soft_wrap=True)
         with suppress(KeyboardInterrupt):

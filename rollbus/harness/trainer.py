@@ -23,12 +23,12 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.finetuning_runner import Trainer
 
 from rollbus.harness import troubles
-from rollbus.harness.bus.publishing import has_pairs, total
+from rollbus.harness.bus.publishing import count, has_pairs, reward_metrics, total
 from rollbus.harness.components import BusTrainerConfig
 from rollbus.harness.curriculum import Chosen, choose
 from rollbus.harness.evaluation import Crashed
 from rollbus.harness.own_adapter import on_ledger
-from rollbus.harness.runs.outputs import Outputs, count, reward_metrics
+from rollbus.harness.runs.outputs import Outputs
 from rollbus.harness.runs.run import CURRENT, Run, current_run
 from rollbus.harness.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation

@@ -22,12 +22,12 @@ from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.harness import troubles
 from rollbus.harness.art_server import register
-from rollbus.harness.bus.publishing import PUBLISHED
+from rollbus.harness.bus.publishing import PUBLISHED, count
 from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.bus.run_view import RunView
 from rollbus.harness.components import BusTrainerAdapterConfig
 from rollbus.harness.curriculum import Chosen
-from rollbus.harness.runs.outputs import append_line, count
+from rollbus.harness.runs.outputs import append_line
 from rollbus.harness.runs.run import current_run
 from rollbus.harness.runs.settings import on_art_server
 from rollbus.schemas.records.trajectories import RewardRevised

@@ -17,10 +17,11 @@ from nat.data_models.finetuning import TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
+from rollbus.harness.bus.publishing import count
 from rollbus.harness.bus.transcripts import STEP_REWARD
 from rollbus.harness.components import BusTrajectoryBuilderConfig
 from rollbus.harness.evaluation import PLAY, Play, Played, evaluate
-from rollbus.harness.runs.outputs import append_line, count
+from rollbus.harness.runs.outputs import append_line
 from rollbus.harness.runs.run import Run, current_run
 
 logger = logging.getLogger(__name__)

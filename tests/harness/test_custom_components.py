@@ -21,8 +21,8 @@ from nat.data_models.finetuning import (
     TrajectoryCollection,
 )
 
+from rollbus.harness.bus.publishing import count
 from rollbus.harness.components import BusTrainerConfig, BusTrajectoryBuilderConfig
-from rollbus.harness.runs.outputs import count
 from rollbus.harness.trainer import BusTrainer
 from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollbus.harness.runs.processes import SETTINGS_FILE, Processes, wait_until_free
+from rollbus.harness.runs.folder import SETTINGS_FILE
+from rollbus.harness.runs.processes import Processes, wait_until_free
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings

@@ -24,8 +24,8 @@ from nat.plugins.openpipe.trainer import ARTTrainer
 from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
 from pydantic import ValidationError
 
+from rollbus.harness.bus.publishing import count
 from rollbus.harness.evaluation import evaluate
-from rollbus.harness.runs.outputs import count
 from rollbus.harness.trainer import BusTrainer
 from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
 

@@ -28,6 +28,7 @@ from rollbus.harness.runs.settings import settings_of
 from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
 from rollbus.trainer.backends.protocol import Backend
+from tests.finetuning import art_adapter, art_builder, configuration
 from tests.harness.bus_memory import MemoryBus
 from tests.web import QuietHandler, serve
 
@@ -153,39 +154,17 @@ def document(tmp_path: Path, *, examples: int = 3, **finetuning: Any) -> dict[st
     """A whole configuration; the dataset is written beside it."""
     dataset = tmp_path / "train.json"
     dataset.write_text(json.dumps([{"id": f"e{n}", "question": f"question {n}"} for n in range(examples)]))
-    return {
-        "llms": {
-            "policy": {"_type": "openai", "model_name": "base", "base_url": "http://127.0.0.1:9/v1", "api_key": "k"}
-        },
-        "workflow": {"_type": "test_ask", "llm": "policy"},
-        "eval": {
-            "general": {
-                "max_concurrency": 4,
-                "output_dir": str(tmp_path / "eval"),
-                "dataset": {"_type": "json", "file_path": str(dataset)},
-            },
-            "evaluators": {"good": {"_type": "test_score"}},
-        },
-        "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": 2}},
-        "trainer_adapters": {
-            "a": {
-                "_type": "openpipe_art_trainer_adapter",
-                "backend": {"ip": "127.0.0.1", "port": 9, "name": "agent", "base_model": "base"},
-                "training": {"learning_rate": 1e-4, "beta": 0.25},
-            }
-        },
-        "trainers": {"t": {"_type": "openpipe_art_trainer"}},
-        "finetuning": {
-            "enabled": True,
-            "trainer": "t",
-            "trajectory_builder": "b",
-            "trainer_adapter": "a",
-            "reward_function": {"name": "good"},
-            "output_dir": str(tmp_path / "output"),
-            **finetuning,
-        },
-        "rollbus": {"settings": {"trainer": {"backend": {"type": "memory"}}}},
-    }
+    plain = configuration(
+        "http://127.0.0.1:9/v1",
+        workflow="test_ask",
+        evaluators={"good": {"_type": "test_score"}},
+        dataset=dataset,
+        builder=art_builder(2),
+        adapter=art_adapter(9, "agent", learning_rate=1e-4, beta=0.25),
+        folder=tmp_path,
+        **finetuning,
+    )
+    return {**plain, "rollbus": {"settings": {"trainer": {"backend": {"type": "memory"}}}}}
 
 
 def read(tmp_path: Path, plain: dict[str, Any]) -> Plan:

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
@@ -74,6 +75,21 @@ def order_problem(trajectory: Trajectory) -> str | None:
 def total(trajectory: Trajectory) -> float:
     """Return what a trajectory is worth: its reward and those of its steps."""
     return float(trajectory.reward) + sum(trajectory.shaped_rewards or ())
+
+
+def reward_metrics(collection: TrajectoryCollection, prefix: str = "") -> dict[str, float | None]:
+    """Return mean, least and greatest of the rewards; None of nothing."""
+    rewards = [total(trajectory) for group in collection.trajectories for trajectory in group]
+    return {
+        f"{prefix}avg_reward": fmean(rewards) if rewards else None,
+        f"{prefix}min_reward": min(rewards, default=None),
+        f"{prefix}max_reward": max(rewards, default=None),
+    }
+
+
+def count(collection: TrajectoryCollection) -> int:
+    """Return how many trajectories there are in all groups."""
+    return sum(map(len, collection.trajectories))
 
 
 def has_pairs(collection: TrajectoryCollection) -> bool:

@@ -1,7 +1,8 @@
 """Runs as objects: each has a folder with its settings, logs, lock and `run.json`, which says how far it is.
 
 `run.json` is written once the log is open, so a start that fails before leaves nothing to resume, and again at the
-end. A run that is `running` without a holder of its lock was killed.
+end. A run that is `running` without a holder of its lock was killed. Nothing here needs the toolkit, which takes
+seconds to import.
 """
 
 import json
@@ -17,7 +18,9 @@ from rollbus.harness.runs.outputs import Outputs, replace_text
 from rollbus.local.process.state import hold_file
 from rollbus.schemas.errors import ConfigurationError
 
-STATE_FILE, LOCK_FILE = "run.json", ".lock"
+DATA_DIR = Path(".rollbus/finetune")
+"""The folder of all runs, where none is named."""
+STATE_FILE, LOCK_FILE, SETTINGS_FILE = "run.json", ".lock", "settings.yaml"
 
 RunState = Literal["running", "completed", "failed", "interrupted", "killed"]
 """`interrupted` by SIGTERM, SIGHUP or Ctrl-C; `killed` is seen by the reader alone."""
@@ -79,6 +82,23 @@ def newest_run(data_dir: Path) -> RunRecord:
     if not found:
         raise ConfigurationError(f"nothing to resume: {data_dir} has no run; start without --resume")
     return found[-1]
+
+
+def what_next(record: RunRecord) -> str:
+    """Say where a run's results are, and which commands go on from there."""
+    folder = record.folder.parent
+    name = record.run_id if folder == DATA_DIR else f"{record.run_id} --data-dir {folder}"
+    rows = {
+        "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
+        "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
+        "curves": Path(record.output_dir) / "reward_plot.png",
+        "log, tables": f"rollbus --config {record.folder / SETTINGS_FILE} up, then `ui` or `sql`",
+        "measure": f"rollbus finetune evaluate {name} --dataset FILE",
+        "serve": f"rollbus finetune serve {name}",
+    }
+    if record.state != "completed":
+        rows["continue"] = f"rollbus finetune resume {name}"
+    return "\n".join(f"{what:<11} {told}" for what, told in rows.items())
 
 
 def delete_run(record: RunRecord) -> None:

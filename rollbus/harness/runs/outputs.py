@@ -13,12 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
-
-from nat.data_models.finetuning import TrajectoryCollection
-
-from rollbus.harness.bus.publishing import total
 
 Row = dict[str, Any]
 
@@ -81,21 +76,6 @@ class Outputs:
         names = ("training_metrics.jsonl", "reward_history.json", "validation_history.json", "curriculum_state.json")
         for name in (*names, "reward_plot.png"):
             (self.folder / name).unlink(missing_ok=True)
-
-
-def reward_metrics(collection: TrajectoryCollection, prefix: str = "") -> dict[str, float | None]:
-    """Return mean, least and greatest of the rewards; None of nothing."""
-    rewards = [total(trajectory) for group in collection.trajectories for trajectory in group]
-    return {
-        f"{prefix}avg_reward": fmean(rewards) if rewards else None,
-        f"{prefix}min_reward": min(rewards, default=None),
-        f"{prefix}max_reward": max(rewards, default=None),
-    }
-
-
-def count(collection: TrajectoryCollection) -> int:
-    """Return how many trajectories there are in all groups."""
-    return sum(map(len, collection.trajectories))
 
 
 def append_line(path: str | Path, values: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.harness import troubles
 from rollbus.harness.bus.kafka import KafkaBus
 from rollbus.harness.components import BusTrainerAdapterConfig
+from rollbus.harness.runs.folder import SETTINGS_FILE
 from rollbus.harness.runs.run import Plan
 from rollbus.harness.runs.settings import laid_over, on_art_server, settings_of
 from rollbus.local.process.ports import find_free_port, is_free
@@ -48,7 +49,7 @@ DRAIN_S = 30.0
 LEAVING_S = 30.0
 """How long the processes of a killed run may take to end; they are signalled at its death."""
 ART_PORTS = ("art_port", "model_port")
-SETTINGS_FILE, SECRET_MODE = "settings.yaml", 0o600
+SECRET_MODE = 0o600
 
 
 class Processes:
@@ -72,8 +73,11 @@ class Processes:
     ) -> None:
         self._stack.close()
 
-    def start(self) -> None:
-        """Start what is missing; raises UnavailableError where a configured service does not answer."""
+    def start(self, *, with_stages: bool = True) -> None:
+        """Start what is missing; raises UnavailableError where a configured service does not answer.
+
+        Without the stages the weights are served, and nothing is trained.
+        """
         assert self._supervisor is not None
         make_secrets(secrets_folder(DATA_DIR, os.environ), (TOKEN,))
         path = self._write(self._document())
@@ -84,6 +88,8 @@ class Processes:
         for service in self._missing(path):
             self._supervisor.start(service)
         self._supervisor.wait()
+        if not with_stages:
+            return
         with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
             thread.submit(asyncio.run, create_topics(self.settings)).result()
         for service in self._stages(path):

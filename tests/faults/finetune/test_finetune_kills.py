@@ -21,6 +21,7 @@ import yaml
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
 from tests.faults.finetune.parts import GENERATIONS
+from tests.finetuning import configuration
 from tests.harness.world import Steady
 from tests.installs import own_environment
 from tests.services.conftest import clickhouse
@@ -82,7 +83,7 @@ def folder_of(folder: Path, address: str, kafka: str, database: tuple[str, int])
     write_settings(folder, kafka, database, "finetune_kills")
     rows = [{"id": f"e{number}", "question": f"question {number}", "answer": ""} for number in range(EXAMPLES)]
     (folder / "train.json").write_text(json.dumps(rows))
-    (folder / "finetune.yml").write_text(yaml.safe_dump(configuration(address, folder.name)))
+    (folder / "finetune.yml").write_text(yaml.safe_dump(document(address, folder.name)))
     return folder
 
 
@@ -115,32 +116,17 @@ def files_of(folder: Path) -> dict[str, Sequence[Any]]:
     return found
 
 
-def configuration(address: str, run_id: str) -> dict[str, Any]:
-    return {
-        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": address, "api_key": "none"}},
-        "workflow": {"_type": "echo_workflow", "llm": "policy"},
-        "eval": {
-            "general": {
-                "max_concurrency": 2,
-                "output_dir": "eval",
-                "dataset": {"_type": "json", "file_path": "train.json"},
-            },
-            "evaluators": {"digit": {"_type": "digit"}},
-        },
-        "trajectory_builders": {"b": {"_type": "twice_over"}},
-        "trainer_adapters": {
-            "a": {"_type": "best_of_adapter", "backend": {"folder": "output/files", "keep_share": 1 / GENERATIONS}}
-        },
-        "trainers": {"t": {"_type": "lowest"}},
-        "finetuning": {
-            "enabled": True,
-            "trainer": "t",
-            "trajectory_builder": "b",
-            "trainer_adapter": "a",
-            "reward_function": {"name": "digit"},
-            "curriculum_learning": {"enabled": True, "initial_percentile": 0.5, "min_reward_diff": 0.0},
-            "num_epochs": EPOCHS,
-            "output_dir": "output",
-        },
-        "rollbus": {"imports": [PARTS.stem, BACKEND.stem], "run_id": run_id, "data_dir": "state"},
-    }
+def document(address: str, run_id: str) -> dict[str, Any]:
+    plain = configuration(
+        address,
+        workflow="echo_workflow",
+        evaluators={"digit": {"_type": "digit"}},
+        dataset="train.json",
+        builder={"_type": "twice_over"},
+        adapter={"_type": "best_of_adapter", "backend": {"folder": "output/files", "keep_share": 1 / GENERATIONS}},
+        trainer="lowest",
+        concurrency=2,
+        curriculum_learning={"enabled": True, "initial_percentile": 0.5, "min_reward_diff": 0.0},
+        num_epochs=EPOCHS,
+    )
+    return {**plain, "rollbus": {"imports": [PARTS.stem, BACKEND.stem], "run_id": run_id, "data_dir": "state"}}

@@ -26,6 +26,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
+from tests.finetuning import art_adapter, art_builder, configuration
 from tests.installs import own_environment
 from tests.services.art_fixtures import MODEL, ArtServer, Launcher, art_base_model, art_launcher
 from tests.services.art_releases import environment_of
@@ -184,7 +185,7 @@ def finetune(command: Sequence[str], folder: Path, art: ArtServer, environment: 
     for name, count in (("train", EXAMPLES), ("held_out", HELD_OUT)):
         examples = [{"id": f"{name}-{n}", "question": f"choose {name}-{n}", "answer": ""} for n in range(count)]
         (folder / f"{name}.json").write_text(json.dumps(examples))
-    (folder / "finetune.yml").write_text(yaml.safe_dump(configuration(art)))
+    (folder / "finetune.yml").write_text(yaml.safe_dump(document(art)))
     found = subprocess.run(
         [*tethered(), *command],
         cwd=folder,
@@ -197,36 +198,21 @@ def finetune(command: Sequence[str], folder: Path, art: ArtServer, environment: 
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
 
 
-def configuration(art: ArtServer) -> dict[str, Any]:
-    model = {"_type": "openai", "model_name": MODEL, "base_url": art.model_url, "api_key": "none", "temperature": 1.0}
-    return {
-        "llms": {"policy": {**model, "logprobs": True, "extra_body": {"return_tokens_as_token_ids": True}}},
-        "workflow": {"_type": "seeded", "llm": "policy"},
-        "eval": {
-            "general": {
-                "max_concurrency": 8,
-                "output_dir": "eval",
-                "dataset": {"_type": "json", "file_path": "train.json"},
-            },
-            "evaluators": {"checksum": {"_type": "checksum"}},
+def document(art: ArtServer) -> dict[str, Any]:
+    return configuration(
+        art.model_url,
+        llm={
+            "model_name": MODEL,
+            "temperature": 1.0,
+            "logprobs": True,
+            "extra_body": {"return_tokens_as_token_ids": True},
         },
-        "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": GENERATIONS}},
-        "trainer_adapters": {
-            "a": {
-                "_type": "openpipe_art_trainer_adapter",
-                "backend": {"ip": HOST, "port": art.control_port, "name": MODEL, "base_model": "base"},
-                "training": {"learning_rate": THEIR_RATE},
-            }
-        },
-        "trainers": {"t": {"_type": "openpipe_art_trainer"}},
-        "finetuning": {
-            "enabled": True,
-            "trainer": "t",
-            "trajectory_builder": "b",
-            "trainer_adapter": "a",
-            "reward_function": {"name": "checksum"},
-            "curriculum_learning": {"enabled": True, "initial_percentile": 0.3, "expansion_interval": 2},
-            "num_epochs": EPOCHS,
-            "output_dir": "output",
-        },
-    }
+        workflow="seeded",
+        evaluators={"checksum": {"_type": "checksum"}},
+        dataset="train.json",
+        builder=art_builder(GENERATIONS),
+        adapter=art_adapter(art.control_port, MODEL, learning_rate=THEIR_RATE),
+        concurrency=8,
+        curriculum_learning={"enabled": True, "initial_percentile": 0.3, "expansion_interval": 2},
+        num_epochs=EPOCHS,
+    )

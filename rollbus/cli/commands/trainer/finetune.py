@@ -133,8 +133,7 @@ def list_(data_dir: Path) -> None:
 @data_dir_option
 def show(run: str, data_dir: Path) -> None:
     """Show a run: where its results are, and which commands go on from there."""
-    from rollbus.harness.finetune import what_next
-    from rollbus.harness.runs.folder import read_run
+    from rollbus.harness.runs.folder import read_run, what_next
 
     echo(what_next(read_run(data_dir / run)))
 

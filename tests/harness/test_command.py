@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +181,7 @@ def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, m
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-8"})
     record(tmp_path / "state" / "run-7")
 
-    def fail(processes: Processes) -> None:
+    def fail(processes: Processes, *, with_stages: bool) -> None:
         raise UnavailableError("no broker")
 
     monkeypatch.setattr(Processes, "start", fail)
@@ -289,3 +291,18 @@ def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_only_a_run_without_a_failed_job_went_well(states: list[str], well: bool) -> None:
     statuses = [TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum(state)) for state in states]
     assert concluded_well(statuses) is well
+
+
+def test_to_look_at_runs_imports_no_toolkit_and_to_read_a_configuration_no_art(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from click.testing import CliRunner
+from rollbus.cli.root import rollbus
+assert CliRunner().invoke(rollbus, ["finetune", "list", "--data-dir", {str(tmp_path)!r}]).exit_code == 0
+print("nat" in sys.modules)
+result = CliRunner().invoke(rollbus, ["finetune", "--config_file", {str(written(tmp_path))!r}, "--check"])
+print("has no type 'test_ask'" in result.output, "nat" in sys.modules, {{"art", "torch"}} & set(sys.modules))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "True True set()"]

@@ -15,12 +15,12 @@ OPENAI_VERSIONS := 1.92.0 3.52.0
 PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
 PYTHONS ?= .venv/bin/python
-FAST_WORKERS ?= 3
+FAST_WORKERS ?= 2
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks check-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -94,6 +94,9 @@ test-fast: model ## Run the tests that need no service and little time
 
 test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
+
+check-frameworks: setup
+	@$(PYTHON_BIN)/pytest -m "not services and not slow and not faults" $(FRAMEWORKS)
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence \
@@ -174,7 +177,7 @@ docs: setup ## Build the documentation site into site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict && echo "the site is in site/index.html"
 
 check: setup ## Format, lint, types and the fast tests, beside each other
-	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types test-frameworks test-fast
+	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types check-frameworks test-fast
 
 format: setup ## Format the code
 	@$(PYTHON_BIN)/ruff format . && $(PYTHON_BIN)/ruff check --fix .

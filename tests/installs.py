@@ -34,6 +34,16 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in hidden and not name.startswith("ROLLBUS_")}
 
 
+def hide_art_plugin(site: Path) -> Path:
+    """Hide the toolkit's own ART plugin from what has this folder in PYTHONPATH: a user does not have it.
+
+    It is installed here to be compared with, and the toolkit's commands import all of ART for it.
+    """
+    (about := site / "nvidia_nat_openpipe_art-1.9.0.dist-info").mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nat-openpipe-art\nVersion: 1.9.0\n")
+    return site
+
+
 def build_wheel(uv: Path, folder: Path, *, compiler: str = "cc", **environment: str) -> Path:
     """Build the wheel from a copy, so that nothing left over in the checkout gets into it; do not optimize here."""
     source, out = folder / "source", folder / "out"

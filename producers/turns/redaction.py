@@ -201,10 +201,6 @@ def _is_readable(part: Any) -> bool:
     return isinstance(part, str) or (isinstance(part, Mapping) and part.get("type", "text") in READABLE_PARTS)
 
 
-def _stand_in(part: Any) -> dict[str, str]:
-    return {"type": "withheld", "text": _digest(json_of(part))}
-
-
 def _unrecorded(message: Any) -> Any:
     """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
     fields = plain(message)

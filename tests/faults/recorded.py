@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
+from tests.services.stream_fixtures import read_places
 
 PATIENCE_S = 5.0
 """Beyond a transaction's deadline: the broker looks for dead ones each second."""
@@ -83,26 +83,11 @@ def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
 
 
 async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
-    wanted = [TopicPartition(*place) for place in places]
-    consumer = AIOKafkaConsumer(
-        **settings.kafka.client_options(),
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    found: dict[Partition, list[Entry]] = defaultdict(list)
-    await consumer.start()
-    try:
-        consumer.assign(wanted)
-        await consumer.seek_to_beginning()
-        ends = await consumer.end_offsets(wanted)
-        behind = wanted
-        while behind := [place for place in behind if await consumer.position(place) < ends[place]]:
-            for place, records in (await consumer.getmany(*behind, timeout_ms=200)).items():
-                found[Partition(*place)] += [Entry(r.offset, r.timestamp, r.key, r.value) for r in records]
-    finally:
-        await consumer.stop()
-    return {Partition(*place): found[Partition(*place)] for place in wanted}
+    found = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
+    return {
+        Partition(*place): [Entry(each.offset, each.timestamp, each.key, each.value) for each in records]
+        for place, records in found.items()
+    }
 
 
 async def _committed(

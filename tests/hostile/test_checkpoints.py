@@ -151,6 +151,7 @@ def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) 
     assert store.next_number() == 5
 
 
+@pytest.mark.slow
 def test_no_code_of_a_models_folder_is_run(folder: Path) -> None:
     """By a pickle, a module that the tokenizer names, or a chat template."""
     evidence = folder.parent / "was-here"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from click.testing import CliRunner
 
 from rollbus.archive.archive import Archive, open_archive
@@ -70,20 +69,6 @@ def _ticks(stream: StreamSettings, data: bytes) -> list[Row]:
         for name in [topic.full_name(stream.namespace)]
         for partition in range(partitions_of(topic, stream))
     ]
-
-
-async def delete_before(stream: StreamSettings, offsets: dict[Place, int]) -> None:
-    """Delete records as retention does."""
-    admin = AIOKafkaAdminClient(**stream.kafka.client_options())
-    await admin.start()
-    try:
-        places = {
-            TopicPartition(stream.namespace + topic, number): RecordsToDelete(before_offset=offset)
-            for (topic, number), offset in offsets.items()
-        }
-        await admin.delete_records(places)
-    finally:
-        await admin.close()
 
 
 async def read_log(stream: StreamSettings, namespace: str) -> dict[Place, list[ArchivedRecord]]:

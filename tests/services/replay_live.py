@@ -10,37 +10,35 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.local.process.tether import tethered
-from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.kafka.groups import committed_offsets
 from rollbus.schemas.records.control import ConfigApplied, Tick
-from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
 from tests.builders import make_episode, make_excluded, make_reward
 from tests.console import ROLLBUS
-from tests.services.stream_fixtures import send
+from tests.services.stream_fixtures import places_of, read_places, send, send_to_all
 
-CLOSING_S = 5.0
-"""Longer than any episode or group of CONFIG stays open after its last event."""
+CLOSING_MS = 2_500
+"""Stream time: longer than any episode or group of CONFIG stays open after its last event."""
 FOR_NOBODY = ConfigApplied(stage="nobody", config_hash="", content="{}")
 Frame = tuple[bytes | None, bytes]
 SIGNED = {"owner": "only-for-these-tests"}
 """The section `signing` of the settings."""
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
-    "assembly": {"inactivity_ms": 1_500, "gap_grace_ms": 800},
+    "assembly": {"inactivity_ms": 800, "gap_grace_ms": 400},
     "runs": [
         {
-            "grouping": {"group_size": 3, "window_ms": 2_500},
+            "grouping": {"group_size": 3, "window_ms": 1_200},
             "curriculum": {"mode": "harness", "groups_per_window": 3},
             "batching": {"groups_per_step": 1},
         },
@@ -127,25 +125,8 @@ async def workers(settings: Path, folder: Path, count: int) -> AsyncIterator[lis
 
 async def frames(settings: StreamSettings, topic: str) -> dict[int, list[Frame]]:
     """Return the committed frames of a topic of the namespace, by partition."""
-    consumer = AIOKafkaConsumer(
-        **settings.kafka.client_options(),
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    await consumer.start()
-    try:
-        count = partitions_of(topic_of(topic), settings)
-        places = [TopicPartition(settings.namespace + topic, number) for number in range(count)]
-        consumer.assign(places)
-        ends = await consumer.end_offsets(places)
-        found: dict[int, list[Frame]] = {place.partition: [] for place in places}
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for place, records in (await consumer.getmany(timeout_ms=200)).items():
-                found[place.partition].extend((record.key, record.value) for record in records)
-        return found
-    finally:
-        await consumer.stop()
+    found = await read_places(settings.kafka, places_of(settings, topic_of(topic)))
+    return {place.partition: [(record.key, record.value) for record in records] for place, records in found.items()}
 
 
 async def records(settings: StreamSettings, topic: str) -> list[Any]:
@@ -165,24 +146,25 @@ async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], to
     async with asyncio.timeout(150):
         while True:
             before = await _counts(settings, topics)
-            await asyncio.sleep(CLOSING_S)
-            await _send_everywhere(settings, stages, encode(FOR_NOBODY))
+            await _until_stream_time(settings, await _stream_time_ms(settings) + CLOSING_MS)
+            await send_to_all(settings, *{stage.input for stage in stages}, data=encode(FOR_NOBODY))
             await _until_read(settings, stages)
             if await _counts(settings, topics) == before:
                 return
 
 
-async def _send_everywhere(settings: StreamSettings, stages: Sequence[AnyStage], data: bytes) -> None:
-    producer = AIOKafkaProducer(**settings.kafka.client_options())
-    await producer.start()
-    try:
-        for topic in {stage.input for stage in stages}:
-            name = topic.full_name(settings.namespace)
-            headers = settings.signing.sign(OWNER, name, None, data)
-            for partition in range(partitions_of(topic, settings)):
-                await producer.send(name, data, partition=partition, headers=headers)
-    finally:
-        await producer.stop()
+async def _until_stream_time(settings: StreamSettings, end_ms: int) -> None:
+    while await _stream_time_ms(settings) < end_ms:  # noqa: ASYNC110 - looks at a topic
+        await asyncio.sleep(0.3)
+
+
+async def _stream_time_ms(settings: StreamSettings) -> int:
+    """Return the time of the newest tick; wait for the first one."""
+    while True:
+        values = [value for _, value in (await frames(settings, EPISODE_EVENTS.name))[0]]
+        if ticks := [decode(value) for value in values if record_name(value) == Tick.__name__]:
+            return int(ticks[-1].stream_time_ms)
+        await asyncio.sleep(0.1)
 
 
 async def _counts(settings: StreamSettings, topics: Sequence[str]) -> Counter[str]:
@@ -196,13 +178,7 @@ async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> N
     await consumer.start()
     await admin.start()
     try:
-        inputs = {
-            names.group_id(settings.namespace, stage.name): [
-                TopicPartition(settings.namespace + stage.input.name, number)
-                for number in range(partitions_of(stage.input, settings))
-            ]
-            for stage in stages
-        }
+        inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, wanted in ends.items():
             while not _reached(wanted, await committed_offsets(admin, group)):  # noqa: ASYNC110

@@ -2,17 +2,21 @@
 
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import RecordsToDelete
 
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.kafka.clients import new_admin, new_producer, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import ToolCalled
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
+from rollbus.schemas.signing import OWNER
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, Topic
 from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.table import PartitionState, RowCodec, Table
 
@@ -94,6 +98,24 @@ async def send(settings: StreamSettings, topic: str, items: Sequence[tuple[bytes
         await producer.stop()
 
 
+async def send_to_all(stream: StreamSettings, *topics: Topic, data: bytes) -> None:
+    """Send a record of the owner's into every partition of topics."""
+    async with running(stream.kafka, new_producer(stream.kafka)) as producer:
+        for topic, number in places_of(stream, *topics):
+            headers = stream.signing.sign(OWNER, topic, None, data)
+            await producer.send(topic, data, partition=number, headers=headers)
+        await producer.flush()
+
+
+def places_of(stream: StreamSettings, *topics: Topic) -> list[TopicPartition]:
+    """Return every partition of topics."""
+    return [
+        TopicPartition(topic.full_name(stream.namespace), number)
+        for topic in topics
+        for number in range(partitions_of(topic, stream))
+    ]
+
+
 async def send_events(settings: StreamSettings, keys: Sequence[str], numbers: Iterable[int]) -> int:
     """Send one event per key and number, in order of the numbers; return how many."""
     items = [(key.encode(), encode(tool_event(key, number))) for number in numbers for key in keys]
@@ -103,25 +125,39 @@ async def send_events(settings: StreamSettings, keys: Sequence[str], numbers: It
 
 async def read_topic(settings: StreamSettings, topic: str, partitions: int | None = None) -> list[Any]:
     """Return every committed record of a topic of the namespace, decoded, partition by partition."""
+    count = settings.event_partitions if partitions is None else partitions
+    places = [TopicPartition(settings.namespace + topic, n) for n in range(count)]
+    found = await read_places(settings.kafka, places)
+    return [decode(record.value) for place in places for record in found[place]]
+
+
+async def read_places(connection: KafkaConnection, places: Sequence[TopicPartition]) -> dict[TopicPartition, list[Any]]:
+    """Return every committed record of partitions; not by rollbus's own reader, which the tests are about."""
     consumer = AIOKafkaConsumer(
-        **settings.kafka.client_options(),
+        **connection.client_options(),
         isolation_level="read_committed",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        fetch_max_wait_ms=10,  # a question about offsets waits for a fetch that finds nothing
     )
+    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
     await consumer.start()
     try:
-        count = settings.event_partitions if partitions is None else partitions
-        places = [TopicPartition(settings.namespace + topic, n) for n in range(count)]
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
-        found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for place, records in (await consumer.getmany(timeout_ms=200)).items():
-                found[place].extend(decode(record.value) for record in records)
-        return [record for place in places for record in found[place]]
+        behind = list(places)
+        while behind := [place for place in behind if await consumer.position(place) < ends[place]]:
+            for place, records in (await consumer.getmany(*behind, timeout_ms=200)).items():
+                found[place] += records
     finally:
         await consumer.stop()
+    return found
+
+
+async def delete_before(connection: KafkaConnection, offsets: Mapping[TopicPartition, int]) -> None:
+    """Delete the first records of partitions, as retention does."""
+    async with running(connection, new_admin(connection)) as admin:
+        await admin.delete_records({place: RecordsToDelete(before_offset=end) for place, end in offsets.items()})
 
 
 async def read_drops(settings: StreamSettings) -> list[Drop]:

@@ -6,23 +6,25 @@ from pathlib import Path
 
 import httpx
 import pytest
+from aiokafka import TopicPartition
 from moto.server import ThreadedMotoServer
 
 from rollbus.archive.archive import open_archive
 from rollbus.archive.kafka.restore import Restore
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.settings import Settings
+from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import delete_topics, topics_on_broker
 from tests.services.archive_log import (
     archive_run,
     archived_log,
-    delete_before,
     fill,
     invoke,
     make_settings,
     read_log,
 )
-from tests.services.test_replay_kafka import replay_of
+from tests.services.replay_log import replay_of
+from tests.services.stream_fixtures import delete_before
 
 pytestmark = pytest.mark.services
 
@@ -30,6 +32,10 @@ pytestmark = pytest.mark.services
 @pytest.fixture
 def made(tmp_path: Path, kafka: str, namespace: str) -> tuple[Path, Settings]:
     return make_settings(tmp_path, kafka, namespace, archive={"url": str(tmp_path / "archive")})
+
+
+def events(stream: StreamSettings, number: int) -> TopicPartition:
+    return TopicPartition(f"{stream.namespace}episode-events", number)
 
 
 async def digests(settings: Settings, namespace: str) -> dict[str, str]:
@@ -44,15 +50,19 @@ def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(mad
     path, settings = made
     stream = settings.stream_settings()
     asyncio.run(fill(settings, rounds=range(3)))
-    asyncio.run(delete_before(stream, {("episode-events", 0): 3}))
+    asyncio.run(delete_before(stream.kafka, {events(stream, 0): 3}))
     assert "has 1 manifest\n" in invoke(path, "archive", "run")
     asyncio.run(fill(settings, rounds=range(3, 6)))
     assert "2 manifests" in invoke(path, "archive", "run")
     assert "0 records archived; " in invoke(path, "archive", "run")
 
     log, decided = asyncio.run(read_log(stream, stream.namespace)), asyncio.run(digests(settings, stream.namespace))
-    ends = {place: records[-1].offset + 1 for place, records in log.items() if records}
-    asyncio.run(delete_before(stream, ends))
+    ends = {
+        TopicPartition(stream.namespace + topic, number): records[-1].offset + 1
+        for (topic, number), records in log.items()
+        if records
+    }
+    asyncio.run(delete_before(stream.kafka, ends))
     assert not any(asyncio.run(read_log(stream, stream.namespace)).values())
 
     assert "each is as it was written" in invoke(path, "archive", "verify")
@@ -106,7 +116,7 @@ async def test_what_retention_took_between_two_runs_is_named_and_not_restored_un
     await archive_run(settings, url)
     await fill(settings, rounds=range(3, 6))
     end = open_archive(url).contents.partitions["episode-events", 1].end
-    await delete_before(stream, {("episode-events", 1): end + 4})
+    await delete_before(stream.kafka, {events(stream, 1): end + 4})
     run = await archive_run(settings, url)
     assert [str(each) for each in run.missing] == [f"episode-events[1] {end} … {end + 3}"]
     told = await asyncio.to_thread(invoke, path, "archive", "restore", "holey", expect=1)

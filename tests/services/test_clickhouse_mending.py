@@ -31,8 +31,9 @@ from tests.services.sink_fixtures import (
     send,
     sink_settings,
 )
+from tests.services.stream_fixtures import delete_before
 from tests.services.test_clickhouse_rebuild import archive_of, command, leftovers, rebuilt, written
-from tests.services.test_clickhouse_sink import delete_before, reports
+from tests.services.test_clickhouse_sink import reports
 
 __all__ = ["written"]
 pytestmark = pytest.mark.services
@@ -145,7 +146,8 @@ async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSetti
     await send(written, reports(4))
     log = await archive_of(written, tmp_path)
     place = TopicPartition(f"{written.namespace}producer-reports", 0)
-    await delete_before(written, place, (await log.spans(["producer-reports"]))["producer-reports", 0].end)
+    end = (await log.spans(["producer-reports"]))["producer-reports", 0].end
+    await delete_before(written.kafka, {place: end})
     await send(written, reports(2))
     await run_until_written(written)
     assert is_anything_lost(written)["producer-reports"]["holes"] == 1

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from rollbus.consumers.clickhouse.questions.saved import ask, run_query
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource, Partition
@@ -43,6 +41,7 @@ from tests.services.sink_fixtures import (
     sink_settings,
     wait_until_written,
 )
+from tests.services.stream_fixtures import delete_before
 
 pytestmark = pytest.mark.services
 
@@ -200,7 +199,7 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
             await sink
             await source.stop()
         await send(settings, reports(4))
-        await delete_before(settings, place, 6)  # three reports, the end of their transaction, two more
+        await delete_before(settings.kafka, {place: 6})  # three reports, the end of their transaction, two more
         if running:
             source._consumer.resume(place)
             await wait_until_written(settings, sink)
@@ -222,16 +221,6 @@ def reports(count: int) -> list[tuple[str, str, bytes]]:
         for _ in range(count)
     ]
     return encoded([("producer-reports", "web", report) for report in made])
-
-
-async def delete_before(settings: SinkSettings, place: TopicPartition, offset: int) -> None:
-    """Do what retention does."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
-    finally:
-        await admin.close()
 
 
 async def test_clickhouse_may_go_away_and_come_back(kafka: str, namespace: str, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`rollbus finetune` on a real broker, ClickHouse's engine and ART: it learns, and a kill midway costs nothing."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,8 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
+from tests.finetuning import art_adapter, art_builder, configuration
+from tests.installs import hide_art_plugin, own_environment
 from tests.services.art_fixtures import MODEL, ArtServer
 from tests.services.settings_file import write_settings
 
@@ -37,7 +38,6 @@ class Run:
     clickhouse: ClickHouseSettings
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
         arguments = ["--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml", *options]
         validation = ["--validation_dataset", "held_out.jsonl", "--validation_interval", str(EPOCHS)]
         with (self.folder / "finetune.log").open("ab") as log:
@@ -46,7 +46,7 @@ class Run:
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
-                env={**environment, "OMP_NUM_THREADS": "1"},
+                env={**own_environment(), "OMP_NUM_THREADS": "1"},
             )
 
     def log(self) -> str:
@@ -73,45 +73,25 @@ def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_
     host, port = clickhouse
     write_settings(tmp_path, kafka, clickhouse, "finetune")
     shutil.copy(WORKFLOW, tmp_path)
-    (tmp_path / "finetune.yml").write_text(yaml.safe_dump(configuration(own_art_server)))
+    (tmp_path / "finetune.yml").write_text(yaml.safe_dump(document(own_art_server)))
     for name, count in (("train", EXAMPLES), ("held_out", HELD_OUT)):
         lines = [json.dumps({"id": f"{name}-{n}", "question": f"choose {name} {n}"}) for n in range(count)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     return Run(tmp_path, ClickHouseSettings(host=host, port=port, database="finetune"))
 
 
-def configuration(art: ArtServer) -> dict[str, Any]:
-    return {
-        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": art.model_url, "api_key": "none"}},
-        "workflow": {"_type": "babble", "llm": "policy"},
-        "eval": {
-            "general": {
-                "max_concurrency": 32,
-                "output_dir": "eval",
-                "dataset": {"_type": "jsonl", "file_path": "train.jsonl"},
-            },
-            "evaluators": {"even": {"_type": "evenness"}},
-        },
-        "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": GENERATIONS}},
-        "trainer_adapters": {
-            "a": {
-                "_type": "openpipe_art_trainer_adapter",
-                "backend": {"ip": "127.0.0.1", "port": art.control_port, "name": MODEL, "base_model": "base"},
-                "training": {"learning_rate": 1e-2},
-            }
-        },
-        "trainers": {"t": {"_type": "openpipe_art_trainer"}},
-        "finetuning": {
-            "enabled": True,
-            "trainer": "t",
-            "trajectory_builder": "b",
-            "trainer_adapter": "a",
-            "reward_function": {"name": "even"},
-            "num_epochs": EPOCHS,
-            "output_dir": "output",
-        },
-        "rollbus": {"imports": [WORKFLOW.stem], "run_id": RUN, "data_dir": "state"},
-    }
+def document(art: ArtServer) -> dict[str, Any]:
+    plain = configuration(
+        art.model_url,
+        workflow="babble",
+        evaluators={"even": {"_type": "evenness"}},
+        dataset="train.jsonl",
+        builder=art_builder(GENERATIONS),
+        adapter=art_adapter(art.control_port, MODEL, learning_rate=1e-2),
+        concurrency=32,
+        num_epochs=EPOCHS,
+    )
+    return {**plain, "rollbus": {"imports": [WORKFLOW.stem], "run_id": RUN, "data_dir": "state"}}
 
 
 def test_a_run_killed_in_the_middle_resumes_learns_and_has_every_count(run: Run) -> None:
@@ -163,7 +143,7 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     plain["trainers"]["t"] = {"_type": "rollbus_trainer", "bus": bus}
     plain["finetuning"]["num_epochs"] = 2
     (run.folder / "nat.yml").write_text(yaml.safe_dump(plain))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+    environment = {**own_environment(), "PYTHONPATH": str(hide_art_plugin(run.folder / "site"))}
     command = [*tethered(), str(Path(ROLLBUS).with_name("nat")), "finetune", "--config_file", "nat.yml"]
     found = subprocess.run(command, cwd=run.folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]

@@ -19,7 +19,7 @@ from rollbus.local.process.tether import tethered
 from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 from tests.console import ROLLBUS
-from tests.installs import own_environment
+from tests.installs import hide_art_plugin, own_environment
 from tests.installs import run as run_command
 from tests.models import create_model
 from tests.services.art_fixtures import TOKENS, ArtServer, Launcher
@@ -93,7 +93,7 @@ def reader(uv: Path, kafka: str, clickhouse: tuple[str, int], server: ArtServer,
         folder,
         own_environment()
         | {
-            "PYTHONPATH": str(tmp_path / "site"),
+            "PYTHONPATH": str(hide_art_plugin(tmp_path / "site")),
             "MODEL_URL": server.model_url,
             "ART_PORT": str(server.control_port),
             "OPENAI_API_KEY": "none",

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
@@ -18,7 +17,7 @@ from rollbus.schemas.kafka.lag import open_lag
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.ui.lag import LagOfGroups, LagRow
 from tests.services.sink_fixtures import create_topics, send, sink_settings
-from tests.services.stream_fixtures import CountStage, send_events, stream_settings
+from tests.services.stream_fixtures import CountStage, delete_before, send_events, stream_settings
 from tests.services.stream_process import running
 
 pytestmark = pytest.mark.services
@@ -79,7 +78,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     await send_events(settings, ["a", "b", "c", "d"], range(25))
     await send(sink, [("drops", "main", b"one")])  # a topic without records, of which nothing is committed, is no row
     await commit(sink, "trainer.agent", "episode-events", 10)
-    await delete_before(kafka, {TopicPartition(f"{namespace}episode-events", 0): 20})
+    await delete_before(KafkaConnection(bootstrap_servers=kafka), {TopicPartition(f"{namespace}episode-events", 0): 20})
     stranger = AIOKafkaConsumer(
         f"{namespace}drops",
         bootstrap_servers=kafka,
@@ -123,18 +122,9 @@ async def test_one_situation_has_one_lag_wherever_it_is_asked_for(kafka: str, na
     await ensure_topics(settings, [CountStage()])
     await send_events(settings, ["a"], range(100))
     await commit(sink, "sink", "episode-events", 10)
-    await delete_before(kafka, {TopicPartition(f"{namespace}episode-events", 0): 60})
+    await delete_before(KafkaConnection(bootstrap_servers=kafka), {TopicPartition(f"{namespace}episode-events", 0): 60})
     of_page = {row.topic: row.lag for row in await LagOfGroups(settings.kafka, namespace).ask()}
     of_sink = {each.topic: each.lag for each in await read_sink_status(sink)}
     async with open_lag(settings.kafka) as lag:
         of_demo = (await lag.read({f"{namespace}sink": None}))[f"{namespace}sink"].lag
     assert (of_page["episode-events"], of_sink["episode-events"], of_demo) == (40, 40, 40)
-
-
-async def delete_before(kafka: str, offsets: dict[TopicPartition, int]) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
-    try:
-        await admin.delete_records({place: RecordsToDelete(offset) for place, offset in offsets.items()})
-    finally:
-        await admin.close()

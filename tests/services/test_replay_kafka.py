@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka import TopicPartition
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
@@ -26,7 +25,6 @@ from rollbus.schemas.topics import (
     EPISODE_EVENTS,
     RUN_LOG,
     SCORES,
-    STAGE_INPUTS,
     TRAJECTORIES,
     Topic,
 )
@@ -39,7 +37,6 @@ from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, 
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.kafka.source import open_ranges, read_whole
 from rollbus.streams.replay.kafka.writer import KafkaOutput
-from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound, parse_bound
 from rollbus.streams.replay.plan.range_on_broker import resolve, starts_of
 from rollbus.streams.rewards.contract import RewardFunction
@@ -47,69 +44,13 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
 from tests.console import ROLLBUS
-from tests.services.replay_live import frames, records, settings_of, traffic, write_settings
-from tests.services.stream_fixtures import send
+from tests.services.replay_live import frames, records, settings_of, write_settings
+from tests.services.replay_log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.stream_fixtures import delete_before, send, send_to_all
 from tests.streams.replay.memory import ENVIRONMENTS, environment
 
 pytestmark = pytest.mark.services
-
-ROUNDS, PER_ROUND = 10, 6
-
-
-@pytest.fixture
-async def settings(kafka: str, namespace: str, tmp_path: Path) -> Settings:
-    """A log of ten ticks with the events of six episodes between each two; no worker has seen it."""
-    made = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = made.stream_settings()
-    await ensure_topics(stream, all_stages(made))
-    events = traffic(5, ROUNDS * PER_ROUND)
-    size = -(-len(events) // ROUNDS)
-    for number in range(ROUNDS):
-        tick = encode(make_tick(number))
-        items = [
-            (event.root_episode_id.encode(), encode(event)) for event in events[number * size : (number + 1) * size]
-        ]
-        await send(stream, EPISODE_EVENTS.name, items)
-        await send_everywhere(stream, tick)
-    return made
-
-
-async def send_everywhere(stream: Any, data: bytes) -> None:
-    await send_to_all(stream, *dict.fromkeys(STAGE_INPUTS.values()), data=data)
-
-
-async def send_to_all(stream: Any, *topics: Topic, data: bytes) -> None:
-    """Send a record into every partition of topics."""
-    producer = AIOKafkaProducer(**stream.kafka.client_options())
-    await producer.start()
-    try:
-        sending = [
-            await producer.send(topic.full_name(stream.namespace), data, partition=partition)
-            for topic in topics
-            for partition in range(1 if topic.partitions == "one" else stream.event_partitions)
-        ]
-        await asyncio.gather(*sending)
-    finally:
-        await producer.stop()
-
-
-def replay_of(settings: Settings, name: str, **changes: Any) -> Replay:
-    plan: dict[str, Any] = {
-        "name": name,
-        "start": Bound(),
-        "end": Bound(),
-        "stages": chain_of(()),
-        "assembly": settings.assembly,
-        "scoring": settings.scoring,
-        "runs": settings.runs,
-        "new_scoring": settings.scoring,
-        "scores": "computed",
-    }
-    return Replay(settings.stream_settings(), ReplayPlan(**(plan | changes)), registry=BUILT_IN)
-
-
-def name_of(settings: Settings, *more: str) -> str:
-    return "-".join((settings.namespace.strip("."), *more))
+__all__ = ["settings", "shared_log"]
 
 
 class DyingOutput(KafkaOutput):
@@ -130,20 +71,20 @@ async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when_given_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, name = settings.stream_settings(), name_of(settings, "killed")
-    await killed(replay_of(settings, name), monkeypatch)
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "killed")
+    await killed(replay_of(shared_log, name), monkeypatch)
     with pytest.raises(ConfigurationError, match="is not whole"):
         await find_manifest(stream, name)
-    half = len(await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name))
-    manifest = await replay_of(settings, name).run()
-    undisturbed = await replay_of(settings, name_of(settings, "whole")).run()
+    half = len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
+    manifest = await replay_of(shared_log, name).run()
+    undisturbed = await replay_of(shared_log, name_of(shared_log, "whole")).run()
     assert manifest.digests == undisturbed.digests
-    assert 0 < half < len(await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name))
+    assert 0 < half < len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
     for topic in ("trajectories", "drops", "batches"):
         one, other = [
-            await frames(replay_of(settings, each.name).replay_settings, topic) for each in (manifest, undisturbed)
+            await frames(replay_of(shared_log, each.name).replay_settings, topic) for each in (manifest, undisturbed)
         ]
         if topic == "batches":  # they name locations
             assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
@@ -151,37 +92,37 @@ async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when
             assert one == other
 
 
-async def test_what_another_plan_left_behind_is_thrown_away(settings: Settings) -> None:
-    stream, name = settings.stream_settings(), name_of(settings, "other")
-    first = await replay_of(settings, name).run()
+async def test_what_another_plan_left_behind_is_thrown_away(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "other")
+    first = await replay_of(shared_log, name).run()
     await write_manifest(stream, replace(first, state="started", digests=(), finished_at_ms=None))
-    grouping = settings.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
-    again = await replay_of(settings, name, new_grouping=grouping).run()
+    grouping = shared_log.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
+    again = await replay_of(shared_log, name, new_grouping=grouping).run()
     assert again.digests[0] == first.digests[0]
     assert again.digests[2] != first.digests[2]
 
 
 async def test_what_was_begun_with_other_settings_is_thrown_away(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = name_of(settings, "resettled")
-    await killed(replay_of(settings, name), monkeypatch)
-    other = settings.assembly.model_copy(update={"min_episode_length": 2})
-    again = await replay_of(settings, name, assembly=other).run()
-    undisturbed = await replay_of(settings, name_of(settings, "fresh"), assembly=other).run()
+    name = name_of(shared_log, "resettled")
+    await killed(replay_of(shared_log, name), monkeypatch)
+    other = shared_log.assembly.model_copy(update={"min_episode_length": 2})
+    again = await replay_of(shared_log, name, assembly=other).run()
+    undisturbed = await replay_of(shared_log, name_of(shared_log, "fresh"), assembly=other).run()
     assert (again.digests, again.configs["assembly"]) == (undisturbed.digests, other.config_hash())
-    found = await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name)
+    found = await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
     assert {each.config_hash for each in found if isinstance(each, Trajectory)} == {other.config_hash()}
 
 
 async def test_what_a_function_answered_otherwise_before_is_thrown_away(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a function that reads a file: nothing but what it wrote tells that it is another."""
-    name, own = name_of(settings, "moody"), ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),))
+    name, own = name_of(shared_log, "moody"), ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),))
     for value in (1.0, 2.0):
         registry = {**BUILT_IN, "moody": RewardFunction(lambda trajectory, context, value=value: value, version="1")}
-        replay = replace(replay_of(settings, name, new_scoring=own), registry=registry)
+        replay = replace(replay_of(shared_log, name, new_scoring=own), registry=registry)
         if value == 1.0:
             await killed(replay, monkeypatch)
             assert await records(replay.replay_settings, SCORES.name)
@@ -203,60 +144,54 @@ class HeldOutput(KafkaOutput):
 
 
 async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody_deletes_it(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch, kafka: str, tmp_path: Path
 ) -> None:
-    stream, name = settings.stream_settings(), name_of(settings, "twice")
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "twice")
     HeldOutput.reached, HeldOutput.go_on = asyncio.Event(), asyncio.Event()
     with monkeypatch.context() as patched:
         patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", HeldOutput)
-        first = asyncio.create_task(replay_of(settings, name).run())
+        first = asyncio.create_task(replay_of(shared_log, name).run())
         reached = asyncio.create_task(HeldOutput.reached.wait())
         await asyncio.wait((first, reached), return_when=asyncio.FIRST_COMPLETED)
         assert reached.done(), first
     with pytest.raises(ConfigurationError, match=f"replay '{name}' is being written by"):
-        await replay_of(settings, name).run()
-    arguments = ["--config", str(tmp_path / "rollbus.yaml"), "replay", "delete", name]
+        await replay_of(shared_log, name).run()
+    arguments = ["--config", str(write_settings(tmp_path, kafka, shared_log.namespace)), "replay", "delete", name]
     refused = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
     assert refused.exit_code != 0
     assert "is being written by" in refused.output
     HeldOutput.go_on.set()
     manifest = await first
     assert manifest == await find_manifest(stream, name)
-    assert manifest.digests == (await replay_of(settings, name_of(settings, "alone")).run()).digests
+    assert manifest.digests == (await replay_of(shared_log, name_of(shared_log, "alone")).run()).digests
     deleted = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
     assert "deleted replay" in deleted.output
 
 
 async def test_a_name_that_another_log_has_a_replay_of_is_refused(
-    settings: Settings, kafka: str, tmp_path: Path
+    shared_log: Settings, kafka: str, tmp_path: Path
 ) -> None:
-    name, theirs = name_of(settings, "shared"), "b" + settings.namespace
+    name, theirs = name_of(shared_log, "shared"), "b" + shared_log.namespace
     folder = tmp_path / "theirs"
     folder.mkdir()
     other = settings_of(write_settings(folder, kafka, theirs))
     await ensure_topics(other.stream_settings(), all_stages(other))
     await send_everywhere(other.stream_settings(), encode(make_tick(0)))
-    first = await replay_of(settings, name).run()
-    with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {settings.namespace}"):
+    first = await replay_of(shared_log, name).run()
+    with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {shared_log.namespace}"):
         await replay_of(other, name).run()
-    assert await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name)
-    assert await find_manifest(settings.stream_settings(), name) == first
+    assert await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
+    assert await find_manifest(shared_log.stream_settings(), name) == first
 
 
-async def delete_before(stream: StreamSettings, offset: int, topic: Topic = EPISODE_EVENTS) -> None:
-    """Delete the first records of partition 0, as retention does."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=stream.kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        place = TopicPartition(topic.full_name(stream.namespace), 0)
-        await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
-    finally:
-        await admin.close()
+async def delete_first(stream: StreamSettings, offset: int, topic: Topic = EPISODE_EVENTS) -> None:
+    """Delete the first records of partition 0."""
+    await delete_before(stream.kafka, {TopicPartition(topic.full_name(stream.namespace), 0): offset})
 
 
 async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
     stream, name = settings.stream_settings(), name_of(settings, "gone")
-    await delete_before(stream, 40)
+    await delete_first(stream, 40)
     for start in (Bound(offset=2), Bound(tick=0)):
         with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
             await replay_of(settings, name, start=start).run()
@@ -269,7 +204,7 @@ async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings
     ended.set()
     shadow = replace(replay_of(settings, name), follow=ended)
     assert (await shadow.run()).state == "following"
-    await delete_before(settings.stream_settings(), 40)
+    await delete_first(settings.stream_settings(), 40)
     with pytest.raises(DataLossError, match=rf"episode-events\[0\] 0 … 39; `rollbus replay delete {name}` lets"):
         await shadow.run()
 
@@ -277,7 +212,7 @@ async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings
 async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
     stream = settings.stream_settings()
     found = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
-    await delete_before(stream, 40)
+    await delete_first(stream, 40)
 
     async def read() -> None:
         async with open_ranges(stream, found.ranges) as sources:
@@ -288,50 +223,51 @@ async def test_records_that_go_while_they_are_read_are_named(settings: Settings)
         await read()
 
 
-async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:
-    name, start_ms = name_of(settings, "bound"), make_tick(0).stream_time_ms
-    by_tick = await replay_of(settings, name, start=Bound(tick=3), end=Bound(tick=6)).run(dry_run=True)
+async def test_ticks_and_times_bound_a_range_alike(shared_log: Settings) -> None:
+    name, start_ms = name_of(shared_log, "bound"), make_tick(0).stream_time_ms
+    by_tick = await replay_of(shared_log, name, start=Bound(tick=3), end=Bound(tick=6)).run(dry_run=True)
     times = (Bound(time_ms=start_ms + 2_500), Bound(time_ms=start_ms + 6_999))
-    by_time = await replay_of(settings, name, start=times[0], end=times[1]).run(dry_run=True)
+    by_time = await replay_of(shared_log, name, start=times[0], end=times[1]).run(dry_run=True)
     assert by_tick.ranges == by_time.ranges
     assert by_tick.digests == by_time.digests
     assert (by_tick.from_ms, by_tick.to_ms) == (start_ms + 3_000, start_ms + 6_000)
-    assert await read_manifests(settings.stream_settings()) == {}
+    assert name not in await read_manifests(shared_log.stream_settings())
 
 
-async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(settings: Settings) -> None:
-    ticks = await resolve(settings.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
+async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
     start = Bound(offsets=((0, ticks.ranges[0].from_offset + 1),))
     for processes in (1, 2):
-        replay = replace(replay_of(settings, name_of(settings, "cut"), start=start), processes=processes)
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), start=start), processes=processes)
         assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
 
 
-async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(settings: Settings) -> None:
-    ticks = await resolve(settings.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
+async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
     end = Bound(offsets=((0, ticks.ranges[0].to_offset + 1),))
     for processes in (1, 2):
-        replay = replace(replay_of(settings, name_of(settings, "cut"), end=end), processes=processes)
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), end=end), processes=processes)
         assert (await replay.run(dry_run=True)).to_ms == make_tick(5).stream_time_ms
 
 
-async def test_a_range_without_records_is_refused(settings: Settings) -> None:
+async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
+    before = await read_manifests(shared_log.stream_settings())
     beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
     for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):
         with pytest.raises(ConfigurationError, match=rf"no record of episode-events in that .* is tick:{ROUNDS - 1}"):
-            await replay_of(settings, name_of(settings, "empty"), start=start, end=end).run()
+            await replay_of(shared_log, name_of(shared_log, "empty"), start=start, end=end).run()
     with pytest.raises(ConfigurationError, match=r"no partition 12: .* times with their day"):
-        await replay_of(settings, name_of(settings, "noon"), start=parse_bound("12:00", now_ms=0)).run()
-    assert await read_manifests(settings.stream_settings()) == {}
+        await replay_of(shared_log, name_of(shared_log, "noon"), start=parse_bound("12:00", now_ms=0)).run()
+    assert await read_manifests(shared_log.stream_settings()) == before
 
 
 async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_beginning(
-    settings: Settings,
+    shared_log: Settings,
 ) -> None:
-    names = [name_of(settings, feedback) for feedback in ("recorded", "end")]
+    names = [name_of(shared_log, feedback) for feedback in ("recorded", "end")]
     for name, feedback in zip(names, ("recorded", "end"), strict=True):
-        await replay_of(settings, name, feedback=feedback, stages=("assembly",)).run()
-    found = [await records(replay_of(settings, name).replay_settings, "trajectories") for name in names]
+        await replay_of(shared_log, name, feedback=feedback, stages=("assembly",)).run()
+    found = [await records(replay_of(shared_log, name).replay_settings, "trajectories") for name in names]
     revised, whole = (sum(isinstance(each, RewardRevised) and not each.excluded for each in side) for side in found)
     assert revised > 0 == whole
     assert any(
@@ -349,9 +285,8 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     made = [each for each in await records(replay_of(settings, name).replay_settings, "trajectories")
             if isinstance(each, Trajectory)]  # fmt: skip
     version = settings.scoring.config_hash()
-    for each in made:
-        given = make_score(each.trajectory_id, None, episode_id=each.episode_id, config_hash=version)
-        await send(stream, SCORES.name, [(each.group_hint.encode(), encode(given))])
+    given = [(one, make_score(one.trajectory_id, None, episode_id=one.episode_id, config_hash=version)) for one in made]
+    await send(stream, SCORES.name, [(one.group_hint.encode(), encode(score)) for one, score in given])
     options: dict[str, Any] = {"feedback": "end", "scores": "recorded", "new_scoring": None}
     options["stages"] = ("assembly", "scoring")
     scored = replay_of(settings, name_of(settings, "scored"), **options)
@@ -420,7 +355,7 @@ async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Sett
         await replay_of(settings, name_of(settings, name), start=Bound(tick=start)).run()
     whole, late = (name_of(settings, name) for name in ("whole", "late"))
     await compare_replays(stream, LIVE, whole)
-    await delete_before(stream, 4, TRAJECTORIES)
+    await delete_first(stream, 4, TRAJECTORIES)
     for one, other in ((LIVE, whole), (whole, LIVE)):
         with pytest.raises(DataLossError, match=r"trajectories\[0\] 0 … 3; replay a range that begins later"):
             await compare_replays(stream, one, other)
@@ -449,19 +384,19 @@ async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first
             await send_to_all(stream, topic, data=encode(record))
     await compare_replays(stream, LIVE, whole)
     for topic in without_ticks(0):
-        await delete_before(stream, 1, topic)
+        await delete_first(stream, 1, topic)
         with pytest.raises(DataLossError, match=rf"{topic.name}\[0\] 0 … 0[^;]*; replay a range that begins later"):
             await compare_replays(stream, LIVE, whole)
     await compare_replays(stream, LIVE, late)
     await compare_replays(stream, late, whole)
 
 
-async def test_what_is_deleted_of_a_replay_is_not_compared(settings: Settings) -> None:
-    stream, (one, other) = settings.stream_settings(), (name_of(settings, name) for name in ("one", "other"))
+async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings) -> None:
+    stream, (one, other) = shared_log.stream_settings(), (name_of(shared_log, name) for name in ("whole-one", "torn"))
     for name in (one, other):
-        await replay_of(settings, name).run()
+        await replay_of(shared_log, name).run()
     for topic in (TRAJECTORIES, BATCHES):
-        await delete_before(replay_of(settings, other).replay_settings, 1, topic)
+        await delete_first(replay_of(shared_log, other).replay_settings, 1, topic)
         for against in (LIVE, one):
             with pytest.raises(
                 DataLossError, match=rf"replay-{other}\.{topic.name}\[0\] 0 … 0.*; give the replay again"
@@ -512,23 +447,23 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
         assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
 
 
-async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:
-    stream, name = settings.stream_settings(), name_of(settings, "del")
-    manifest = await replay_of(settings, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
+async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "del")
+    manifest = await replay_of(shared_log, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
     with pytest.raises(ConfigurationError, match="already"):
-        await replay_of(settings, name).run()
+        await replay_of(shared_log, name).run()
     assert await delete_replay(stream, manifest, now_ms=1)
-    assert await read_manifests(stream) == {}
+    assert name not in await read_manifests(stream)
     assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
 
 
 async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
-    settings: Settings, tmp_path: Path
+    shared_log: Settings, kafka: str, tmp_path: Path
 ) -> None:
-    told = []
+    path, told = write_settings(tmp_path, kafka, shared_log.namespace), []
     for processes, other in enumerate(ENVIRONMENTS, 1):
         process = await asyncio.create_subprocess_exec(
-            ROLLBUS, "--config", str(tmp_path / "rollbus.yaml"),
+            ROLLBUS, "--config", str(path),
             "replay", "--from", "earliest", "--reward", "feedback", "--dry-run", "--processes", str(processes),
             env=environment(other), cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip

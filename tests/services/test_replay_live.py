@@ -103,7 +103,8 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     events = traffic(count, 60)
     async with workers(path, tmp_path, count) as started:
         publishing = asyncio.create_task(publish(stream, events, chunks=12, pause_s=0.4))
-        await asyncio.sleep(3)
+        while not await records(stream, "trajectories"):  # noqa: ASYNC110 - looks at a topic
+            await asyncio.sleep(0.1)
         victim = started[0]
         assert victim.process is not None
         os.kill(victim.process.pid, signal.SIGKILL)

@@ -16,11 +16,11 @@ from rollbus.settings import Settings
 from rollbus.streams.replay.kafka.lanes import LaneProcess
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
-from tests.services.replay_live import frames
-from tests.services.test_replay_kafka import name_of, replay_of, settings
+from tests.services.replay_live import frames, write_settings
+from tests.services.replay_log import name_of, replay_of, shared_log
 
 pytestmark = pytest.mark.services
-__all__ = ["settings"]
+__all__ = ["shared_log"]
 
 WRITTEN = ("trajectories", "scores", "run-log", "curriculum", "batches", "drops")
 REWARD = "def much(trajectory, context):\n    return float(len(trajectory.turns))\n"
@@ -34,28 +34,28 @@ async def written(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-async def test_several_processes_write_what_one_writes(settings: Settings, tmp_path: Path) -> None:
+async def test_several_processes_write_what_one_writes(shared_log: Settings, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
     scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)
     told = {}
     for processes in (1, 3):
-        name = name_of(settings, str(processes))  # as long as the other, since locations are in the bytes
-        replay = replay_of(settings, name, new_scoring=scoring)
+        name = name_of(shared_log, str(processes))  # as long as the other, since locations are in the bytes
+        replay = replay_of(shared_log, name, new_scoring=scoring)
         manifest = await replace(replay, registry=registry, processes=processes).run()
-        told[processes] = (manifest.digests, manifest.records, await written(settings, name))
+        told[processes] = (manifest.digests, manifest.records, await written(shared_log, name))
     assert told[1] == told[3]
     assert all(count > 0 for topic, count in told[1][1].items())
     assert set(told[1][1]) >= {"trajectories", "scores", "run-log", "drops"}
 
 
-async def test_several_processes_decide_what_one_decides(settings: Settings) -> None:
+async def test_several_processes_decide_what_one_decides(shared_log: Settings) -> None:
     late: dict[str, Any] = {"scores": "recorded", "new_scoring": None, "start": Bound(tick=2)}
     of_the_end: dict[str, Any] = {"feedback": "end", "stages": ("assembly",)}
     for changes in (late, of_the_end):
         told = []
         for processes in (1, 2):
-            replay = replace(replay_of(settings, name_of(settings, "dry"), **changes), processes=processes)
+            replay = replace(replay_of(shared_log, name_of(shared_log, "dry"), **changes), processes=processes)
             manifest = await replay.run(dry_run=True)
             told.append((manifest.digests, manifest.records, manifest.from_ms, manifest.to_ms, replay.open_rows))
         assert told[0] == told[1]
@@ -63,7 +63,7 @@ async def test_several_processes_decide_what_one_decides(settings: Settings) -> 
 
 
 async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes: list[Any] = []
 
@@ -75,7 +75,7 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
 
     started = LaneProcess.start
     monkeypatch.setattr(LaneProcess, "start", start_and_kill)
-    replay = replace(replay_of(settings, name_of(settings, "dies")), processes=2)
+    replay = replace(replay_of(shared_log, name_of(shared_log, "dies")), processes=2)
     with pytest.raises(UnavailableError, match=r"partitions .* was ended by SIGKILL"):
         await replay.run(dry_run=True)
     first, second = (lane._process.returncode for lane in lanes)
@@ -83,20 +83,21 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
     assert second == -signal.SIGKILL
 
 
-async def test_what_a_process_meets_is_told_as_it_is(settings: Settings, tmp_path: Path) -> None:
+async def test_what_a_process_meets_is_told_as_it_is(shared_log: Settings, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
     scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)
     file.write_text(REWARD + "\n# another one\n")
-    replay = replay_of(settings, name_of(settings, "changed"), new_scoring=scoring)
+    replay = replay_of(shared_log, name_of(shared_log, "changed"), new_scoring=scoring)
     with pytest.raises(ConfigurationError, match="was changed while the replay began"):
         await replace(replay, registry=registry, processes=2).run(dry_run=True)
 
 
-async def test_no_process_outlives_a_replay_that_is_killed(settings: Settings, tmp_path: Path) -> None:
+async def test_no_process_outlives_a_replay_that_is_killed(shared_log: Settings, kafka: str, tmp_path: Path) -> None:
+    write_settings(tmp_path, kafka, shared_log.namespace)
     program = (
         "import asyncio, os, signal, sys; from pathlib import Path; from dataclasses import replace;"
-        "from tests.services.replay_live import settings_of; from tests.services.test_replay_kafka import replay_of;"
+        "from tests.services.replay_live import settings_of; from tests.services.replay_log import replay_of;"
         "from rollbus.streams.replay.kafka.lanes import LaneProcess\n"
         "async def never(self):\n print(self._process.pid, flush=True)\n await asyncio.Event().wait()\n"
         "LaneProcess.read = never\n"

@@ -26,11 +26,11 @@ from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_config, make_score, make_tick, make_trajectory
 from tests.services.replay_live import records, settings_of, write_settings
-from tests.services.stream_fixtures import send
-from tests.services.test_replay_kafka import ROUNDS, name_of, replay_of, send_everywhere, send_to_all, settings
+from tests.services.replay_log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.stream_fixtures import send, send_to_all
 
 pytestmark = pytest.mark.services
-__all__ = ["settings"]
+__all__ = ["settings", "shared_log"]
 
 
 def turns(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
@@ -49,10 +49,10 @@ def judging(settings: Settings, name: str, **changes: Any) -> Replay:
     return replace(replay_of(settings, name, runs=runs, scores="rescored", **changes), registry=REGISTRY)
 
 
-async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(settings: Settings) -> None:
+async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(shared_log: Settings) -> None:
     told: dict[int, Any] = {}
     for processes in (1, 2):
-        replay = replace(judging(settings, name_of(settings, "rescored", str(processes))), processes=processes)
+        replay = replace(judging(shared_log, name_of(shared_log, "rescored", str(processes))), processes=processes)
         manifest = await replay.run()
         written = await records(replay.replay_settings, "trajectories")
         groups = [each for each in await records(replay.replay_settings, "run-log") if isinstance(each, Group)]
@@ -64,10 +64,10 @@ async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(sett
     assert told[1] == told[2]
 
 
-async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(settings: Settings) -> None:
-    first = judging(settings, name_of(settings, "first"))
+async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(shared_log: Settings) -> None:
+    first = judging(shared_log, name_of(shared_log, "first"))
     digests = {one.stage: one.digest for one in (await first.run()).digests}
-    later = judging(settings, "again", stages=("grouping", "group-scoring"))
+    later = judging(shared_log, "again", stages=("grouping", "group-scoring"))
     again = await replace(later, settings=first.replay_settings).run(dry_run=True)
     assert {one.stage: one.digest for one in again.digests} == {
         stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
@@ -76,9 +76,9 @@ async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_na
 
 
 async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_group_had_closed(
-    settings: Settings,
+    shared_log: Settings,
 ) -> None:
-    first = judging(settings, name_of(settings, "before"))
+    first = judging(shared_log, name_of(shared_log, "before"))
     await first.run()
     written = await records(first.replay_settings, "trajectories")
     gone = next(each.episode_id for each in written if isinstance(each, Trajectory))
@@ -89,7 +89,7 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
         shown.update(each.episode_id for each in group)
         return turns(group, context)
 
-    later = judging(settings, "after", stages=("group-scoring",))
+    later = judging(shared_log, "after", stages=("group-scoring",))
     registry = {**BUILT_IN, "turns": RewardFunction(watched, per="group")}
     asked = replace(later, settings=first.replay_settings, registry=registry)
     await asked.run(dry_run=True)

@@ -31,9 +31,9 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import publish, records, settings_of, write_settings
+from tests.services.replay_log import send_everywhere
 from tests.services.stream_fixtures import send
 from tests.services.stream_process import running
-from tests.services.test_replay_kafka import send_everywhere
 
 pytestmark = pytest.mark.services
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from rollbus.local.process.ports import find_free_port
@@ -33,6 +33,7 @@ from tests.hostile.attacker import keys
 from tests.services.stream_fixtures import (
     CountStage,
     CountState,
+    delete_before,
     read_topic,
     send,
     send_events,
@@ -66,14 +67,8 @@ async def delete_all_records(settings: StreamSettings) -> None:
     """Do to the events what retention does."""
     name = EPISODE_EVENTS.full_name(settings.namespace)
     described = {topic.name: topic for topic in await describe_topics(settings)}
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        ends = described[name].end_offsets
-        deletions = {TopicPartition(name, n): RecordsToDelete(before_offset=end) for n, end in enumerate(ends)}
-        await admin.delete_records(deletions)
-    finally:
-        await admin.close()
+    ends = described[name].end_offsets
+    await delete_before(settings.kafka, {TopicPartition(name, number): end for number, end in enumerate(ends)})
 
 
 async def forget_offsets(settings: StreamSettings, stage: CountStage) -> None:

@@ -123,6 +123,7 @@ def test_a_changed_template_makes_another_model(folder: Path, cache: Path) -> No
     assert "mended" in (second / "chat_template.jinja").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

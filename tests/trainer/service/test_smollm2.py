@@ -64,6 +64,7 @@ def logits(model: Any, tokens: Tensor) -> Tensor:
         return head(model, trunk(model, tokens))
 
 
+@pytest.mark.slow
 def test_it_is_the_model_that_transformers_runs_and_knows_something(
     smollm2: Path, theirs: Any, tokenizer: Any, prompt: Tensor, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_it_is_the_model_that_transformers_runs_and_knows_something(
     assert all(torch.equal(saved[name], given[name]) for name in saved)
 
 
+@pytest.mark.slow
 def test_its_adapter_is_what_peft_adds_to_the_base(smollm2: Path, theirs: Any, tmp_path: Path) -> None:
     loader = ModelLoader(read_config(smollm2, max_tokens=256), lora=LORA, base=smollm2)
     learner = Learner(loader.config, loader=loader)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.health.capture import UNSEEN
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 
@@ -61,8 +62,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """That folder as the current one."""
+    """That folder as the current one, in a process that has imported no library of models without a hook."""
     monkeypatch.chdir(folder)
+    for module in UNSEEN:
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
     sys.modules.pop("app", None)

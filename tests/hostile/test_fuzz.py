@@ -194,6 +194,7 @@ def fuzz_grpc(port: int) -> None:
                 except grpc.RpcError as error:  # the server starts again: an exporter would send it again
                     if error.code() not in AGAIN or time.monotonic() > deadline:
                         raise
+            time.sleep(0.1)  # at once it would open channels faster than gRPC lets go of them
 
     require_answer()
     good = make_call(f"{HOST}:{port}", EXPORT, BEARER, message.SerializeToString())

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import yaml
 
 from rollbus.health.picture import to_json
 from rollbus.health.reading import read_health
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.clients import new_producer, running
 from rollbus.schemas.kafka.connection import KafkaConnection
@@ -23,6 +24,8 @@ from tests.console import ROLLBUS
 from tests.installs import own_environment, run
 
 WAIT_S = 90.0
+STACK_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+"""Of a local stack that nobody starts: `status` would complain of another's on the usual ports."""
 BEAT_S = 1.0
 
 
@@ -38,9 +41,9 @@ class World:
     def rollbus(self, *words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(ROLLBUS, "-c", "settings.yaml", *words, cwd=self.folder, check=check, **environment)
 
-    def start(self, name: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *words: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            command = [ROLLBUS, "-c", "settings.yaml", *words]
+            command = [*prefix, ROLLBUS, "-c", "settings.yaml", *words]
             env = own_environment() | environment
             process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
         self.started[name] = process
@@ -106,6 +109,7 @@ def make_world(
         "worker": {"event_partitions": 1},
         "health": {"interval_s": BEAT_S},
         "trainer": {"backend": {"type": "memory"}},
+        "stack": {name: find_free_port() for name in STACK_PORTS},
     }
     settings |= sections
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))

@@ -1,4 +1,7 @@
-"""A workflow whose answer depends on the weights, and on which attempt it is: epoch, example and generation."""
+"""A workflow whose answer depends on the weights, and on which attempt it is: epoch, example and generation.
+
+`seeded_workflow`, which is copied with it, brings the evaluator.
+"""
 
 import os
 from collections.abc import AsyncIterator
@@ -6,14 +9,10 @@ from typing import Any
 from zlib import crc32
 
 from nat.builder.builder import Builder
-from nat.builder.evaluator import EvaluatorInfo
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
-from nat.cli.register_workflow import register_evaluator, register_function
-from nat.data_models.evaluator import EvalInputItem, EvaluatorBaseConfig
+from nat.cli.register_workflow import register_function
 from nat.data_models.function import FunctionBaseConfig
-from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
-from nat.plugins.eval.evaluator.base_evaluator import BaseEvaluator
 
 from rollbus.harness.bus.run_view import Attempt
 from rollbus.producers.episode import context
@@ -36,15 +35,6 @@ class PlacedConfig(FunctionBaseConfig, name="placed"):
     llm: str
 
 
-class ChecksumConfig(EvaluatorBaseConfig, name="checksum"):
-    pass
-
-
-class Checksum(BaseEvaluator):
-    async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
-        return EvalOutputItem(id=item.id, score=crc32(str(item.output_obj).encode()) % 1000 / 1000, reasoning="")
-
-
 @register_function(config_type=PlacedConfig, framework_wrappers=[LLMFrameworkEnum.LANGCHAIN])
 async def placed(config: PlacedConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
     llm: Any = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.LANGCHAIN)
@@ -57,8 +47,3 @@ async def placed(config: PlacedConfig, builder: Builder) -> AsyncIterator[Functi
         return str((await llm.ainvoke(question, max_tokens=MAX_TOKENS, seed=seed % 2**31)).content)
 
     yield FunctionInfo.from_fn(run)
-
-
-@register_evaluator(config_type=ChecksumConfig)
-async def checksum(config: ChecksumConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
-    yield EvaluatorInfo(config=config, evaluate_fn=Checksum().evaluate, description="A number of the answer.")  # type: ignore[arg-type]  # as all of its own

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.faults.finetune import placed_workflow
+from tests.faults.finetune import placed_workflow, seeded_workflow
 from tests.faults.finetune.placed_workflow import EPOCHS, EXAMPLES, GENERATIONS
 from tests.faults.finetune.test_finetune_kills import DEADLINE_S, files_of, log_of, start
 from tests.faults.finetune.test_toolkit_side_by_side import flattened, served
@@ -29,7 +29,7 @@ __all__ = ["art_base_model", "art_launcher", "clickhouse"]
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(1500)]
 
-WORKFLOW = Path(placed_workflow.__file__)
+PARTS = (Path(seeded_workflow.__file__), Path(placed_workflow.__file__))
 TIMES = ("step_update_seconds",)
 KILLED_AFTER = ("Starting epoch 1 ", "Submitted ", "Starting epoch 3 ")
 """Lines of the run: it plays, it trains, it plays the last epoch."""
@@ -80,7 +80,8 @@ def run_to_its_end(folder: Path, kills: Sequence[str], chance: random.Random) ->
 
 
 def prepare(folder: Path, art: ArtServer, kafka: str, database: tuple[str, int]) -> None:
-    shutil.copy(WORKFLOW, folder)
+    for path in PARTS:
+        shutil.copy(path, folder)
     write_settings(folder, kafka, database, f"bus_kills_{folder.name}")
     rows = [{"id": f"train-{n}", "question": f"choose train-{n}", "answer": ""} for n in range(EXAMPLES)]
     (folder / "train.json").write_text(json.dumps(rows))
@@ -96,5 +97,5 @@ def prepare(folder: Path, art: ArtServer, kafka: str, database: tuple[str, int])
         curriculum_learning={"enabled": True, "initial_percentile": 0.3, "expansion_interval": 2},
         num_epochs=EPOCHS,
     )
-    document["rollbus"] = {"imports": [WORKFLOW.stem], "run_id": folder.name, "data_dir": "state"}
+    document["rollbus"] = {"imports": [path.stem for path in PARTS], "run_id": folder.name, "data_dir": "state"}
     (folder / "finetune.yml").write_text(yaml.safe_dump(document))

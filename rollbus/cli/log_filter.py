@@ -11,6 +11,8 @@ from typing import Any
 
 from rollbus.schemas.unseen import escape_lines
 
+LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+"""What a log line for people shows, for `LogFormatter`."""
 PERIOD_S = 30.0
 """Long enough to read the other lines, short enough to see that the problem is still there."""
 

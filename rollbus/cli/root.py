@@ -14,7 +14,7 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.log_filter import JsonFormatter, LogFormatter, RepeatFilter
+from rollbus.cli.log_filter import LINE, JsonFormatter, LogFormatter, RepeatFilter
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.unseen import escape_unseen
 
@@ -167,7 +167,7 @@ def log_to_stderr() -> None:
     """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
     context = click.get_current_context(silent=True)
     is_json = context is not None and context.find_root().params.get("log_format") == "json"
-    formatter = JsonFormatter() if is_json else LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    formatter = JsonFormatter() if is_json else LogFormatter(LINE)
     logging.basicConfig(level=logging.INFO)
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -51,8 +51,8 @@ def decode_ledger_record(frame: Frame) -> LedgerRecord:
     except RecordError as error:
         raise DataLossError(
             f"the ledger cannot be read at offset {frame.offset} of {frame.topic}: {error}. If a newer release wrote "
-            "the record, update rollbus; else nobody can say what was trained: replay the episodes into a namespace of "
-            "their own (`rollbus replay --help`) and train there"
+            "the record, update rollbus; otherwise what was trained is not known: replay the episodes into a namespace "
+            "of their own (`rollbus replay --help`) and train there"
         ) from error
     return record
 

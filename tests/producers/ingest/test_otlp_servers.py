@@ -244,7 +244,7 @@ async def test_no_other_program_can_take_the_port_while_the_server_starts_again(
     _, writer = await asyncio.open_connection(host, port)
     writer.write(make_call(served.grpc, "/path", {}, b"").replace(b"/path", b"/\xff\xff\xff\xff"))
     async with asyncio.timeout(60):
-        while not outcomes:  # noqa: ASYNC110 - the server tells nobody that it starts again
+        while not outcomes:  # noqa: ASYNC110 - the server does not report that it starts again
             await asyncio.sleep(0.01)
     assert outcomes == ["held"]
     assert await asyncio.to_thread(grpc_exporter(served).export, make_spans()) is SpanExportResult.SUCCESS

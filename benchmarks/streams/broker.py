@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,11 +28,13 @@ class Broker(NamedTuple):
 
 
 @contextmanager
-def broker() -> Iterator[Broker]:
-    """Start a broker, and stop it and remove its data in the end."""
+def broker(heap: str = "") -> Iterator[Broker]:
+    """Start a broker, and stop it and remove its data in the end; `heap` is its memory where 400 MB are too little."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
+        if heap:  # the JVM takes this variable after the options of its command line
+            service = replace(service, env={**os.environ, "_JAVA_OPTIONS": f"-Xmx{heap}"})
         process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
         try:
             process.start()

@@ -1,13 +1,15 @@
 """How long many partitions take to settle on idle workers: at the start, after a kill, after one joins, after one ends.
 
-python -m benchmarks.streams.many [partitions] [workers …]
+python -m benchmarks.streams.many [partitions] [workers] [settings as JSON]
 
-Each worker is a process with assembly, scoring and grouping, forked from this one, so that what importing takes is left
-out. Settled is: every partition of every stage is open in some worker. A kill counts from the signal, so the session
-timeout is in it. The processor time of a second without work is that of all workers together, and of the broker.
+The numbers may be several, with commas; `{"tick_interval_ms": 5000}` changes a setting of the workers. Each worker is a
+process with assembly, scoring and grouping, forked from this one, so that what importing takes is left out. Settled is:
+every partition of every stage is open in some worker. A kill counts from the signal, so the session timeout is in it.
+The processor time of a second without work is that of all workers together, and of the broker.
 """
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
@@ -29,7 +31,10 @@ from rollbus.streams.worker.worker import Worker, serve
 LOOK_S = 0.1
 STAGES = 3
 IDLE_S = 15.0
-PATIENCE_S = 400.0
+PATIENCE_S = 1_200.0
+"""Fifty workers start and settle on the few cores of one machine."""
+HEAP = "2g"
+"""512 partitions are 4,600 with those of all topics, and each takes some of the broker's memory."""
 FORK = multiprocessing.get_context("fork")
 
 
@@ -79,6 +84,7 @@ class Workers:
             try:
                 pid, at, assigned, opened = self.seen.get(timeout=1.0)
             except Empty:
+                self.require_all()
                 continue
             self.open_by_worker[pid] = assigned, opened
             alive = {process.pid for process in self.processes}
@@ -88,6 +94,12 @@ class Workers:
             if at > since and everywhere and sum(opened for _, opened in shown) == STAGES * partitions:
                 return last - since
         sys.exit(f"not settled within {PATIENCE_S:.0f} s: (assigned, open) by worker {self.open_by_worker}")
+
+    def require_all(self) -> None:
+        """End the measurement if a worker has ended by itself."""
+        for process in self.processes:
+            if process.exitcode is not None:
+                sys.exit(f"worker {process.pid} ended with {process.exitcode}: its last lines are above")
 
     def leave(self, number: signal.Signals) -> float:
         """End one by a signal; return when."""
@@ -116,46 +128,58 @@ class Workers:
             process.kill()
 
 
-def measure(running: Broker, partitions: int, count: int) -> None:
-    """Print the times of one number of workers."""
+def measure(running: Broker, partitions: int, count: int, changes: dict[str, Any]) -> None:
+    """Print the times of one number of workers, each as soon as it is known."""
     made = settings(running.bootstrap_servers, f"many-{time.time_ns()}.").model_copy(
-        update={"event_partitions": partitions}
+        update={"event_partitions": partitions, **changes}
     )
     began = time.monotonic()
     asyncio.run(ensure_topics(made, three_stages()))
-    created = time.monotonic() - began
+    report(f"{partitions} partitions, {count} workers: topics made in {time.monotonic() - began:.1f} s; settled within")
     workers = Workers(made)
     try:
-        cpu = running.cpu_seconds()
-        workers.start(count)
-        settled = workers.until_settled(time.monotonic())
-        cost = workers.cpu_seconds(), running.cpu_seconds() - cpu
-        time.sleep(5.0)
-        cpu_s, broker_s = workers.cpu_seconds(), running.cpu_seconds()
-        time.sleep(IDLE_S)
-        idle = [(now - then) / IDLE_S for now, then in (
-            (workers.cpu_seconds(), cpu_s), (running.cpu_seconds(), broker_s))]  # fmt: skip
+        measure_start(running, workers, count)
+        measure_idle(running, workers)
         since = time.monotonic()
         workers.start(1)
-        joined = workers.until_settled(since)
-        ended = workers.until_settled(workers.leave(signal.SIGTERM))
-        killed = workers.until_settled(workers.leave(signal.SIGKILL))
+        report(f"  {workers.until_settled(since):.1f} s of one more joining")
+        report(f"  {workers.until_settled(workers.leave(signal.SIGTERM)):.1f} s of its end")
+        report(f"  {workers.until_settled(workers.leave(signal.SIGKILL)):.1f} s of another being killed")
     finally:
         workers.stop()
-    print(f"{partitions} partitions, {count} workers, topics made in {created:.1f} s; settled within")
-    print(f"  {settled:.1f} s of the start, with {cost[0]:.1f} CPU s of the workers and {cost[1]:.1f} of the broker")
-    print(f"  {joined:.1f} s of one more joining, {ended:.1f} s of its end, {killed:.1f} s of another being killed")
-    print(f"  idle: all workers {idle[0]:.2f} of a core, broker {idle[1]:.2f}", flush=True)
 
 
-def main(partitions: list[int], workers: list[int]) -> None:
+def measure_start(running: Broker, workers: Workers, count: int) -> None:
+    """Print how long so many take to settle, and what it costs."""
+    broker_s, since = running.cpu_seconds(), time.monotonic()
+    workers.start(count)
+    settled = workers.until_settled(since)
+    cost = f"{workers.cpu_seconds():.1f} CPU s of the workers and {running.cpu_seconds() - broker_s:.1f} of the broker"
+    report(f"  {settled:.1f} s of the start, with {cost}")
+
+
+def measure_idle(running: Broker, workers: Workers) -> None:
+    """Print what a second without work costs."""
+    time.sleep(5.0)
+    workers_s, broker_s = workers.cpu_seconds(), running.cpu_seconds()
+    time.sleep(IDLE_S)
+    of_workers, of_broker = workers.cpu_seconds() - workers_s, running.cpu_seconds() - broker_s
+    report(f"  idle: all workers {of_workers / IDLE_S:.2f} of a core, broker {of_broker / IDLE_S:.2f}")
+
+
+def report(line: str) -> None:
+    """Print a line at once: what was measured stays, should the rest fail."""
+    print(line, flush=True)
+
+
+def main(partitions: list[int], workers: list[int], changes: dict[str, Any]) -> None:
     """Measure each number of partitions with each number of workers, on a broker of their own."""
     for number in partitions:
         for count in workers:
-            with broker() as running:
-                measure(running, number, count)
+            with broker(HEAP) as running:
+                measure(running, number, count, changes)
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] + ["64,512", "4,8,16"][len(sys.argv) - 1 :]
-    main(*[[int(each) for each in text.split(",")] for text in chosen])
+    chosen = sys.argv[1:] + ["64,512", "4,8,16", "{}"][len(sys.argv) - 1 :]
+    main(*[[int(each) for each in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))

@@ -46,8 +46,9 @@ class AlarmLimits(BaseModel):
     missed_beats: int = Field(default=3, ge=2)
     forget_hours: float = Field(default=24.0, gt=0)
     """A process that is silent for longer is no longer shown."""
-    waiting_s: float | None = Field(default=600.0, gt=0)
-    """Work that is there and has not moved; a step of the trainer counts, too."""
+    waiting_s: float | None = Field(default=240.0, gt=0)
+    """Work that is there and has not moved; a step of the trainer counts, too. A worker that is stuck for its
+    `stalled_s` ends itself, so the default is shorter: it is reported while it can still be looked at."""
     lag_s: float | None = Field(default=300.0, gt=0)
     """A consumer group whose lag has grown for so long."""
     lag_records: int = Field(default=1_000, ge=1)

@@ -10,6 +10,8 @@ from rollbus.schemas.health.heart import Report, advance
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.settings import HealthSection
+from rollbus.streams.kafka.settings import StreamSettings
 
 NOW_MS = 1_800_000_000_000
 LIMITS = AlarmLimits()
@@ -91,6 +93,12 @@ def test_a_process_that_beats_while_its_work_does_not_move_is_not_well() -> None
     waiting = make_beat(waiting_since_ms=NOW_MS - 1_000 - 601_000)
     picture = draw(waiting)
     assert (picture.processes[0].state, alarms(picture)) == ("waiting", ["waiting"])
+
+
+def test_a_stuck_worker_is_reported_before_it_ends_itself() -> None:
+    waiting_s = AlarmLimits().waiting_s
+    assert waiting_s is not None
+    assert waiting_s + 3 * HealthSection().interval_s < StreamSettings().stalled_s
 
 
 def test_a_part_that_waits_is_named_while_the_other_parts_of_its_process_move() -> None:

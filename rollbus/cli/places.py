@@ -40,8 +40,9 @@ ROLL_HOURS = 168
 """Kafka's default `segment.ms`: retention removes whole segments, so the newest record of one decides."""
 COMPACTION_HOURS = 25
 """The changelogs' own segments of an hour and `max.compaction.lag.ms` of a day."""
-OLD_PARTS_MINUTES = 13
-"""ClickHouse's defaults: `old_parts_lifetime` of 8 minutes, and up to 5 until it looks for what is that old."""
+OLD_PARTS_MINUTES = 14
+"""ClickHouse's defaults: `old_parts_lifetime` of 8 minutes, and up to 310 s until it looks for what is that old:
+`max_cleanup_delay_period`, and a random part of 10 s."""
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import cramjam
 
+from rollbus.consumers.clickhouse.maintain.forget import TABLES, TABLES_BY_CONTENT
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+
 FRAME = b"\x28\xb5\x2f\xfd"
 """Where a ZSTD frame begins."""
 LZ4 = 0x82
@@ -70,3 +73,15 @@ def files_with(marker: str, *folders: Path) -> set[str]:
                 if path.is_file() and contains(path, marker.encode()):
                     found.add(str(path.relative_to(folder)))
     return found
+
+
+def remove_replaced_parts(client: ClickHouse) -> None:
+    """Have ClickHouse remove now what a deletion has replaced.
+
+    By itself it keeps the files for eight minutes, and looks for older ones after 30 s where there was something to
+    remove and after 300 s where there was not. To drop a partition that is not there drops nothing, and ends with such
+    a look.
+    """
+    for table in (*TABLES, *TABLES_BY_CONTENT):
+        client.command(f"ALTER TABLE {table} MODIFY SETTING old_parts_lifetime = 0")
+        client.command(f"ALTER TABLE {table} DROP PARTITION ID 'none'")

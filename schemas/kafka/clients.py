@@ -18,6 +18,7 @@ from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.errors import DataLossError, FencedError
 from rollbus.schemas.kafka.batches import read_bounded
 from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.groups import see_errors_of_offsets
 from rollbus.schemas.limits import FETCH_BYTES
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,9 @@ def new_consumer(connection: KafkaConnection, *topics: str, **options: Any) -> A
 
 
 def consumer_options(connection: KafkaConnection, **options: Any) -> dict[str, Any]:
-    """Return what a consumer takes; the caller's own options win. From now on batches are read within bounds."""
+    """Return what a consumer takes; the caller's own options win. From now on aiokafka reads as we need it."""
     read_bounded()
+    see_errors_of_offsets()
     standard = {
         "isolation_level": "read_committed",
         "enable_auto_commit": False,

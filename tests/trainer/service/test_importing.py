@@ -242,6 +242,25 @@ def test_an_unknown_quantisation_is_named(gguf: Path, cache: Path, tmp_path: Pat
         import_model(tmp_path / "odd.gguf", cache)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "tokenizer.json", "model.safetensors"])
+def test_a_file_that_leads_to_a_device_or_a_pipe_is_refused_unread(name: str, folder: Path, cache: Path) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ConfigurationError, match=rf"{name} is a device, a pipe or a socket, or a link to one"):
+        import_model(folder, cache)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ConfigurationError, match=rf"{name} is a device, a pipe or a socket, or a link to one"):
+        import_model(folder, cache)
+
+
+def test_a_text_without_bound_is_refused_unread(folder: Path, cache: Path) -> None:
+    with (folder / "config.json").open("r+b") as config:
+        config.truncate(10**12)
+    with pytest.raises(ConfigurationError, match=r"config.json has 1,000,000 MB, and at most 268 MB"):
+        import_model(folder, cache)
+
+
 def test_paths_without_a_model_are_named(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(ConfigurationError, match="neither a GGUF file nor a folder; give the path"):
         import_model(tmp_path / "org" / "name", cache)

@@ -30,6 +30,8 @@ from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 
 Report = Callable[[str], None]
 HASH_DIGITS = 12
+READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 256 * 2**20
+"""Endings of the files beside the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
 MEMORY_FACTOR = 2.5
 """Bytes of memory per byte of float32 weights while a GGUF file is converted."""
 
@@ -42,6 +44,7 @@ def import_model(
     `template` replaces the chat template. ConfigurationError for a model that cannot be served, UnavailableError where
     disk or memory does not suffice.
     """
+    _require_ordinary_files(source)
     weights = _find_weights(source)
     report(f"hashing {', '.join(path.name for path in weights)}")
     files = _files_of(source, weights)
@@ -81,6 +84,20 @@ def check_model(directory: Path) -> None:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
+
+
+def _require_ordinary_files(source: Path) -> None:
+    """Refuse a model of which a name leads to a device or a pipe, which may never end, or to a text without bound."""
+    for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+        if not path.exists() or path.is_dir():
+            continue
+        if not path.is_file():
+            raise ConfigurationError(f"{path} is a device, a pipe or a socket, or a link to one; put the file there")
+        if path.suffix in READ_WHOLE and path.stat().st_size > MOST_TEXT_BYTES:
+            raise ConfigurationError(
+                f"{path} has {path.stat().st_size / 1e6:,.0f} MB, and at most {MOST_TEXT_BYTES / 1e6:.0f} MB of such a "
+                "file are read; take another copy of the model, or move the file away if it is not part of it"
+            )
 
 
 def _find_weights(source: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import Token
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,9 @@ class Capture:
         """
         arguments: Mapping[str, Any] | None = None
         try:
+            if self.episodes.gives_way and context.recorded_by() not in (None, self.outbox):
+                self.outbox.counts.add("calls_of_own_recorder")
+                return None
             episode = self.episode or self.episodes.current()
             if episode is None or episode.ended:  # such as a thread that works on
                 episode = self.episodes.open_for_call()
@@ -148,6 +152,10 @@ class Call:
         """Return the arguments to call with."""
         added = self._surface.ask(self.original, force=self._capture.mode == "force", refused=self._refused)
         return {**self.original, **added} if added else self.original
+
+    def begin_request(self) -> Token[object]:
+        """Let a recorder beneath know that this call is recorded; `context.end_recorded` takes it back."""
+        return context.begin_recorded(self._capture.outbox)
 
     def retry(self, error: BaseException) -> bool:
         """Say whether to call again without something that we have added, because the server refuses it; else the

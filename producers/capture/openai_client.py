@@ -18,6 +18,7 @@ from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.capture.surface import Surface
+from rollbus.producers.episode import context
 
 Client = TypeVar("Client")
 RAW_HEADER = "x-stainless-raw-response"
@@ -141,6 +142,7 @@ def recorded_method(
             if call is None:
                 return await method(*args, **kwargs)
             while True:
+                token = call.begin_request()
                 try:
                     result = await method(*args, **call.kwargs)
                 except BaseException as error:
@@ -148,6 +150,8 @@ def recorded_method(
                         raise
                 else:
                     return _observe(call, result, kwargs)
+                finally:
+                    context.end_recorded(token)
 
         return call_async
 
@@ -158,6 +162,7 @@ def recorded_method(
         if call is None:
             return method(*args, **kwargs)
         while True:
+            token = call.begin_request()
             try:
                 result = method(*args, **call.kwargs)
             except BaseException as error:
@@ -165,6 +170,8 @@ def recorded_method(
                     raise
             else:
                 return _observe(call, result, kwargs)
+            finally:
+                context.end_recorded(token)
 
     return call_sync
 

@@ -44,6 +44,10 @@ class ModelCall:
             call = call.above
 
 
+_recorded_by: ContextVar[object] = ContextVar("rollbus_recorded_by", default=None)
+"""The outbox that the client's call which runs now is recorded into."""
+recorded_by, begin_recorded = _recorded_by.get, _recorded_by.set
+
 _model_call: ContextVar[ModelCall | None] = ContextVar("rollbus_model_call", default=None)
 CallTokens = tuple[Token[Episode | None], Token[str], Token[ModelCall | None]]
 
@@ -63,6 +67,12 @@ def leave(token: Token[Episode | None]) -> None:
         _episode.reset(token)
     except ValueError:  # an async generator that was closed by another task
         return
+
+
+def end_recorded(token: Token[object]) -> None:
+    """Undo `begin_recorded`; does nothing where the call ends in another context than it began in."""
+    with suppress(ValueError):
+        _recorded_by.reset(token)
 
 
 def enter_call(episode: Episode, name: str, call: ModelCall) -> CallTokens:

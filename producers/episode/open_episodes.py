@@ -34,6 +34,8 @@ class OpenEpisodes:
         self._unsampled: OrderedDict[str, None] = OrderedDict()
         self.of_process: Episode | None = None
         """The current one wherever the running code is in no other."""
+        self.gives_way = False
+        """Another recorder of the process that records a call, records it alone."""
         self.task_of_calls: str | None = None
         """A call outside of every episode is one of its own, of this task."""
 

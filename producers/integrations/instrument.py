@@ -62,6 +62,9 @@ def instrument(recorder: Recorder, *, task: str | None = None, child_agents: Col
     done, wish = Instrumentation(), Wish(recorder, task, child_agents)
     if not recorder.settings.enabled:
         return done
+    for other in [each for each in _BY_RECORDER if each.episodes.gives_way]:
+        other.counts.add("instrumented_by_program")
+        _BY_RECORDER.pop(other).undo()
     _BY_RECORDER[recorder] = done
     recorder.episodes.task_of_calls = task
     known = [name for name in LIBRARIES if name in sys.modules]

@@ -1,6 +1,7 @@
 """Record this process as the plan says, and the processes that it forks, each until it ends."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def begin(folder: Path) -> None:
     recorder = plan.make_recorder()
     patches = instrument(recorder, task=plan.task if plan.headers is None else None)
     recorder.episodes.of_process = None if plan.headers is None else recorder.episodes.attach(plan.headers)
+    recorder.episodes.gives_way = True
     process_hooks.unregister(recorder)
     process_hooks.register(_Reporting(folder, recorder, patches))
 
@@ -26,7 +28,7 @@ class _Reporting:
 
     def __init__(self, folder: Path, recorder: Recorder, patches: Instrumentation) -> None:
         self._folder, self._recorder, self._patches = folder, recorder, patches
-        self._begun, self._is_ending = 0, False
+        self._begun, self._is_ending, self._waited_s = 0, False, 0.0
         recorder.outbox.on_turn = self._report_first
 
     def after_fork(self) -> None:
@@ -37,12 +39,16 @@ class _Reporting:
         self._is_ending = True  # a child of `multiprocessing`, in which a flush is the last that is asked for
 
     def flush(self, timeout: float) -> bool:
+        began = time.monotonic()
         flushed = self._recorder.flush(timeout)
+        self._waited_s += time.monotonic() - began
         self._report(whole=self._is_ending)
         return flushed
 
     def close(self, timeout: float) -> bool:
+        began = time.monotonic()
         closed = self._recorder.close(timeout)
+        self._waited_s += time.monotonic() - began
         self._report(whole=True)
         return closed
 
@@ -55,6 +61,12 @@ class _Reporting:
     def _report(self, *, whole: bool) -> None:
         part, counters = self._recorder.episodes.of_process, self._recorder.counters
         writers = () if part is None else part.writer_ids
-        ended = Ended(whole=whole, counters=counters, writer_ids=writers, failed=self._patches.failed)
+        ended = Ended(
+            whole=whole,
+            counters=counters,
+            writer_ids=writers,
+            failed=self._patches.failed,
+            waited_s=self._waited_s,
+        )
         with suppress(OSError):  # the command has ended before
             write_ended(self._folder, ended)

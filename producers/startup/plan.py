@@ -59,6 +59,8 @@ class Ended(BaseModel):
     """Of its part of the program's episode."""
     failed: Mapping[str, str] = {}
     """Libraries that could not be patched, with the error."""
+    waited_s: float = 0.0
+    """How long its exit was held back for what it still had to send."""
 
 
 def write_plan(folder: Path, plan: CapturePlan) -> None:

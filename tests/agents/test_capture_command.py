@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rollbus.cli.commands.producers.capture import time_left
+from rollbus.producers.startup.plan import Ended
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded, WriterClosed
 from tests.agents.compare import compare_turns, read_spool
 from tests.agents.model_server import Faults, ModelServer
@@ -146,6 +148,68 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
     )
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert len(set(ended.writer_ids) - {event.writer_id for event in events if isinstance(event, WriterClosed)}) == 1
+
+
+OWN = """
+    import sys
+    import openai, rollbus
+    from rollbus.producers.delivery.sink import MemorySink
+
+    url, how = sys.argv[1:]
+    recorder = rollbus.init(sink=MemorySink(), producer="own")
+    client = openai.OpenAI(api_key="k", base_url=url, max_retries=0)
+    if how == "wrap":
+        client = recorder.wrap(client)
+    else:
+        rollbus.instrument(recorder)
+
+    def ask(text, **options):
+        messages = [{"role": "user", "content": text + " <e1>"}]
+        list(client.chat.completions.create(model="agent", messages=messages, **options))
+
+    with recorder.episode(task="own"):
+        ask("in its own episode")
+        ask("streamed", stream=True)
+    ask("in none")
+    recorder.flush()
+    print("own", recorder.counters["turns_trainable"], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "ours", "says"),
+    [
+        ("wrap", 1, "recorded 1 turn of 1 process, 1 of them trainable; the program's own recorder recorded 2 calls"),
+        ("instrument", 0, "recorded 0 turns of 1 process, 0 of them trainable; the program records by itself"),
+    ],
+)
+def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
+    how: str, ours: int, says: str, server: ModelServer, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(textwrap.dedent(OWN))
+    said, events = run("run", sys.executable, "-W", "ignore", "app.py", server.url, how, cwd=tmp_path, code=0)
+    assert len(server.answers) == 3
+    assert "own 2" in said
+    assert sum(isinstance(event, TurnRecorded) for event in events) == ours
+    assert said.splitlines()[-1].startswith(f"rollbus: {says}")
+
+
+def test_what_neither_the_program_nor_the_command_could_send_is_counted(server: ModelServer, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(textwrap.dedent(APP))
+    environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
+    command = [ROLLBUS, "run", sys.executable, "-W", "ignore", "app.py", server.url, "one"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    lost = [int(line.split()[1]) for line in done.stderr.splitlines() if line.endswith("and are lost")]
+    assert len(lost) == 2
+    assert done.stderr.splitlines()[-1].endswith(f"1 of them trainable; lost: {sum(lost)} events")
+
+
+def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command_together() -> None:
+    reports = [Ended(waited_s=1.0), Ended(waited_s=4.0)]
+    assert time_left(reports, 5.0, is_healthy=False) == 1.0
+    assert time_left([], 5.0, is_healthy=None) == 5.0
+    assert time_left([Ended(waited_s=5.5)], 5.0, is_healthy=None) == 0.0
+    assert time_left(reports, 5.0, is_healthy=True) == 5.0
 
 
 def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:

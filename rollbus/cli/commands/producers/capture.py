@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from rollbus.cli.withholding import withhold_option
 from rollbus.schemas.records.events import StopReason
 
 if TYPE_CHECKING:
+    from rollbus.producers.startup.plan import Ended
     from rollbus.producers.turns.redaction import Field
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -82,13 +83,20 @@ def capture(
         headers = None if episode is None else recorder.headers(episode)
         write_plan(folder, plan.model_copy(update={"headers": headers}))
         code = _run(program, {FOLDER_VARIABLE: made, "PYTHONPATH": _python_path()})
+        reports = list(read_ended(folder))
         if episode is not None:
-            for writer_id in (each for report in read_ended(folder) for each in report.writer_ids):
+            for writer_id in (each for report in reports for each in report.writer_ids):
                 episode.joined_by(writer_id)
             episode.end(*_stop_reason(code))
-        recorder.close(EXIT_DEADLINE_S)
-        echo(_describe(folder), err=True)
+        recorder.close(time_left(reports, EXIT_DEADLINE_S, is_healthy=recorder.healthy))
+        echo(_describe(folder, reports, recorder.counters), err=True)
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def time_left(reports: Sequence["Ended"], deadline_s: float, *, is_healthy: bool | None) -> float:
+    """Return how long the last events may take; where no broker takes any, the program has waited for it already."""
+    waited_s = 0.0 if is_healthy else max((report.waited_s for report in reports), default=0.0)
+    return max(0.0, deadline_s - waited_s)
 
 
 def _name_of(program: Sequence[str]) -> str:
@@ -145,17 +153,14 @@ def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     return "error", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
 
 
-def _describe(folder: Path) -> str:
-    """Return the line that says what was recorded, of the processes that have reported."""
-    from rollbus.producers.startup.plan import read_ended
-
-    reports = list(read_ended(folder))
+def _describe(folder: Path, reports: Sequence["Ended"], own: Mapping[str, int]) -> str:
+    """Return the line that says what was recorded, of the processes that have reported and of this one."""
     notes = [path.read_text() for path in sorted(folder.glob("failed-*"))]
     notes += [f"{library}: {error}" for report in reports for library, error in report.failed.items()]
     if not reports:
         notes.insert(0, "no Python process has reported: is rollbus installed where the program runs?")
         return f"rollbus: {'; '.join(notes)}"
-    counts: Counter[str] = Counter()
+    counts = Counter(own)
     for report in reports:
         counts.update(report.counters)
     trainable = counts["turns_trainable"]
@@ -170,4 +175,7 @@ def _describe(folder: Path) -> str:
         named = format_count(cut, "process", "processes")
         notes.append(f"{named} did not come to an end: what was neither sent nor spooled is lost")
     notes += [f"{counts[name]} {name}" for name in ("calls_outside_episode", "calls_unobserved") if counts[name]]
+    if calls := counts["calls_of_own_recorder"]:
+        notes.append(f"the program's own recorder recorded {format_count(calls, 'call')}")
+    notes += ["the program records by itself (`rollbus.instrument`)"] if counts["instrumented_by_program"] else []
     return "; ".join([text, *notes])

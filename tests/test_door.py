@@ -60,7 +60,7 @@ def test_the_page_comes_with_every_file_it_asks_for(install: Path, tmp_path: Pat
 
 
 def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return bytes(answer.read())
 
 

@@ -49,7 +49,7 @@ class World:
 
     def compare(self, **options: bool) -> list[TurnRecorded]:
         """Hold the record against the server, and return the turns."""
-        assert self.recorder.flush(10)
+        assert self.recorder.flush(120)
         counters = self.recorder.counters
         assert not [name for name in counters if name.startswith("hook_errors")], counters
         assert not counters.get("calls_outside_episode"), counters
@@ -68,4 +68,4 @@ async def world(server: ModelServer) -> AsyncIterator[World]:
     assert patches.failed == {}
     yield world
     patches.undo()
-    world.recorder.close(5)
+    world.recorder.close(120)

@@ -91,7 +91,7 @@ async def test_structured_output(world: World, client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("server", [SEED], indirect=True)
 async def test_retries_of_the_client_and_of_the_agent_with_a_time_out(world: World, server: ModelServer) -> None:
     server.faults.stalls = 1
-    async with openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=2, timeout=1.0) as client:
+    async with openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=2, timeout=4.0) as client:
 
         async def play(question: str) -> None:
             for _ in range(3):
@@ -113,11 +113,14 @@ async def test_an_agents_own_time_out_leaves_a_turn_that_says_so(world: World, s
     async with openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=0) as client:
 
         async def play(question: str) -> None:
+            asking = asyncio.create_task(_ask_until_answered(client, question))
+            while "stalled" not in [answered.fate for answered in server.answers]:  # noqa: ASYNC110 - another thread
+                await asyncio.sleep(0.01)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(_ask_until_answered(client, question), 0.5)
+                await asyncio.wait_for(asking, 0.01)
 
         await world.play(play, episodes=1)
-    assert world.recorder.flush(5)
+    assert world.recorder.flush(120)
     reasons = [event.untrainable_reason for event in world.sink.records("episode-events") if hasattr(event, "model")]
     assert reasons[-1] == "call_cancelled"
     assert len(reasons) == len(server.answers)

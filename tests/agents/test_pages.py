@@ -56,7 +56,7 @@ def play(text: str, folder: Path) -> list[Event]:
     spec.loader.exec_module(app)
     with recorder.episode(task="stock"):
         app.main()
-    recorder.close(10)
+    recorder.close(120)
     patches.undo()
     assert not [name for name in recorder.counters if name.startswith(("hook_errors", "calls_outside"))]
     return list(sink.records("episode-events"))

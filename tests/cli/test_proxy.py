@@ -49,7 +49,7 @@ def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any]
     assert recorder.settings.withhold == {"messages", "tools"}
     assert recorder.settings.sample_rate == 0.5
     recorder.feedback(alias="order-1", reward=1.0)
-    recorder.close(5)
+    recorder.close(120)
     assert list(tmp_path.iterdir()) != []
 
 

@@ -68,7 +68,7 @@ class SharedOut:
 async def test_a_commit_for_a_partition_that_was_taken_away_ends_nothing(error: Exception) -> None:
     stop, logger = asyncio.Event(), MemoryLogger()
     consumer = SharedOut(error, stop)
-    assert await asyncio.wait_for(_feed(consumer, {StepCompleted: logger.log_step}, stop, 0.01), 5) == 2
+    assert await asyncio.wait_for(_feed(consumer, {StepCompleted: logger.log_step}, stop, 0.01), 120) == 2
     assert sorted(logger.steps) == [("main", 1), ("main", 2)]
     assert consumer.commits == [{PLACE: 1}, {PLACE: 2}]
 
@@ -113,6 +113,6 @@ async def test_who_is_told_to_stop_ends_after_the_record_at_hand_and_commits_wha
     stop, consumer = asyncio.Event(), OneBatch()
     logger = StoppedAt(1, stop, fails=fails)
     takes: Takes = {StepCompleted: logger.log_step}
-    assert await asyncio.wait_for(_feed(consumer, takes, stop, 0.01), 5) == taken
+    assert await asyncio.wait_for(_feed(consumer, takes, stop, 0.01), 120) == taken
     assert sorted(logger.steps) == [("main", number) for number in range(taken)]
     assert consumer.commits == [{PLACE: taken}]

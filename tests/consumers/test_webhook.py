@@ -53,7 +53,7 @@ class _Handler(QuietHandler):
         self.server.bodies.append(self.read_json())
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         if status is None:
-            self.server.ended.wait(5)
+            self.server.ended.wait(120)
             return
         self.answer(None, status)
 
@@ -97,7 +97,8 @@ async def test_a_hook_that_fails_or_hangs_gets_the_decision_again(hook: Hook, ca
     hook.ended.set()
     assert await asking
     told.close()
-    assert [each["decision"]["number"] for each in hook.bodies] == [7] * 4
+    assert len(hook.bodies) >= 4, "on a busy machine a good answer may come too late as well"
+    assert {each["decision"]["number"] for each in hook.bodies} == {7}
     assert "secret=s" not in "".join(record.message for record in caplog.records if "failed" in record.message)
 
 

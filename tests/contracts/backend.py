@@ -141,7 +141,7 @@ class BackendContract:
         request = make_request((await backend.versions()).head)
         held = sys.getrefcount(request)
         await submit_and_wait(backend, request)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while sys.getrefcount(request) > held:  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
 

@@ -25,7 +25,7 @@ from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 """Long enough for a busy broker; only reached where a record is missing."""
 
 

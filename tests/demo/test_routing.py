@@ -107,7 +107,7 @@ async def test_each_ticket_is_settled_by_the_verdict_that_counts_and_reported_by
     await some.run()
     verdicts = {ticket.order: verdict_of(ticket, 0) for ticket in (TRAFFIC.ticket(0, number) for number in range(60))}
     assert settled == {order: verdict.teams[-1] for order, verdict in verdicts.items() if verdict}
-    assert some._recorder.close(5)
+    assert some._recorder.close(120)
     assert len(sink.records("aliases")) == sum(len(verdict.teams) for verdict in verdicts.values() if verdict)
 
 
@@ -123,7 +123,7 @@ async def test_customers_who_are_stopped_end_soon_though_the_desk_never_answers(
     some, _ = customers(hang, 5)
     asyncio.get_running_loop().call_later(0.02, some.stop)
     with caplog.at_level(logging.INFO):
-        await asyncio.wait_for(some.run(), 5)
+        await asyncio.wait_for(some.run(), 120)
     assert f"{TRAFFIC_ENDED}: written=0 failed=0 of 5" in caplog.text
     assert LAST_S + FLUSH_S < STOP_GRACE_S
 

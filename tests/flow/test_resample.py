@@ -119,18 +119,17 @@ async def test_an_agent_that_raises_or_hangs_harms_its_own_attempt_only() -> Non
     assert ended["r1"] == "error"
 
 
-async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_or_after_them() -> None:
-    held = threading.Event()
+async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_them() -> None:
+    made = threading.Event()
 
     def agent(attempt: Attempt) -> None:
-        if attempt.episode.id != "r40":
-            held.wait(5)
+        if attempt.episode.id == "r40":
+            made.set()
+        else:
+            assert made.wait(120)
 
-    try:
-        counts, _ = await make(agent, *map(request, range(1, 41)), concurrency=40, timeout_s=0.5)
-    finally:
-        held.set()
-    assert counts == {"failed": 39, "made": 1}
+    counts, _ = await make(agent, *map(request, range(1, 41)), concurrency=40)
+    assert counts == {"made": 40}
 
 
 async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_episode_ends(
@@ -147,7 +146,7 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
     sink = MemorySink()
     recorder = init(sink=sink)
     resampler = Resampler(agent, recorder, clock_ms=lambda: 0, concurrency=1, timeout_s=0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         for each in map(request, (1, 2, 3)):
             await resampler.wait_for_room()
             resampler.begin(each)

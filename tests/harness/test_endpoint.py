@@ -38,7 +38,7 @@ class Service:
         else:
             with self._recorder.attach(request.headers):
                 said = await self._ask(question)
-            self._recorder.flush(10)
+            self._recorder.flush(120)
         return web.Response(text=f"data: {json.dumps({'value': said})}\n\n", content_type="text/event-stream")
 
     async def _ask(self, question: str) -> str:
@@ -49,7 +49,7 @@ class Service:
     async def close(self) -> None:
         await self._model.close()
         if self._recorder is not None:
-            self._recorder.close(10)
+            self._recorder.close(120)
 
 
 @asynccontextmanager

@@ -187,7 +187,7 @@ async def opened(
 ) -> AsyncIterator[Components]:
     """The components of a run on the bus in memory, their model at the endpoint."""
     recording = Recording("test.", bus.sink)
-    log = RunLog(bus, RUN, recording, stalled_s=2.0)
+    log = RunLog(bus, RUN, recording, stalled_s=120.0)
     await bus.open()
     await log.begin(resume=resume)
 

@@ -17,7 +17,7 @@ from tests.console import ROLLBUS
 TOKEN = "only-for-this-test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 JSON = {"content-type": "application/json"}
-ANSWER_S = 30.0
+ANSWER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,6 @@ def command(folder: Path, *arguments: str, **variables: str) -> Iterator[str]:
         yield process.stdout.readline() if arguments[0] == "ui" else str(process.pid)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
         process.stdout.close()  # type: ignore[union-attr]
         log.close()

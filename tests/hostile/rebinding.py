@@ -103,7 +103,7 @@ def read_by_rebinding(port: int, request: Mapping[str, object], folder: Path) ->
     look = f"{chromium} --virtual-time-budget={BUDGET_MS} --dump-dom http://{NAME}:{port}/"
     shell = f"mount --bind {hosts} /etc/hosts && exec {look}"
     done = subprocess.run(["unshare", "-m", "sh", "-c", shell], capture_output=True, text=True, timeout=180)
-    stranger.join(timeout=10)
+    stranger.join(timeout=120)
     found = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert found, done.stdout + done.stderr
     status, text = json.loads(html.unescape(found[1]))

@@ -44,7 +44,7 @@ FORGED = (
 
 async def refused(attempt: Callable[[], Awaitable[object]], error: type[KafkaError]) -> None:
     with pytest.raises(error):
-        await asyncio.wait_for(attempt(), 20)
+        await asyncio.wait_for(attempt(), 120)
 
 
 async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_them_changes_nothing(

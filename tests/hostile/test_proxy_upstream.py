@@ -59,7 +59,7 @@ async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
     with ExitStack() as stack:
         variables = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}
         stack.enter_context(command(tmp_path, "proxy", "run", *options, **variables))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while is_free(made.proxy):
             assert time.monotonic() < deadline, (tmp_path / "proxy.log").read_text()
             await asyncio.sleep(0.1)

@@ -30,7 +30,7 @@ def record(answer: dict[str, Any] | None = None, **request: Any) -> tuple[TurnRe
     request = {"messages": [{"role": "user", "content": "Hello"}], **request}
     with recorder.episode(task="t"):
         client.chat.completions.create(model="m", **request)
-    assert recorder.close(5)
+    assert recorder.close(120)
     (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
     return turn, b"".join(encode(event) for event in sink.records("episode-events"))
 
@@ -120,7 +120,7 @@ def test_what_tools_take_and_return_is_masked() -> None:
     recorder = init(sink=sink, redact=mask)
     with recorder.episode(task="t"):
         recorder.tool("find", arguments={"who": ESCAPED}, result=f'{{"a": "{TWICE}"}}', error=ESCAPED)
-    assert recorder.close(5)
+    assert recorder.close(120)
     (tool,) = (event for event in sink.records("episode-events") if isinstance(event, ToolCalled))
     for text in (tool.arguments, tool.result, tool.error):
         assert "[name]" in (text or "")

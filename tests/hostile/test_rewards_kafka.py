@@ -42,7 +42,7 @@ async def test_a_checkers_reward_counts_by_id_and_by_alias_and_nobody_elses(kafk
     await ensure_topics(settings, stages)
     async with running(settings, stages):
         await asyncio.to_thread(report, kafka, namespace)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 values = set(itertools.chain.from_iterable(await rewards(settings)))
                 drops = [drop for drop in await read_topic(settings, DROPS.name) if isinstance(drop, Drop)]

@@ -86,7 +86,7 @@ async def test_a_frame_that_names_no_topic_is_counted_and_the_rest_is_sent(tmp_p
     inner, counters = MemorySink(), Counters()
     sink = SpoolSink(lambda: inner, lambda: Spool(tmp_path, owner="two", quota_bytes=1_000_000), counters)
     await sink.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while list(tmp_path.rglob("*.segment")):  # noqa: ASYNC110, ASYNC240 - looks at a folder
             await asyncio.sleep(0.01)
     await sink.close()

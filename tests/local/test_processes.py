@@ -52,7 +52,7 @@ def sleeper(log: Path) -> Iterator[ProcessIdentity]:
     end(identity, grace_s=5)
 
 
-def until(condition: object, timeout_s: float = 20.0) -> None:
+def until(condition: object, timeout_s: float = 120.0) -> None:
     assert callable(condition)
     deadline = time.monotonic() + timeout_s
     while not condition():

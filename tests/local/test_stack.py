@@ -27,7 +27,7 @@ def web_service(name: str, port: int, *, setting: str = "some_port") -> Service:
         is_healthy=lambda: answers_http(port, "/"),
         address=f"http://{HOST}:{port}",
         ports={setting: port},
-        start_timeout_s=30,
+        start_timeout_s=240,
     )
 
 

@@ -19,7 +19,7 @@ def recorder(sink: MemorySink) -> Iterator[Recorder]:
     """A recorder that is closed after the test."""
     recorder = init(sink=sink, namespace="t.", producer="test-agent", environment="test")
     yield recorder
-    recorder.close(5)
+    recorder.close(120)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 MODEL = "agent"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 TOKENS = 384
 CRASH_POINTS = ("started", "updated", "checkpoint", "torn checkpoint", "published", "recorded")
 """Where `art_process` can let a server die during an update."""
@@ -86,7 +86,7 @@ class ArtServer:
         return _is_running(self.process_id)
 
     def wait_until_dead(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while self.is_running():
             assert time.monotonic() < deadline, "the art-server was to end and did not"
             time.sleep(0.02)

@@ -68,7 +68,7 @@ class TestArtLocal(BackendContract):
             raise UnavailableError("no space left")
 
         app = build_control_app(backend)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             with monkeypatch.context() as patched:
                 patched.setattr(backend.session.journal, "done", full)
                 told, last = (await http.post("/_train_model", json=old_body())).text.splitlines()
@@ -87,7 +87,7 @@ class TestArtLocal(BackendContract):
 
     async def test_the_kl_penalty_of_an_old_client_is_taken_against_the_base_model(self, backend: ArtLocal) -> None:
         app = build_control_app(backend)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             for beta in (0.5, 0.5, -1.0):
                 body = {**old_body(), "config": {"learning_rate": 1e-2, "beta": beta}}
                 told = (await http.post("/_train_model", json=body)).json()
@@ -100,7 +100,7 @@ class TestArtLocal(BackendContract):
         backend = ArtLocal(ServiceSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))
         await backend.start()
         app = build_control_app(backend)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             for _ in range(4):
                 assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
         known = [each.version for each in (await backend.versions()).known]

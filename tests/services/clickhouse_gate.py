@@ -50,13 +50,13 @@ class Passing(QuietHandler):
             self._pass_on(body, trouble)
 
     def _pass_on(self, body: bytes | None, trouble: Trouble | None = None) -> None:
-        connection = http.client.HTTPConnection(*self.server.behind, timeout=60)
+        connection = http.client.HTTPConnection(*self.server.behind, timeout=120)
         connection.request(self.command, self.path, body, dict(self.headers.items()))
         found = connection.getresponse()
         content = found.read()
         connection.close()
         if trouble == "late":
-            self.server.opened.wait(60)
+            self.server.opened.wait(120)
         if trouble is not None:
             self.close_connection = True
             return

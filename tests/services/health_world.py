@@ -23,7 +23,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.console import ROLLBUS
 from tests.installs import own_environment, run
 
-WAIT_S = 90.0
+WAIT_S = 240.0
 STACK_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
 """Of a local stack that nobody starts: `status` would complain of another's on the usual ports."""
 BEAT_S = 1.0
@@ -75,12 +75,12 @@ class World:
     def kill(self, name: str) -> None:
         """End a process as nobody asks it to."""
         self.started[name].kill()
-        self.started[name].wait(30)
+        self.started[name].wait(120)
 
     def end(self, name: str) -> None:
         """Ask a process to end, and see that it does so cleanly."""
         self.started[name].send_signal(signal.SIGTERM)
-        assert self.started[name].wait(30) == 0, self.log(name)
+        assert self.started[name].wait(120) == 0, self.log(name)
 
     def end_all(self) -> None:
         for process in self.started.values():
@@ -89,7 +89,7 @@ class World:
                 process.send_signal(signal.SIGTERM)
         for process in self.started.values():
             try:
-                process.wait(20)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()

@@ -143,7 +143,7 @@ async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], to
     commit at once what is nothing but time, so a record that is more than time asks it to: a configuration for nobody.
     """
     stages = [stage for stage in stages if ConfigApplied in stage.input.records]  # not aliases: none are sent
-    async with asyncio.timeout(150):
+    async with asyncio.timeout(400):
         while True:
             before = await _counts(settings, topics)
             await _until_stream_time(settings, await _stream_time_ms(settings) + CLOSING_MS)

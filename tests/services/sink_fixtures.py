@@ -110,7 +110,7 @@ async def run_until_written(settings: SinkSettings) -> SinkCounters:
 
 
 async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[Any]") -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not await is_written(settings):
             for sink in sinks:
                 assert not sink.done(), sink.result()

@@ -16,7 +16,7 @@ from rollbus.streams.worker.worker import Worker, serve
 from tests.services.stream_fixtures import read_drops
 
 SCRIPT = Path(__file__).with_name("stream_worker.py")
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 class WorkerProcess:

@@ -221,7 +221,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name, value in {"ENDPOINT_URL": address, "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s",
                         "DEFAULT_REGION": "us-east-1", "EC2_METADATA_DISABLED": "true"}.items():  # fmt: skip
         monkeypatch.setenv(f"AWS_{name}", value)
-    httpx.put(f"{address}/logs", timeout=60).raise_for_status()  # the first request imports moto's S3
+    httpx.put(f"{address}/logs", timeout=120).raise_for_status()  # the first request imports moto's S3
     try:
         yield address
     finally:

@@ -206,7 +206,7 @@ async def _train(client: Any, request: TrainRequest) -> Any:
 async def test_clients_of_a_released_art_server_can_train(art_server: ArtServer, client: ArtClient) -> None:
     """The routes and bodies of ART's HTTP client; its rows carry `token_id:N` and no prompt ids."""
     model = {"name": MODEL, "project": "p", "trainable": True, "base_model": "x"}
-    async with httpx.AsyncClient(base_url=art_server.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=art_server.url, timeout=120) as http:
         assert (await http.get("/healthcheck")).json() == {"status": "ok"}
         assert (await http.post("/register", json=model)).status_code == 200
         before = (await http.post("/_get_step", json=model)).json()
@@ -250,7 +250,7 @@ async def test_rendered_prompts_are_marked_and_never_mixed_with_recorded_ones(
 
     async def train(rows: list[dict[str, Any]]) -> httpx.Response:
         body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows}]}
-        async with httpx.AsyncClient(base_url=art_server.url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=art_server.url, timeout=120) as http:
             return await http.post("/_train_model", json=body)
 
     mixed = await train([*rendered[:2], *recorded[2:]])
@@ -274,7 +274,7 @@ async def _recorded_rows(server: ArtServer, rewards: Sequence[float], **asked: A
 
 async def _train_as_released(server: ArtServer, *groups: list[dict[str, Any]]) -> dict[str, Any]:
     body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows} for rows in groups]}
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as http:
         answer = (await http.post("/_train_model", json=body)).text.splitlines()
     (line,) = answer
     return dict(json.loads(line))

@@ -51,7 +51,7 @@ async def new_member(settings: StreamSettings, place: Partition) -> AsyncIterato
 
 async def until_committed(member: AIOKafkaConsumer, place: Partition, expected: Committed) -> None:
     """Wait until a transaction that has been committed can be read."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while await committed_offset(member, place) != expected:  # noqa: ASYNC110 - the broker tells nobody
             await asyncio.sleep(0.02)
 
@@ -75,7 +75,7 @@ async def test_a_claim_of_an_earlier_generation_is_refused(place: Partition, new
     generation = member._coordinator.generation
     await require_generation(member, generation)
     await new_member()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while member._coordinator.generation <= generation:  # noqa: ASYNC110 - it rejoins by itself
             await asyncio.sleep(0.05)
     with pytest.raises(CommitFailedError):
@@ -122,6 +122,6 @@ async def test_who_is_fenced_commits_nothing_of_any_partition_and_what_he_left_o
     await reader.start()
     try:
         reader.assign([TopicPartition(drops, 0)])
-        assert (await asyncio.wait_for(reader.getone(), 20)).value == b"of the heir"
+        assert (await asyncio.wait_for(reader.getone(), 120)).value == b"of the heir"
     finally:
         await reader.stop()

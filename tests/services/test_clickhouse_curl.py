@@ -32,7 +32,7 @@ def curl(
     command = ["curl", "-sS", "-D", "-", "-u", f"{user}:{password}", *arguments]
     if body is not None:
         command += ["--data-binary", "@-"]
-    result = subprocess.run([*command, f"{guarded.url}?{query}"], input=body, capture_output=True, timeout=60)
+    result = subprocess.run([*command, f"{guarded.url}?{query}"], input=body, capture_output=True, timeout=120)
     head, _, content = result.stdout.partition(b"\r\n\r\n")
     if head.startswith(b"HTTP/1.1 100"):
         head, _, content = content.partition(b"\r\n\r\n")

@@ -46,7 +46,7 @@ run_sink(SinkSettings.model_validate_json(sys.argv[1]))
 async def killed_between_insert_and_commit(settings: SinkSettings) -> None:
     text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_BEFORE_ITS_COMMIT, text)
-    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    assert await asyncio.wait_for(process.wait(), 120) == -signal.SIGKILL
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSe
     quick = logged.model_copy(update={"max_rows": 5, "linger_ms": 10})
     async with sink_process(quick) as first, sink_process(quick) as second:
         await send(logged, late_drops(0, 200))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not stored(logged):  # noqa: ASYNC110 - the sink is another process
                 await asyncio.sleep(0.1)
         first.kill()

@@ -85,7 +85,7 @@ async def test_a_table_dropped_under_a_running_sink_stops_it_and_loses_nothing(w
     command(written, "DROP TABLE drops")
     await send(written, late_drops(0, 3))
     with pytest.raises((RejectedError, DataLossError), match=r"rollbus sink|start the sink"):
-        await asyncio.wait_for(running, 60)
+        await asyncio.wait_for(running, 120)
     await rebuilt(written, "drops")
     await run_until_written(written)
     assert counts(written)["drops"] == 3 + sum(1 for topic, _, _ in story() if topic == "drops")
@@ -200,6 +200,6 @@ def keeping(settings: SinkSettings, **days: int) -> SinkSettings:
 
 
 async def until_counted(settings: SinkSettings, expected: dict[str, int]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await asyncio.to_thread(counts, settings) != expected:  # noqa: ASYNC110 - ClickHouse deletes by itself
             await asyncio.sleep(0.2)

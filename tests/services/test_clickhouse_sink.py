@@ -89,7 +89,7 @@ async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: Sin
     await create_topics(settings)
     await send(settings, encoded(story()))
     async with sink_process(settings) as process:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await is_written(settings):
                 assert process.returncode is None
                 await asyncio.sleep(0.4)

@@ -46,7 +46,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     standing.trouble = trouble
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(through, stop=stop))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(standing.met) < 4:  # noqa: ASYNC110 - the gate is in other threads
             await asyncio.sleep(0.05)
     lags = await read_sink_status(settings)
@@ -83,7 +83,7 @@ async def test_clickhouse_killed_while_the_sink_writes_has_everything_once_it_is
         await asyncio.to_thread(started, service)
         migrate(clickhouse)
         running = asyncio.create_task(run_sink_async(settings, stop=stop))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await asyncio.to_thread(stored, settings):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
         assert service.identity is not None

@@ -44,7 +44,7 @@ class Operator:
 
     async def letters(self, count: int) -> list[DeadLetter]:
         """Return all letters, once there are so many."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(found := await read_dead_letters(self.settings.kafka, self.settings.namespace)) < count:  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.2)
         return found

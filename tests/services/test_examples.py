@@ -65,7 +65,7 @@ async def events_of(kafka: str, namespace: str) -> list[Event]:
     await consumer.start()
     events: list[Event] = []
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not any(isinstance(event, EpisodeEnded) for event in events):
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
                     events += [codec.decode(message.value) for message in messages]

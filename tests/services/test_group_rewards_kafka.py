@@ -96,7 +96,7 @@ async def _begin_one_and_die(settings: StreamSettings, file: Path) -> list[str]:
     """Let a process be killed as its agent has begun; return the attempts that it began."""
     arguments = (settings.kafka.bootstrap_servers, settings.namespace, str(file), json.dumps({"die": "begun"}))
     process = await asyncio.create_subprocess_exec(sys.executable, resample_maker.__file__, *arguments)
-    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    assert await asyncio.wait_for(process.wait(), 120) == -signal.SIGKILL
     return (await asyncio.to_thread(file.read_text)).split()
 
 
@@ -111,7 +111,7 @@ async def _make(settings: StreamSettings, agent: Agent, until: Callable[[Counter
     recorder = init(sink=MemorySink())
     resampler = Resampler(agent, recorder, concurrency=1)
     work = asyncio.create_task(resample(settings, RUN.run_id, resampler, stop=asyncio.Event()))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not until(resampler.counts):  # noqa: ASYNC110 - looks at what others do
             await asyncio.sleep(0.05)
     for task in (*resampler.under_way(), work):
@@ -132,6 +132,6 @@ async def _count(settings: StreamSettings, kind: type) -> int:
 
 
 async def _until(count: Callable[[], Awaitable[int]], wanted: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await count() < wanted:  # noqa: ASYNC110 - looks at a topic
             await asyncio.sleep(0.2)

@@ -45,7 +45,7 @@ def watch_in_a_terminal(world: World) -> str:
         while b"releases" not in drawn:
             drawn += os.read(ours, 65_536)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -92,7 +92,7 @@ def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
         assert any(what.startswith(f"trainer {trainer.pid} on ") for what in silent(found))
         assert any("it held run main of agent" in what for what in silent(found))
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(120) == 0
         world.until(lambda found: states(found)["worker"] == "stopped" and len(silent(found)) == 2, "it looks dead")
 
 
@@ -121,7 +121,7 @@ async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_
     async def live(kind: str, error: Exception | None = None) -> None:
         heart = Heart(settings.kafka, namespace, kind, "0.1.0", interval_s=0.2)
         async with heart.beating(lambda: Report(work=1)):
-            async with open_health(settings.kafka, namespace) as health, asyncio.timeout(60):
+            async with open_health(settings.kafka, namespace) as health, asyncio.timeout(120):
                 while kind not in [one.kind for one in (await health.picture()).processes]:
                     pass
             if error is not None:
@@ -130,7 +130,7 @@ async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_
     await live("sink")
     with pytest.raises(ConfigurationError):
         await live("trainer", ConfigurationError("the base was rolled back"))
-    async with open_health(settings.kafka, namespace) as health, asyncio.timeout(60):
+    async with open_health(settings.kafka, namespace) as health, asyncio.timeout(120):
         picture = await health.picture()
         while "silence" not in [problem.alarm for problem in picture.problems]:
             picture = await health.picture()
@@ -149,7 +149,7 @@ async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
     assert (await watch.ask())["processes"] == ()
     await ensure_topics(settings)
     heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
-    async with heart.beating(lambda: Report(work=3)), asyncio.timeout(30):
+    async with heart.beating(lambda: Report(work=3)), asyncio.timeout(120):
         while not (seen := (await watch.ask())["processes"]):  # noqa: ASYNC110 - a broker has no event
             await asyncio.sleep(0.1)
     assert [(one["kind"], one["state"]) for one in seen] == [("sink", "working")]

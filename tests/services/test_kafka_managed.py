@@ -108,7 +108,7 @@ async def test_groups_are_trained_and_what_is_too_large_is_a_drop_with_its_reaso
     async with running(settings, pipeline()):
         await traffic.send(range(2))
         await traffic.until_trained()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (found := [one for one in await read_topic(settings, DROPS.name) if is_of(one, episode.id)]):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.5)
     assert [drop.reason for drop in found] == ["too_large"]
@@ -126,6 +126,6 @@ async def test_a_topic_that_nobody_made_does_not_appear_and_the_message_says_who
     await producer.start()
     try:
         with pytest.raises((KafkaError, TimeoutError)):
-            await asyncio.wait_for(producer.send_and_wait(EPISODE_EVENTS.full_name(settings.namespace), b"x"), 10)
+            await asyncio.wait_for(producer.send_and_wait(EPISODE_EVENTS.full_name(settings.namespace), b"x"), 120)
     finally:
         await producer.stop()

@@ -89,7 +89,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     try:
         await stranger.start()
         await source.start()
-        async with running(settings, [CountStage()]), asyncio.timeout(60):
+        async with running(settings, [CountStage()]), asyncio.timeout(120):
             while not (await source.poll(0.5)).records:
                 pass
             await source.commit({("episode-events", 1): 5})

@@ -62,7 +62,7 @@ async def test_groups_larger_than_a_fetch_are_judged_admitted_and_batched(kafka:
     async with running(settings, stages):
         events = [event for name in NAMES for event in make_episode(name)]
         await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (batches := await read_topic(settings, BATCHES.name, 1)):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.2)
     closed = [one for one in await read_topic(settings, CLOSED_GROUPS.name) if isinstance(one, ClosedGroup)]

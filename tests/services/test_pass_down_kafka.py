@@ -42,7 +42,7 @@ async def test_children_without_a_reward_of_their_own_reach_a_batch(kafka: str, 
         start = {"parent_episode_id": root, "agent": "helper"}
         events += make_episode(f"{root}-child", root=root, reward=None, start=start)
         events += [*make_episode(root, reward=None), make_reward(root, value, key=root, writer="user")]
-    async with running(settings, stages), asyncio.timeout(60):
+    async with running(settings, stages), asyncio.timeout(120):
         while not await _ticked(settings):  # noqa: ASYNC110 - before the first tick no grace is counted
             await asyncio.sleep(0.1)
         await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])

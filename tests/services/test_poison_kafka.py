@@ -80,7 +80,7 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
         await traffic.send(range(2, 4))
         await traffic.until_trained()
         named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:8]}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not named <= await refused(settings):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.5)
     found = await read_everything(settings, pipeline())

@@ -134,7 +134,7 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
         while b"version 10: 178 episodes" not in said:
             said += await process.stdout.readline()
     process.terminate()
-    rest, _ = await asyncio.wait_for(process.communicate(), 60)
+    rest, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode == 0, (said + rest).decode()
     found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
     assert [each.policy_version for each in found] == [10]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,12 +57,13 @@ async def topics(kafka: str, namespace: str) -> AsyncIterator[str]:
 
 
 async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
-    """Decoded records of a topic, by partition in order; fails where fewer come within some seconds."""
+    """Decoded records of a topic, by partition in order; fails where fewer come within two minutes."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()
     records: list[Any] = []
     try:
-        for _ in range(100):
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
             batches = await consumer.getmany(timeout_ms=200)
             for messages in batches.values():
                 for message in messages:
@@ -86,9 +88,9 @@ async def test_events_arrive_in_order_under_the_root_key(kafka: str, topics: str
         with recorder.episode(task="child") as child:
             child.tool("inner")
         recorder.alias(episode, "order-1")
-    assert recorder.flush(20)
+    assert recorder.flush(120)
     assert recorder.healthy
-    assert recorder.close(10)
+    assert recorder.close(120)
 
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=57)
     own = [event for event in events if event.episode_id == episode.id]
@@ -107,7 +109,7 @@ async def test_a_large_event_arrives(kafka: str, topics: str) -> None:
     result = os.urandom(10_000_000).hex()
     with recorder.episode(task="t") as episode:
         episode.tool("dump", result=result)
-    assert recorder.close(20)
+    assert recorder.close(120)
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)
     (tool,) = [event for event in events if isinstance(event, ToolCalled)]
     assert tool.result == result
@@ -131,8 +133,9 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
     recorder = rollbus.producers.init(bootstrap_servers=address, namespace=namespace)
     with recorder.episode(task="t") as episode:
         episode.tool("before any broker")
-        assert not recorder.flush(0.5)
-        assert recorder.healthy is False
+        while recorder.healthy is not False:  # noqa: ASYNC110 - another thread
+            await asyncio.sleep(0.05)
+        assert not recorder.flush(0.2)
 
         own_broker.start()
         await asyncio.to_thread(own_broker.wait_until_healthy)
@@ -141,7 +144,7 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
         names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, PRODUCER_REPORTS)]
         await admin.create_topics([NewTopic(name, 1, 1) for name in names])
         await admin.close()
-        assert recorder.flush(60)
+        assert recorder.flush(120)
 
         own_broker.stop()
         for number in range(20):
@@ -149,11 +152,11 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
         assert not recorder.flush(0.2)
         own_broker.start()
         await asyncio.to_thread(own_broker.wait_until_healthy)
-    assert recorder.flush(60)
+    assert recorder.flush(120)
     events = await read(address, names[0], at_least=24)
     assert sorted({event.sequence for event in events}) == list(range(24))
     assert isinstance(events[-1], WriterClosed)
-    assert recorder.close(10)
+    assert recorder.close(120)
 
 
 async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, topics: str) -> None:
@@ -171,14 +174,14 @@ async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, to
             episode.end()
 
     await asyncio.to_thread(work)
-    assert recorder.flush(60)
+    assert recorder.flush(120)
     assert recorder.counters["events_delivered"] == recorder.counters["events_emitted"] == 400 * 8
     assert recorder.counts.total("events_dropped") == 0
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=400 * 8)
     turns = [event for event in events if isinstance(event, TurnRecorded)]
     assert len({event.event_id for event in events}) == 400 * 8
     assert all(turn.trainable for turn in turns)
-    assert recorder.close(10)
+    assert recorder.close(120)
 
 
 def run(program: str, *arguments: str, ends_with: int = 0) -> None:
@@ -187,7 +190,7 @@ def run(program: str, *arguments: str, ends_with: int = 0) -> None:
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == ends_with, done.stderr
     assert done.stderr == ""
@@ -266,7 +269,7 @@ def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_co
             episode.tool("x")
     """
     command = [sys.executable, "-c", textwrap.dedent(program), kafka, namespace]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     unavailable, lost = done.stderr.splitlines()
     missing = f"topic {namespace}episode-events does not exist on {kafka}; create it with `rollbus topics create`"
     assert f"rollbus: events wait in memory, their sink is unavailable: UnavailableError('{missing}" in unavailable
@@ -282,11 +285,11 @@ async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: 
         recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
             episode.tool("before")
-            recorder.flush(20)
+            recorder.flush(120)
             pid = os.fork()
             if pid == 0:
                 episode.tool("in the child")
-                recorder.close(20)
+                recorder.close(120)
                 os._exit(0)
             os.waitpid(pid, 0)
             episode.tool("after")
@@ -311,7 +314,7 @@ async def test_a_killed_process_leaves_its_events_on_disk_for_the_next(kafka: st
         recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1], spool_folder=sys.argv[2])
         with recorder.episode(task="t") as episode:
             episode.tool("x")
-        if not recorder.flush(20):
+        if not recorder.flush(120):
             sys.exit("nothing reached the disk")
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -321,7 +324,7 @@ async def test_a_killed_process_leaves_its_events_on_disk_for_the_next(kafka: st
         pass
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=7)
     assert [event.sequence for event in events if event.episode_id == events[0].episode_id] == [0, 1, 2, 3]
-    assert recorder.close(10)
+    assert recorder.close(120)
     assert os.listdir(tmp_path) == []
 
 

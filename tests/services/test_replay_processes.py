@@ -111,7 +111,7 @@ async def test_no_process_outlives_a_replay_that_is_killed(shared_log: Settings,
     finally:
         parent.kill()
         await parent.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while alive(child):  # noqa: ASYNC110 - looks at another process
             await asyncio.sleep(0.05)
 

@@ -42,7 +42,7 @@ NEGATED = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
 
 async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | None]:
     """Wait until so many episodes have a score in the namespace; return the values."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while len(found := await records(stream, "scores")) < count:  # noqa: ASYNC110 - looks at a topic
             await asyncio.sleep(0.2)
     return {score.episode_id: score.value for score in found}
@@ -50,7 +50,7 @@ async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | 
 
 async def until_following(stream: StreamSettings, name: str) -> None:
     """Wait until a shadow has written down from where on it follows."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while name not in await read_manifests(stream):  # noqa: ASYNC110 - looks at a topic
             await asyncio.sleep(0.2)
 
@@ -137,7 +137,7 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
         await until_scored(shadow.replay_settings, answered)
         await asyncio.sleep(1)  # it waits for what comes next
         stop.set()
-        manifest = await asyncio.wait_for(following, 10)
+        manifest = await asyncio.wait_for(following, 120)
         found = await records(shadow.replay_settings, SCORES.name)
         assert [(each.episode_id, each.value) for each in found] == [(f"e{n}", -0.5) for n in range(answered)]
         assert manifest.state == "following"
@@ -227,7 +227,7 @@ async def test_a_shadow_is_loaded_as_far_as_it_is_though_it_writes_on(
 
     writing = asyncio.create_task(write_on())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await load_replay(settings.sink_settings(), stream.namespace) > 0
     finally:
         writing.cancel()

@@ -49,7 +49,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
         await send(settings, EPISODE_EVENTS.name, [(event.episode_id.encode(), encode(event)) for event in events])
 
     async def until(condition: Callable[[Mapping[str, RunStatus]], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not condition(await list_runs(settings)):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.2)
 

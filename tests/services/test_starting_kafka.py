@@ -142,7 +142,7 @@ async def test_a_start_cancelled_while_the_broker_is_asked_leaves_no_connection(
         gc.collect()  # what tests before this one have left is not heard below
     running = asyncio.all_tasks()
     starting = asyncio.ensure_future(opening.open(KafkaConnection(bootstrap_servers=kafka), namespace))
-    await asyncio.wait_for(asked.wait(), 10.0)
+    await asyncio.wait_for(asked.wait(), 120.0)
     starting.cancel()
     await asyncio.wait([starting])
     assert starting.cancelled()

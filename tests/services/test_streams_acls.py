@@ -100,7 +100,7 @@ async def read_by(server: Server, user: str, topic: str) -> int:
     try:
         consumer.assign([TopicPartition(topic, 0)])
         try:
-            return sum(map(len, (await asyncio.wait_for(consumer.getmany(timeout_ms=3_000), 20)).values()))
+            return sum(map(len, (await asyncio.wait_for(consumer.getmany(timeout_ms=3_000), 120)).values()))
         except TopicAuthorizationFailedError:
             return 0
     finally:
@@ -110,8 +110,8 @@ async def read_by(server: Server, user: str, topic: str) -> int:
 async def try_to_join(server: Server, user: str, group: str, topic: str) -> None:
     consumer = AIOKafkaConsumer(topic, **connection(server, user).client_options(), group_id=group)
     try:
-        await asyncio.wait_for(consumer.start(), 20)
-        await asyncio.wait_for(consumer.getmany(timeout_ms=5_000), 20)
+        await asyncio.wait_for(consumer.start(), 120)
+        await asyncio.wait_for(consumer.getmany(timeout_ms=5_000), 120)
     finally:
         await consumer.stop()
 
@@ -135,11 +135,11 @@ async def work(server: Server, namespace: str) -> None:
         content=canonical_json(RUN.model_dump(mode="json")),
     )
     async with running(settings_of(server, namespace, "worker"), pipeline(), [applied]):
-        await traffic.until_trained(within_s=40)
+        await traffic.until_trained(within_s=120)
         log = KafkaLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
         try:
             trainer = Trainer(log, MemoryBackend(), SETTINGS.model_copy(update={"batch_wait_s": 5.0}))
-            await asyncio.wait_for(trainer.run(until_idle=True), 40)
+            await asyncio.wait_for(trainer.run(until_idle=True), 120)
         finally:
             await log.close()
     steps = await read_topic(settings_of(server, namespace, "admin"), TRAINING_STEPS.name, 1)
@@ -154,7 +154,7 @@ async def record_as_proxy(server: Server, namespace: str) -> None:
     records = [Outbound(EPISODE_EVENTS.full_name(namespace), b"p", encode(group_events(1)[0]), START_MS)]
     async with Heart(kafka, namespace, "proxy", "0.1.0").beating(lambda: Report(("proxy of x",))):
         assert await sink.send(records) == frozenset()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not (await read_health(connection(server, "operator"), namespace)).processes:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     await sink.close()
@@ -174,7 +174,7 @@ async def make_an_attempt(server: Server, namespace: str) -> None:
     resampler = Resampler(lambda attempt: loop.call_soon_threadsafe(made.set), recorder, clock_ms=lambda: 0)
     stop = asyncio.Event()
     work = asyncio.create_task(resample(settings_of(server, namespace, "resampler"), "main", resampler, stop=stop))
-    await asyncio.wait_for(made.wait(), 30)
+    await asyncio.wait_for(made.wait(), 120)
     stop.set()
     await work
     await asyncio.to_thread(recorder.close)
@@ -234,7 +234,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     for user, topic in wrong:
         async with producer_of(server, user) as producer:
             with pytest.raises(TopicAuthorizationFailedError):
-                await asyncio.wait_for(producer.send_and_wait(topic, b"not allowed"), 20)
+                await asyncio.wait_for(producer.send_and_wait(topic, b"not allowed"), 120)
     for user, topic in (("producer", steps), ("worker", steps), ("trainer", events), ("operator", versions)):
         assert await read_by(server, "admin", topic) > 0
         assert await read_by(server, user, topic) == 0
@@ -243,5 +243,5 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
             await try_to_join(server, user, f"{namespace}assembly", topic)
     for user, name in (("trainer", "ticker"), ("forget", "promote"), ("promote", "forget")):
         with pytest.raises(TransactionalIdAuthorizationFailed):
-            async with asyncio.timeout(20), producer_of(server, user, transactional_id=namespace + name):
+            async with asyncio.timeout(120), producer_of(server, user, transactional_id=namespace + name):
                 pass

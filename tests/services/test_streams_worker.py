@@ -111,7 +111,7 @@ async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(sett
     async with running(settings, [CountStage()]):
         await send(settings, EPISODE_EVENTS.name, [*poison, (b"k0", whole)])
         drops = await until_counted(settings, 1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while len(letters := await read_topic(settings, DEAD_LETTERS.name, partitions=1)) < len(poison):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
     kept = {value: value for _, value in poison} | {large: large[:half] + large[-half:]}
@@ -246,7 +246,7 @@ async def test_records_deleted_under_a_running_worker_are_not_stepped_over(setti
             await send_events(settings, ["k0"], range(3, 6))
             await delete_all_records(settings)
             consumer.resume(*places)
-            await asyncio.wait_for(worker.wait(asyncio.Event()), 30)
+            await asyncio.wait_for(worker.wait(asyncio.Event()), 120)
 
 
 async def test_a_position_that_is_lost_in_the_fetch_thread_is_found_again(settings: StreamSettings) -> None:

@@ -109,7 +109,7 @@ async def newest_version(server: ArtServer) -> int:
 
 def fates_once_written(settings: ClickHouseSettings, values: dict[str, Any]) -> dict[str, list[tuple[str, str, int]]]:
     """Return each run's trajectories by fate and reason, when the sink has written the last step."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         fates = {}
         for name in RUNS:

@@ -34,7 +34,7 @@ READY = {"worker": "worker runs stages", "sink": "sink started", "trainer": "tra
 ROUNDS = tuple(READY)
 """Who is restarted in the middle of the round's traffic."""
 EPISODES = len(ROUNDS) * 2 * GROUPS_PER_STEP * GROUP_SIZE
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 TURNS = 2
 
 
@@ -59,7 +59,7 @@ class Processes:
         await self.wait_until_ready(noun)
         process = self.running.pop(noun)
         process.send_signal(signal.SIGTERM)
-        status = await asyncio.wait_for(process.wait(), 30)
+        status = await asyncio.wait_for(process.wait(), 120)
         assert status == 0, f"{noun} ended with {status}:\n{self.make_log(noun)}"
 
     async def restart(self, noun: str) -> None:

@@ -76,7 +76,7 @@ def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9") 
         yield found[1]
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 def look(told: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:

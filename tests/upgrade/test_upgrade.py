@@ -87,7 +87,7 @@ def test_a_service_goes_on_from_the_checkpoints_of_a_release(folder: Path, tmp_p
     service = TorchService(ServiceSettings("agent", folder / "base", tmp_path / "art", options=OPTIONS))
     try:
         assert service.sampler.loaded() == (1,)
-        answer = service.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=60)
+        answer = service.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
         assert answer.version == 1
         train(service, base_version=1)
         assert service.store.numbers() == [0, 1, 2]

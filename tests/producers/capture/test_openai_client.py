@@ -22,7 +22,7 @@ HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
 def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
     """The turns recorded so far; fails where a hook failed."""
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
     return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
 
@@ -438,7 +438,7 @@ def test_two_recorders_on_one_client_both_record(recorder: Recorder, sink: Memor
     assert answer.choices[0].logprobs is None
     assert turns(recorder, sink)[0].trainable
     assert turns(other, other_sink)[0].trainable
-    other.close(5)
+    other.close(120)
 
 
 def test_what_another_tool_has_put_on_a_client_stays_in_force(

@@ -128,7 +128,7 @@ def turn_of(recorder: Recorder, sink: MemorySink, server: Server, *, stream: boo
                 if number + 1 == read:
                     answer.close()
                     break
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     (turn,) = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
     return turn
 

@@ -23,7 +23,7 @@ def _switching_often() -> Iterator[None]:
 
 def test_threads_that_enter_one_block_at_once_each_end_their_own_episode(recorder: Recorder) -> None:
     scope, first_left = recorder.episode(task="t"), threading.Event()
-    inside = threading.Barrier(2, timeout=10)
+    inside = threading.Barrier(2, timeout=120)
     ended: list[bool] = []
 
     def agent(*, first: bool) -> None:
@@ -31,7 +31,7 @@ def test_threads_that_enter_one_block_at_once_each_end_their_own_episode(recorde
             inside.wait()
             if first:
                 return
-            assert first_left.wait(10)
+            assert first_left.wait(120)
             ended.append(episode.ended)
 
     threads = [threading.Thread(target=agent, kwargs={"first": first}) for first in (True, False)]
@@ -57,7 +57,7 @@ def test_threads_that_join_episodes_and_report_at_once_lose_nothing(recorder: Re
         thread.start()
     for thread in threads:
         thread.join()
-    assert recorder.flush(10)
+    assert recorder.flush(120)
     assert {name: count for name, count in recorder.counters.items() if name.startswith("hook_errors")} == {}
     records = sink.records()
     assert sum(isinstance(record, RewardReported) for record in records) == THREADS * ROUNDS

@@ -49,7 +49,7 @@ class BlockingSink(MemorySink):
 
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
         self.blocks.set()
-        self.go.wait(20)
+        self.go.wait(120)
         return await super().send(records)
 
 
@@ -80,11 +80,10 @@ def alive(answers: Sequence[weakref.ref[Tokens]]) -> int:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen within two minutes"
         time.sleep(0.01)
-    raise AssertionError("did not happen within ten seconds")
 
 
 def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_next(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_nex
     following = init(sink=sink, spool_folder=tmp_path)
     following.start(task="next")
     wait_for(lambda: following.counters.get("records_drained", 0) > 2 * books.MAX_BATCH_EVENTS)
-    assert following.close(5)
+    assert following.close(120)
     first = [event for event in sink.records("episode-events") if event.episode_id == episode.id]
     assert [event.sequence for event in first] == list(range(2 * books.MAX_BATCH_EVENTS + 3))
 
@@ -142,7 +141,7 @@ def test_a_sink_that_blocks_the_loop_leaves_memory_bounded_too() -> None:
     assert len(recorder._delivery._unmade) <= 800
     assert len(recorder._delivery._queue) <= 2 * (400 + books.RESERVE_EVENTS)
     sink.go.set()
-    assert recorder.close(20)
+    assert recorder.close(120)
     assert_adds_up(recorder)
 
 
@@ -151,8 +150,8 @@ def test_a_turn_that_could_not_be_made_at_all_is_counted(sink: MemorySink, monke
     with recorder.episode(task="t") as episode, monkeypatch.context() as patch:
         patch.setattr(recorder.outbox, "_frames", _raise)
         episode.record(exchange_of([]), "")
-        assert recorder.flush(5)
-    assert recorder.close(5)
+        assert recorder.flush(120)
+    assert recorder.close(120)
     assert recorder.counters["hook_errors.record"] == 1
     assert recorder.counters["events_dropped.not_made"] == 1
     assert_adds_up(recorder)
@@ -176,10 +175,10 @@ def test_a_flush_waits_for_what_was_recorded_before_it_and_not_for_what_follows(
     episode = recorder.start(task="t")
     sink.meanwhile = lambda: episode.tool("meanwhile")
     episode.tool("before")
-    assert recorder.flush(1)
+    assert recorder.flush(120)
     assert any(getattr(event, "name", "") == "before" for event in sink.records())
     sink.meanwhile = lambda: None
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert_adds_up(recorder)
 
 
@@ -296,5 +295,5 @@ def test_an_exception_in_any_hook_stays_inside(
         own.tool("look")
         own.reward(1.0)
     recorder.feedback(own, reward=1.0, key="k")
-    recorder.close(5)
+    recorder.close(120)
     assert recorder.counts.total("hook_errors") > 0 or name == "_start_courier"  # which the next event tries again

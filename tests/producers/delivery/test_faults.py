@@ -57,7 +57,7 @@ def turns(sink: MemorySink) -> list[TurnRecorded]:
 def test_masked_text_leaves_without_its_tokens(sink: MemorySink, server: Server) -> None:
     recorder = init(sink=sink, redact=lambda text: text.replace("47-zz-11", "#"))
     run_episodes(recorder, server)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert b"47-zz-11" not in b"".join(record.value for record in sink.sent)
     for turn in turns(sink):
         assert turn.untrainable_reason == "masked_text"
@@ -68,7 +68,7 @@ def test_masked_text_leaves_without_its_tokens(sink: MemorySink, server: Server)
 def test_a_redaction_that_changes_nothing_costs_nothing(sink: MemorySink, server: Server) -> None:
     recorder = init(sink=sink, redact=lambda text: text)
     run_episodes(recorder, server)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert all(turn.trainable for turn in turns(sink))
 
 
@@ -84,7 +84,7 @@ def panic(text: str) -> str:
 def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, redact: Any) -> None:
     recorder = init(sink=sink, redact=redact)
     run_episodes(recorder, server)
-    assert recorder.close(5)
+    assert recorder.close(120)
     sent = b"".join(record.value for record in sink.sent)
     assert b"47-zz-11" not in sent
     assert b"Hello" not in sent
@@ -100,7 +100,7 @@ def test_every_text_whose_redaction_fails_is_counted(sink: MemorySink) -> None:
         recorder.feedback(episode, reward=1.0, comment="c")
         episode.exclude("d")
         raise RuntimeError("e")
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert recorder.counters["hook_errors.redact"] == 5
 
 
@@ -112,7 +112,7 @@ def test_what_is_masked_in_an_error_is_masked_where_its_text_is_cut_too(sink: Me
             text = "x" * (MAX_ERROR_CHARACTERS - len("RuntimeError: ") - shown) + secret
             with pytest.raises(RuntimeError), recorder.episode(task="t"):
                 raise RuntimeError(text)
-    assert recorder.close(5)
+    assert recorder.close(120)
     ends = [event for event in sink.records("episode-events") if isinstance(event, EpisodeEnded)]
     assert {(end.error or "").rstrip("[api key]#") for end in ends} <= {
         "RuntimeError: " + "x" * count for count in range(MAX_ERROR_CHARACTERS)
@@ -144,7 +144,7 @@ def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(
 
     with pytest.raises(openai.AuthenticationError):
         agent()
-    assert recorder.close(5)
+    assert recorder.close(120)
     sent = b"".join(record.value for record in sink.sent)
     assert b"no such key: [api key]" in sent
     assert b"sk-very-secret" not in sent
@@ -168,7 +168,7 @@ def test_a_sink_that_raises_is_asked_again(server: Server) -> None:
     sink = BrokenSink(failures=2)
     recorder = init(sink=sink)
     run_episodes(recorder, server)
-    assert recorder.close(10)
+    assert recorder.close(120)
     assert len(turns(sink)) == 2
     assert recorder.counters["delivery_retries"] == 2
     assert_adds_up(recorder)
@@ -194,7 +194,7 @@ def test_a_full_queue_drops_whole_episodes(server: Server) -> None:
     run_episodes(recorder, server, count=5)
     sink.available = True
     first.end()
-    assert recorder.close(10)
+    assert recorder.close(120)
     by_episode: dict[str, list[Any]] = {}
     for event in sink.records("episode-events"):
         by_episode.setdefault(event.episode_id, []).append(event)
@@ -210,14 +210,14 @@ def test_an_episode_dropped_half_sent_is_excluded(server: Server) -> None:
     recorder = init(sink=sink, max_queue_events=3)
     episode = recorder.start(task="t")
     episode.tool("sent")
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     sink.available = False
     for number in range(10):
         episode.tool(f"unsent-{number}")
     assert episode.dropped
     episode.end()
     sink.available = True
-    assert recorder.close(10)
+    assert recorder.close(120)
     last = sink.records("episode-events")[-1]
     assert isinstance(last, Excluded)
     assert last.reason == "producer_queue_full"
@@ -229,7 +229,7 @@ def test_a_record_that_the_sink_refuses_is_counted(sink: MemorySink) -> None:
     recorder = init(sink=sink)
     with recorder.episode(task="t") as episode:
         episode.tool("large", result="x" * 5000)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert recorder.counters["events_dropped.refused_by_sink"] == 1
     assert_adds_up(recorder)
 
@@ -264,7 +264,7 @@ def test_an_answer_of_any_shape_reaches_the_host_and_becomes_an_untrainable_turn
         answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
         if stream:
             list(answer)
-    assert recorder.close(5)
+    assert recorder.close(120)
     (turn,) = turns(sink)
     assert not turn.trainable
     assert_adds_up(recorder)
@@ -283,7 +283,7 @@ def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink,
     recorder = init(sink=sink)
     with recorder.episode(task="t"):
         assert outcome(recorder.wrap(server.client())) == outcome(server.client())
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert_adds_up(recorder)
 
 
@@ -295,7 +295,7 @@ def test_what_a_turn_that_could_not_be_written_was_to_carry_the_next_one_sends(s
             answer = Answer(choices=(Choice(content="Hello there"),))
             request = {"messages": HELLO, "tools": tools}
             episode.record(Exchange(request=request, answer=answer, latency_ms=latency_ms), "")
-    assert recorder.close(5)
+    assert recorder.close(120)
     first, second, third = turns(sink)
     assert (first.untrainable_reason, first.prefix_count, first.tools) == ("capture_failed", 0, None)
     assert (second.prefix_count, len(second.added_messages), second.tools is None) == (0, 1, False)
@@ -315,7 +315,7 @@ def test_tools_that_can_be_read_only_once_are_sent_again_too_and_recorded(sink: 
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=HELLO, tools=iter([tool]))
     assert [request["tools"] for request in server.requests] == [[tool], [tool]]
-    assert recorder.close(5)
+    assert recorder.close(120)
     (turn,) = turns(sink)
     assert json.loads(turn.tools or "") == [tool]
 
@@ -330,7 +330,7 @@ def test_messages_that_can_be_read_only_once_reach_the_server_where_they_cannot_
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=iter([message]))
     assert server.requests[0]["messages"] == [{"role": "user", "content": [part]}]
-    assert recorder.close(5)
+    assert recorder.close(120)
 
 
 def test_values_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> None:
@@ -350,7 +350,7 @@ def test_values_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> No
         recorder.wrap(hostile)
         with recorder.attach(hostile):
             pass
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert recorder.counts.total("hook_errors") >= 4
     assert_adds_up(recorder)
 
@@ -358,11 +358,11 @@ def test_values_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> No
 def test_nothing_is_sent_after_close(sink: MemorySink, server: Server) -> None:
     recorder = init(sink=sink)
     run_episodes(recorder, server)
-    assert recorder.close(5)
+    assert recorder.close(120)
     sent = len(sink.sent)
     run_episodes(recorder, server)
     assert len(sink.sent) == sent
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert_adds_up(recorder)
 
 
@@ -383,7 +383,7 @@ def test_names_without_a_text_stay_inside(sink: MemorySink) -> None:
         assert recorder.attach(value) is not None
         recorder.feedback(value, reward=1.0)
         recorder.alias(value, "order-1")
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert {"start", "headers", "feedback", "alias"} <= {
         name.removeprefix("hook_errors.") for name in recorder.counters if name.startswith("hook_errors")
     }
@@ -400,7 +400,7 @@ def test_texts_that_utf8_cannot_carry_lose_no_event(sink: MemorySink, server: Se
         recorder.alias(episode, odd)
         assert recorder.headers()["rollbus-function"] == "a%3F"
     recorder.feedback(odd, reward=1.0, name=odd, comment=odd)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert not [name for name in recorder.counters if name.startswith("hook_errors")]
     assert [type(event).__name__ for event in sink.records("episode-events")] == [
         "EpisodeStarted",
@@ -429,7 +429,7 @@ def test_what_can_be_read_only_once_is_left_to_the_host(sink: MemorySink, tmp_pa
         assert list(pieces) == [0, 1, 2]
         assert list(nested) == [1, 2]
         assert file.read() == "line"
-    recorder.close(5)
+    recorder.close(120)
     assert [event.name for event in sink.records("episode-events") if hasattr(event, "arguments")] == [
         "stream",
         "read",
@@ -465,7 +465,7 @@ def test_a_tools_values_are_recorded_as_what_they_hold(sink: MemorySink) -> None
     with recorder.episode(task="t") as episode:
         arguments = {"ids": {7: 1}.keys(), "of": range(2), "at": Number(), "since": WHEN, "raw": b"x"}
         episode.tool("query", arguments=arguments, result=Table())
-    assert recorder.close(5)
+    assert recorder.close(120)
     (tool,) = [event for event in sink.records("episode-events") if isinstance(event, ToolCalled)]
     assert tool.arguments == '{"at":[1.5,2.5],"ids":[7],"of":[0,1],"raw":"b\'x\'","since":"2026-01-02 03:04:00"}'
     assert tool.result == "  column\n0      7"

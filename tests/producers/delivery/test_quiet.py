@@ -24,7 +24,7 @@ def test_a_broker_that_is_away_is_two_lines_of_ours_the_second_with_the_count() 
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, address], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", PROGRAM, address], capture_output=True, text=True, check=True, timeout=120
         )
     unavailable, other, lost = done.stderr.splitlines()
     assert "events wait in memory, their sink is unavailable" in unavailable

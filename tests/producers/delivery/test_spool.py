@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -209,13 +209,13 @@ def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_p
         recorder = init(sink=sink, namespace="t.", spool_folder=sys.argv[1])
         with recorder.episode(task="t") as episode:
             episode.tool("of the parent")
-            recorder.flush(20)
+            recorder.flush(120)
             if os.fork():
                 os._exit(0)
             print("alive", flush=True)
             sys.stdin.read()
             recorder.tool("of the child")
-        recorder.close(20)
+        recorder.close(120)
     """
     arguments = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
@@ -299,6 +299,13 @@ async def test_a_folder_that_somebody_deletes_costs_what_was_in_it_and_no_more(t
     assert os.listdir(tmp_path / "spool") == []
 
 
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
 def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> None:
     sink = MemorySink()
     sink.available = False
@@ -311,11 +318,11 @@ def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> No
         recorder.flush(0.05)
         if recorder.counters.get("delivery_retries"):
             break
+    until(lambda: recorder.counters.get("delivery_retries", 0) > 0, "the spool is not full")
     assert recorder.counters["records_spooled"] > 0
-    assert recorder.counters["delivery_retries"] > 0, "the spool is not full"
     sink.available = True
-    assert recorder.flush(10)
-    assert recorder.close(5)
+    assert recorder.flush(120)
+    assert recorder.close(120)
     sent = list(dict.fromkeys((event.episode_id, event.sequence) for event in sink.records("episode-events")))
     assert sent == [(episode_id, sequence) for episode_id in episodes for sequence in range(4)]
     assert os.listdir(tmp_path) == []
@@ -325,19 +332,20 @@ def test_a_recorder_whose_events_only_reach_the_disk_is_not_healthy(tmp_path: Pa
     sink = MemorySink()
     recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path)
     episode = recorder.start(task="t")
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert recorder.healthy
     sink.available = False
     episode.tool("x")
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert recorder.healthy is False
     sink.available = True
-    deadline = time.monotonic() + 20  # the sink is asked again only after a pause
-    while not recorder.healthy and time.monotonic() < deadline:
-        time.sleep(0.02)
+
+    def is_healthy() -> bool | None:
         episode.tool("x")
-    assert recorder.healthy
-    assert recorder.close(5)
+        return recorder.healthy
+
+    until(is_healthy, "the sink is asked again only after a pause")
+    assert recorder.close(120)
 
 
 def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_path: Path) -> None:
@@ -346,13 +354,13 @@ def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_pa
     recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path / "file")
     with recorder.episode(task="t"):
         pass
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     sink.available = False
     with recorder.episode(task="t"):
         pass
     assert not recorder.flush(0.2)
     sink.available = True
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert len(sink.records("episode-events")) == 6
     assert recorder.counters["spool_unavailable"] > 0
 
@@ -400,17 +408,17 @@ def test_what_one_process_recorded_without_a_broker_the_next_one_sends(tmp_path:
     first = init(sink=sink, namespace="t.", spool_folder=tmp_path)
     with first.episode(task="t") as episode:
         episode.tool("x")
-    assert first.close(5)
+    assert first.close(120)
     assert sink.sent == []
     sink.available = True
     second = init(sink=sink, namespace="t.", spool_folder=tmp_path)
     with second.episode(task="other"):
         pass
-    assert second.flush(5)
-    second.close(5)
+    assert second.flush(120)
+    second.close(120)
     third = init(sink=sink, namespace="t.", spool_folder=tmp_path)
     with third.episode(task="third"):
         pass
-    third.close(5)
+    third.close(120)
     sequences = [event.sequence for event in sink.records("episode-events") if event.episode_id == episode.id]
     assert sequences[:4] == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ PROGRAM = """
         for number in range(300):
             episode.tool("count", arguments={"number": number})
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
+        time.sleep(600)
 """
 HANDLED = """
     import os, signal, sys
@@ -36,16 +36,16 @@ TWICE = """
     import rollbus
 
     recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
-    recorder.flush = lambda timeout: time.sleep(60)
+    recorder.flush = lambda timeout: time.sleep(600)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 def end_of(program: str, folder: Path) -> int:
     script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), str(folder)]
-    return subprocess.run(script, capture_output=True, timeout=50, check=False).returncode
+    return subprocess.run(script, capture_output=True, timeout=120, check=False).returncode
 
 
 def tools_in(folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ from rollbus.schemas.records.events import (
 
 def events(recorder: Recorder, sink: MemorySink) -> list[Any]:
     """What has arrived, except the producer's reports."""
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     return sink.records("episode-events")
 
 
@@ -233,7 +233,7 @@ def test_feedback_under_a_key_is_the_same_event_again(recorder: Recorder, sink: 
     assert one == again == ids.reward_event_id(episode.id, "reward", "thumbs")
     assert fresh not in (None, one)
     elsewhere.feedback(episode.id, retracted=True, supersedes=one)
-    assert elsewhere.close(5)
+    assert elsewhere.close(120)
     rewards = [event for event in events(recorder, sink) if isinstance(event, RewardReported)]
     assert [event.sequence for event in rewards] == [-1] * 4
     assert [event.supersedes for event in rewards if event.retracted] == [one]
@@ -253,7 +253,7 @@ def test_feedback_by_alias_waits_for_no_episode(recorder: Recorder, sink: Memory
     with recorder.episode(task="t") as episode:
         recorder.alias(episode, "order-123")
     recorder.feedback(alias="order-123", reward=0.5)
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     first, declared, second = sink.records("aliases")
     assert (first.alias, first.episode_id, first.value) == ("order-123", "", 0.25)
     assert isinstance(declared, AliasDeclared)
@@ -266,7 +266,7 @@ def test_feedback_without_a_target_is_about_the_current_episode(recorder: Record
     with recorder.episode(task="t") as episode:
         recorder.feedback(reward=1.0, key="k")
     assert recorder.feedback(reward=1.0) is None
-    recorder.flush(5)
+    recorder.flush(120)
     (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
     assert (reward.episode_id, reward.value) == (episode.id, 1.0)
     assert recorder.counters["calls_outside_episode"] == 1
@@ -279,7 +279,7 @@ def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
     recorder.feedback(episode=own, reward=1.0)
     recorder.feedback(own, reward=0.5)  # in another process it is an alias like any other text
     recorder.feedback(alias=str(uuid.UUID(int=7)), reward=0.25)
-    recorder.flush(5)
+    recorder.flush(120)
     (by_id,) = sink.records("episode-events")
     assert (by_id.episode_id, by_id.alias) == (own, None)
     assert [(event.alias, event.value) for event in sink.records("aliases")] == [
@@ -298,7 +298,7 @@ def test_names_and_ids_that_are_no_text_are_taken_as_text(recorder: Recorder, si
     recorder.feedback(identifier, reward=1.0)
     with recorder.attach(identifier) as joined:
         pass
-    recorder.flush(5)
+    recorder.flush(120)
     assert [event.alias for event in sink.records("aliases")] == ["4711", "order-1", "4711"]
     (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
     assert reward.episode_id == joined.id == str(identifier)
@@ -309,7 +309,7 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
         recorder.alias(episode, "")
         assert recorder.feedback("", reward=1.0) is None
         assert recorder.feedback(episode="", reward=1.0) is None
-    recorder.flush(5)
+    recorder.flush(120)
     assert [type(event).__name__ for event in sink.records()] == ["EpisodeStarted", "EpisodeEnded", "WriterClosed"]
     assert recorder.counters["hook_errors.alias"] == 1
     assert recorder.counters["hook_errors.feedback"] == 2
@@ -321,7 +321,7 @@ def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Rec
         with other.attach({name.title(): value for name, value in recorder.headers().items()}) as attached:
             other.tool("remote")
         assert attached.id == episode.id
-    assert other.close(5)
+    assert other.close(120)
     remote = [event for event in events(recorder, sink) if event.writer_id != recorder.writer_id]
     assert [type(event) for event in remote] == [ToolCalled, WriterClosed]
     assert {event.episode_started_at_ms for event in remote} == {episode.started_at_ms}
@@ -364,7 +364,7 @@ def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink)
                 members.setdefault(f"g{group}", []).append(episode)
                 assert child.sampled == episode.sampled
             recorder.feedback(episode.id, reward=1.0)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert {len({episode.sampled for episode in group}) for group in members.values()} == {1}
     recorded = {event.root_episode_id for event in sink.records("episode-events")}
     assert recorded == {episode.id for group in members.values() for episode in group if episode.sampled}
@@ -378,7 +378,7 @@ def test_a_disabled_recorder_records_and_wraps_nothing(sink: MemorySink) -> None
     with recorder.episode(task="t") as episode:
         episode.reward(1.0)
     recorder.feedback("order-1", reward=1.0)
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert sink.sent == []
 
 

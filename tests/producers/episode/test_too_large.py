@@ -24,7 +24,7 @@ def recorder(sink: MemorySink) -> Iterator[Recorder]:
     """A recorder for a cluster of small records."""
     recorder = init(sink=sink, namespace="t.", security=KafkaConnection(max_record_bytes=LEAST_RECORD_BYTES))
     yield recorder
-    recorder.close(5)
+    recorder.close(120)
 
 
 def test_a_turn_that_is_too_large_goes_without_its_content_and_the_next_carries_the_prompt(
@@ -34,7 +34,7 @@ def test_a_turn_that_is_too_large_goes_without_its_content_and_the_next_carries_
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": LARGE}])
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "short"}])
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     large, small = [each for each in sink.records("episode-events") if isinstance(each, TurnRecorded)]
     assert (large.trainable, large.untrainable_reason, large.added_messages) == (False, "too_large", ())
     assert (small.trainable, small.prefix_count, len(small.added_messages)) == (True, 0, 1)
@@ -48,10 +48,10 @@ def test_the_episode_of_another_event_that_is_too_large_is_dropped_by_name(
     recorder: Recorder, sink: MemorySink
 ) -> None:
     with recorder.episode(task="t") as episode:
-        assert recorder.flush(5)
+        assert recorder.flush(120)
         episode.tool("look", result=LARGE)
         episode.tool("look", result="small")
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert [type(each) for each in sink.records("episode-events")][1:] == [Excluded]
     assert recorder.counters["episodes_dropped.too_large"] == recorder.counters["events_dropped.too_large"] == 1
     (drop,) = assembled(sink)

@@ -95,7 +95,7 @@ def _chunks(head: Body, choice: Body, message: Body, usage: Body) -> list[Body]:
 
 def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
     """The events recorded so far; fails where a hook failed."""
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
     return list(sink.records("episode-events"))
 

@@ -155,7 +155,7 @@ def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episod
     client, ended = server.client(), threading.Event()
 
     def ask() -> None:
-        ended.wait(10)
+        ended.wait(120)
         client.chat.completions.create(model="agent", messages=ASK)
 
     thread = threading.Thread(target=ask)
@@ -247,7 +247,7 @@ async def test_a_hook_that_another_version_of_its_framework_breaks_reaches_no_ag
     monkeypatch.setattr(hook, step, broken)
     async with recorder.episode(task="stock"):
         await play(recorder, server)
-    assert recorder.flush(5)
+    assert recorder.flush(120)
     assert_sampled(server, turns_of(list(sink.records("episode-events"))))
     assert recorder.counters["hook_errors.hook"] > 0
     assert [line for line in caplog.messages if "other version" in line] == [

@@ -25,7 +25,7 @@ def play(sink: MemorySink, **settings: Any) -> dict[str, int]:
         recorder.tool("find", arguments=SECRET, result=SECRET)
         episode.reward(1.0, comment=SECRET)
         raise RuntimeError(SECRET)
-    assert recorder.close(5)
+    assert recorder.close(120)
     return dict(recorder.counters)
 
 
@@ -72,7 +72,7 @@ def test_what_tools_were_given_and_returned_is_withheld_in_messages_too(sink: Me
         for _ in range(2):
             answer = client.chat.completions.create(model="m", messages=messages)
             messages += [answer.choices[0].message, {"role": "tool", "tool_call_id": "c1", "content": SECRET}]
-    assert recorder.close(5)
+    assert recorder.close(120)
     assert leaks(sink) == 0
     first, second = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
     assert (first.trainable, second.trainable) == (True, True)
@@ -97,7 +97,7 @@ def test_a_prompt_of_token_ids_that_no_redaction_can_read_does_not_pass_it(
     client = recorder.wrap(Server(lambda body: completion_of_text()).client())
     with recorder.episode(task="t"):
         client.completions.create(model="m", prompt=[1, 2, 3])
-    assert recorder.close(5)
+    assert recorder.close(120)
     (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
     assert turn.untrainable_reason == says
     assert (turn.added_messages[0].content == "[1,2,3]") == stays

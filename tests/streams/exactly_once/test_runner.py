@@ -154,7 +154,7 @@ def new_runner(broker: Broker, on_fatal: Callable[[BaseException], None]) -> tup
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - looks at what the runner does
             await asyncio.sleep(0)
 

@@ -123,7 +123,7 @@ async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to
 async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker) -> None:
     session = await Sessions(SETTINGS, "t.counter", ID).get()
     with session.preparing():
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await commit(session, 0, 5)
     assert broker.offsets == [{0: 5}]
 
@@ -136,7 +136,7 @@ async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
     with session.preparing():
         task = commit(session, 0, 5)
         await turns()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await task
     assert broker.offsets == [{0: 5}]
 

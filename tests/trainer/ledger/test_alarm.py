@@ -197,7 +197,7 @@ async def test_a_paused_trainer_can_be_stopped() -> None:
     running = asyncio.create_task(trainer.run())
     await asyncio.sleep(0)
     trainer.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 120)
 
 
 async def test_a_step_that_was_started_is_closed_although_the_run_is_paused() -> None:

@@ -125,7 +125,7 @@ async def test_an_idle_trainer_ends_with_the_rollback_that_fenced_it() -> None:
         await asyncio.sleep(0.001)
     await rolled_back(world, 1)
     with pytest.raises(FencedError, match=r"from version 1 .* start this trainer again"):
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 120)
 
 
 async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> None:

@@ -400,7 +400,7 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
                             model_door(None), host="127.0.0.1", port=0)  # fmt: skip
     server.start()
     body = {"model": "agent", "messages": MESSAGES, "prompt": "choose", "stream": streaming, "max_tokens": 9, "n": 3}
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
         for _ in range(3):
             await asyncio.to_thread(sampler.asked.acquire)
@@ -419,20 +419,20 @@ async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_give
 
     def find_version(version: int) -> bool:
         asked.set()
-        return found.wait(60)
+        return found.wait(120)
 
     model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1, find_version=find_version)
     server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
     server.start()
     body = {"model": "agent@7", "messages": MESSAGES, "prompt": "choose", "stream": True, "max_tokens": 9, "n": 3}
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
-        await asyncio.to_thread(asked.wait, 60)
+        await asyncio.to_thread(asked.wait, 120)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     await asyncio.sleep(0.2)  # until the server has heard that the connection is closed
     found.set()
-    given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 10) for _ in range(3)]
+    given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 120) for _ in range(3)]
     server.stop()
     assert given_up == [True] * 3
 
@@ -457,20 +457,20 @@ async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: Se
 
     def find_version(version: int) -> bool:
         asked.release()
-        found.wait(20)
+        found.wait(600)
         return False
 
     model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
     server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
     server.start()
     where, long = f"http://{server.host}:{server.port}/v1/completions", "X" * endpoint.LONG_BODY_BYTES
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         waiting = [
             asyncio.create_task(http.post(where, json={"model": "agent@7", "prompt": "choose"})) for _ in range(40)
         ]
         await asyncio.to_thread(asked.acquire)
         await asyncio.sleep(0.3)  # until all have asked
-        refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=10)
+        refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=120)
         found.set()
         answers = [await one for one in waiting]
     server.stop()
@@ -556,7 +556,7 @@ class WaitingTokenizer:
     def _read(self, read: Any, text: Any, **options: Any) -> Any:
         if "X" in str(text):
             self.began.set()
-            assert self.others_answered.wait(timeout=60), "nobody was answered meanwhile"
+            assert self.others_answered.wait(timeout=120), "nobody was answered meanwhile"
         return read(text, **options)
 
 
@@ -592,7 +592,7 @@ class WaitingDecoder:
 
     def decode(self, token_ids: list[int], **options: Any) -> Any:
         self.began.set()
-        assert self.others_answered.wait(timeout=10), "nobody was answered meanwhile"
+        assert self.others_answered.wait(timeout=120), "nobody was answered meanwhile"
         return self._like.decode(token_ids, **options)
 
 

@@ -125,7 +125,7 @@ def test_the_sampler_reports_the_log_probs_of_the_whole_sequence(folder: Path, t
         asked = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(2)]
         futures = [sampler.submit(prompt, how, 0) for prompt, how in zip(prompts, asked, strict=True)]
         for prompt, future in zip(prompts, futures, strict=True):
-            answer = future.result(timeout=60)
+            answer = future.result(timeout=120)
             whole = torch.tensor([[*prompt, *answer.token_ids]])
             at_T_V = torch.log_softmax(logits(load_model(folder)[0], whole)[0, len(prompt) - 1 : -1], dim=-1)
             expected = at_T_V.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]

@@ -33,7 +33,7 @@ def ask(sampler: Sampler, *prompts: list[int], version: int = 0, seed: int = 1) 
     how = SamplingParameters(max_tokens=6, seed=seed, ignore_eos=True)
     with sampler._wake:  # all arrive in one step
         futures = [sampler.submit(prompt, how, version) for prompt in prompts]
-    return [future.result(timeout=60) for future in futures]
+    return [future.result(timeout=120) for future in futures]
 
 
 def expected_logprobs(base_model: Path, prompt: list[int], answer: Generation) -> torch.Tensor:

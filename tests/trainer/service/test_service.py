@@ -68,7 +68,7 @@ def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp
     assert one.seen_early is False
     assert one.sampler.loaded() == (0, 1)
     assert one.store.numbers() == [0, 1]
-    answer = one.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=30)
+    answer = one.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
     assert answer.version == 1
     one.close()
 

@@ -115,23 +115,23 @@ async def test_plain_functions_run_at_once_as_many_as_allowed_and_their_time_is_
     together = threading.Barrier(64)
 
     def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
-        together.wait(timeout=10)
+        together.wait(timeout=120)
         return {"reward": 1.0}
 
-    assert await play(agent, episodes=64, concurrency=64, timeout_s=5, tries=1) == {"reward": [1.0] * 64}
+    assert await play(agent, episodes=64, concurrency=64, timeout_s=120, tries=1) == {"reward": [1.0] * 64}
 
 
 async def test_a_plain_function_that_hangs_does_not_keep_the_process_from_ending() -> None:
     hung = threading.Event()
 
     def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
-        hung.wait(30)
+        hung.wait(600)
         return {"reward": 1.0}
 
     with pytest.raises(UnavailableError, match="TimeoutError"):
         await play(agent, episodes=1, timeout_s=0.01, tries=1)
     ended = asyncio.get_running_loop().shutdown_default_executor()  # as `asyncio.run` ends
-    await asyncio.wait_for(ended, timeout=5)
+    await asyncio.wait_for(ended, timeout=120)
     (left,) = [thread for thread in threading.enumerate() if thread.name == "evaluation"]
     assert left.daemon
     hung.set()

@@ -23,7 +23,8 @@ from rollbus.demo.routing.customers import (
     CustomerSettings,
     verdict_of,
 )
-from rollbus.demo.routing.desk import Settlements
+from rollbus.demo.routing.desk import DeskSettings, Settlements, start_recorder
+from rollbus.demo.routing.job import LookUp, Routing
 from rollbus.demo.routing.prompt import EXAMPLES, messages, read_team
 from rollbus.demo.routing.references import bag_of_words
 from rollbus.demo.routing.tickets import TEAMS, TRAFFIC, UNSEEN
@@ -71,6 +72,13 @@ def test_every_example_comes_last_for_some_tickets() -> None:
 @pytest.mark.parametrize(("said", "team"), [("return", "return"), ("Return", None), ("return it", None), (None, None)])
 def test_only_a_teams_name_is_a_team(said: str | None, team: str | None) -> None:
     assert read_team(said) == team
+
+
+@pytest.mark.parametrize("job", [Routing(), LookUp()], ids=["routing", "orders"])
+def test_the_desk_notes_of_log_probs_what_the_server_reports(job: Routing) -> None:
+    recorder = start_recorder(DeskSettings(1, "http://127.0.0.1:1/v1", "127.0.0.1:1", "demo.", "agent", job.run, 0))
+    recorder.close(0.0)
+    assert recorder.settings.logprob_mode == job.settings()["art_server"]["logprobs_mode"]
 
 
 async def test_who_waits_for_a_ticket_learns_the_last_word_on_it() -> None:

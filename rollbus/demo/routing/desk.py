@@ -90,16 +90,21 @@ class Settlements:
         return self._teams.get(order)
 
 
-def build_desk(settings: DeskSettings) -> FastAPI:
-    """Return the web service; it records as long as it runs."""
-    recorder = rollbus.producers.init(
+def start_recorder(settings: DeskSettings) -> rollbus.producers.Recorder:
+    """Return a recorder that notes of log-probs what the task's server reports."""
+    return rollbus.producers.init(
         bootstrap_servers=settings.bootstrap_servers,
         namespace=settings.namespace,
         producer="routing-desk",
         environment="demo",
-        logprob_mode="raw",
+        logprob_mode=TASKS[settings.task].logprobs_mode,
         report_interval_s=5.0,
     )
+
+
+def build_desk(settings: DeskSettings) -> FastAPI:
+    """Return the web service; it records as long as it runs."""
+    recorder = start_recorder(settings)
     url = settings.model_url
     client = recorder.wrap(AsyncOpenAI(base_url=url, api_key=read_token(url), max_retries=4))
     settlements, task = Settlements(), TASKS[settings.task]

@@ -99,7 +99,7 @@ class Routing:
             "art_server": {
                 "precision": "bfloat16",
                 "max_tokens": self.max_tokens,
-                "logprobs_mode": "raw" if self.task.temperature == 1 else "processed",
+                "logprobs_mode": self.task.logprobs_mode,
                 "lora": {"rank": RANK, "alpha": 2 * RANK},
                 "keep_versions": 2,
                 "keep_checkpoints": 2,

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 from rollbus.demo.routing import orders, prompt, tickets
 from rollbus.demo.routing.prompt import LookUp
 from rollbus.demo.routing.tickets import Ticket
+from rollbus.trainer.backends.model_settings import LogprobsMode
 
 
 class Tickets(Protocol):
@@ -34,9 +35,14 @@ class Task:
     ask: Callable[[AsyncOpenAI, str, list[dict[str, Any]], float, LookUp], Awaitable[str | None]]
     """Client, model, chat, temperature and the shop's system → the team that the model names."""
     temperature: float
-    """At which traffic is answered. Below 1 the log-probs are those of the distribution at that temperature."""
+    """At which traffic is answered."""
     sampled_tokens: int
     """Most that one answer samples, over all its turns."""
+
+    @property
+    def logprobs_mode(self) -> LogprobsMode:
+        """Of the server, and of who records: at another temperature than 1, of the distribution that was sampled."""
+        return "raw" if self.temperature == 1 else "processed"
 
 
 ROUTING = Task(

@@ -21,7 +21,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,77 +72,91 @@ def make_app(
     pulse_s: float = PULSE_S,
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
+    api = _Api(asking, namespace, texts, lags, health, acting, pulse_s)
+    return Starlette(
+        routes=[
+            Route("/", _send_page),
+            Route("/api/ask/{name}", api.ask),
+            Route("/api/lag", api.show_lag),
+            Route("/api/health", api.show_health),
+            *(Route(path, api.act, methods=["POST"]) for path in WRITING),
+            Route("/api/live", api.stream),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(_Headers)],
+        lifespan=api.close_at_end,
+    )
 
-    async def page(_: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
 
-    async def ask(request: Request) -> JSONResponse:
+async def _send_page(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The answers below /api."""
+
+    asking: Asking
+    namespace: str
+    texts: Texts | None
+    lags: Lags | None
+    health: "HealthWatch | None"
+    acting: Acting | None
+    pulse_s: float
+
+    async def ask(self, request: Request) -> JSONResponse:
         try:
-            columns, rows = await run_in_threadpool(asking.ask, request.path_params["name"], request.query_params)
+            columns, rows = await run_in_threadpool(self.asking.ask, request.path_params["name"], request.query_params)
         except UnknownRunError as error:
             return JSONResponse({"error": str(error), "unknown": "run"}, status_code=404)
         except (ConfigurationError, RejectedError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except RollbusError as error:
             return JSONResponse({"error": str(error)}, status_code=503)
-        if texts is not None and "token_ids" in columns:
-            columns, rows = await run_in_threadpool(add_texts, columns, rows, texts)
-        return JSONResponse({"columns": columns, "rows": rows, "namespace": namespace})
+        if self.texts is not None and "token_ids" in columns:
+            columns, rows = await run_in_threadpool(add_texts, columns, rows, self.texts)
+        return JSONResponse({"columns": columns, "rows": rows, "namespace": self.namespace})
 
-    async def lag(_: Request) -> JSONResponse:
+    async def show_lag(self, _: Request) -> JSONResponse:
         try:
-            groups = [] if lags is None else await lags()
+            groups = [] if self.lags is None else await self.lags()
         except RollbusError as error:
             return JSONResponse({"groups": [], "error": str(error)})
         return JSONResponse({"groups": [asdict(group) for group in groups]})
 
-    async def look(_: Request) -> JSONResponse:
+    async def show_health(self, _: Request) -> JSONResponse:
         try:
-            return JSONResponse({"health": None if health is None else await health.ask()})
+            return JSONResponse({"health": None if self.health is None else await self.health.ask()})
         except RollbusError as error:
             return JSONResponse({"error": str(error)})
 
-    async def act(request: Request) -> JSONResponse:
+    async def act(self, request: Request) -> JSONResponse:
         try:
             values = json.loads(await request.body())
-            if acting is None or not isinstance(values, dict):
+            if self.acting is None or not isinstance(values, dict):
                 raise ConfigurationError("send an object in JSON")
             if request.url.path == "/api/feedback":
-                return JSONResponse({"event_id": await run_in_threadpool(acting.report, values)})
-            await acting.change_member(values)
+                return JSONResponse({"event_id": await run_in_threadpool(self.acting.report, values)})
+            await self.acting.change_member(values)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except RollbusError as error:
             return JSONResponse({"error": str(error)}, status_code=503)
         return JSONResponse({})
 
-    async def live(request: Request) -> StreamingResponse:
+    async def stream(self, request: Request) -> StreamingResponse:
         values = {name: value for name, value in request.query_params.items() if name != "token"}
-        stream = stream_pulses(asking, values, pulse_s)
+        stream = stream_pulses(self.asking, values, self.pulse_s)
         return StreamingResponse(stream, media_type="text/event-stream")
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def close_at_end(self, _: Starlette) -> AsyncIterator[None]:
         yield
-        asking.close()
-        if health is not None:
-            await health.close()
-        if acting is not None:
-            await run_in_threadpool(acting.close)
-
-    return Starlette(
-        routes=[
-            Route("/", page),
-            Route("/api/ask/{name}", ask),
-            Route("/api/lag", lag),
-            Route("/api/health", look),
-            *(Route(path, act, methods=["POST"]) for path in WRITING),
-            Route("/api/live", live),
-            Mount("/static", StaticFiles(directory=STATIC)),
-        ],
-        middleware=[Middleware(_Headers)],
-        lifespan=lifespan,
-    )
+        self.asking.close()
+        if self.health is not None:
+            await self.health.close()
+        if self.acting is not None:
+            await run_in_threadpool(self.acting.close)
 
 
 def page_door(token: str | None, owner: str | None = None) -> Door:

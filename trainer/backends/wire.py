@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import TypeAdapter
 
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
+from rollbus.schemas.ids import parse_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,6 +60,17 @@ def error_from_json(body: Any, status: int, *, asked: str) -> ServiceError:
     message = error.get("message", f"{asked} answered {status}; see that `backend: url` is the art-server's own")
     retriable = error.get("retriable", status >= 500)
     return UnavailableError(message) if retriable else RejectedError(message)
+
+
+def read_object(body: bytes) -> Json:
+    """Return the JSON object in a request's body."""
+    try:
+        found = parse_json(body)
+    except ValueError as error:
+        raise RejectedError(f"the request body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise RejectedError("the request body must be a JSON object")
+    return found
 
 
 def to_json(record: DataclassInstance) -> Json:

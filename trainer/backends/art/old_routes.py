@@ -20,7 +20,7 @@ from art import types
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.ids import parse_json
+from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.art.old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
@@ -65,15 +65,15 @@ class _OldRoutes:
         error and may send the same call again, but a version may exist."""
 
     async def register(self, request: Request) -> Response:
-        self._check_model(await _read_object(request))
+        self._check_model(wire.read_object(await request.body()))
         return JSONResponse(None)
 
     async def get_step(self, request: Request) -> Response:
-        self._check_model(await _read_object(request))
+        self._check_model(wire.read_object(await request.body()))
         return JSONResponse(self._backend.session.head())
 
     async def prepare(self, request: Request) -> Response:
-        self._check_model(_require(await _read_object(request), "model", dict))
+        self._check_model(_require(wire.read_object(await request.body()), "model", dict))
         service = self._backend.service
         return JSONResponse([service.base_url, service.settings.api_key or "default"])
 
@@ -82,7 +82,7 @@ class _OldRoutes:
 
         The origin of a removed one stays known.
         """
-        body = await _read_object(request)
+        body = wire.read_object(await request.body())
         self._check_model(_require(body, "model", dict) if "model" in body else body)
         kept = _require(body, "steps_to_keep", list) if "steps_to_keep" in body else []
         if not all(isinstance(step, int) for step in kept):
@@ -93,7 +93,7 @@ class _OldRoutes:
 
     async def log(self, request: Request) -> Response:
         """Take what a client reports, and keep nothing: nothing here reads it, and it holds whole conversations."""
-        body = await _read_object(request)
+        body = wire.read_object(await request.body())
         self._check_model(_require(body, "model", dict))
         _require(body, "trajectory_groups", list)
         return JSONResponse(None)
@@ -103,7 +103,7 @@ class _OldRoutes:
         return JSONResponse(None)
 
     async def train(self, request: Request) -> Response:
-        body = await _read_object(request)
+        body = wire.read_object(await request.body())
         self._check_model(_require(body, "model", dict))
         service = self._backend.service
         call = read_call(
@@ -212,16 +212,6 @@ class _OldRoutes:
 def _hash_call(trajectories: tuple[TrainTrajectory, ...], config: types.TrainConfig, dev_config: dict[str, Any]) -> str:
     """Return the hash of what is trained and how: the same for the same call."""
     return hashlib.sha256(repr((trajectories, config, sorted(dev_config.items()))).encode()).hexdigest()
-
-
-async def _read_object(request: Request) -> dict[str, Any]:
-    try:
-        body = parse_json(await request.body())
-    except ValueError as error:
-        raise RejectedError(f"the request body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RejectedError("the request body must be a JSON object")
-    return body
 
 
 def _require(body: dict[str, Any], name: str, kind: type[FieldT]) -> FieldT:

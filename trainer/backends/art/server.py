@@ -31,7 +31,6 @@ from rollbus.schemas.http.guard import (
     names_of,
     token_admits,
 )
-from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.art import environment as art_environment
 from rollbus.trainer.backends.model_settings import ServiceSettings
@@ -210,7 +209,7 @@ class _Control:
         return _respond({"prepared": name})
 
     async def begin(self, request: Request) -> Response:
-        body = await _read_object(request)
+        body = wire.read_object(await request.body())
         base_version = body.get("base_version")
         if not isinstance(base_version, int) or isinstance(base_version, bool):
             return _respond(wire.error_to_json("base_version must be an integer", retriable=False), 400)
@@ -243,7 +242,7 @@ class _Control:
         return _respond(wire.to_json(await self._backend.versions()))
 
     async def promote(self, request: Request) -> Response:
-        body = await _read_object(request)
+        body = wire.read_object(await request.body())
         version, rollback = body.get("version"), body.get("rollback", False)
         if not isinstance(version, int) or isinstance(version, bool) or not isinstance(rollback, bool):
             return _respond(
@@ -290,16 +289,6 @@ def _parse_wait(given: str) -> float:
         return min(float(given), wire.LONGEST_WAIT_S)
     except ValueError as error:
         raise RejectedError(f"wait_s must be a number of seconds, not {given!r}") from error
-
-
-async def _read_object(request: Request) -> dict[str, Any]:
-    try:
-        body = parse_json(await request.body())
-    except ValueError as error:
-        raise RejectedError(f"the request body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RejectedError("the request body must be a JSON object")
-    return body
 
 
 def _respond(content: Any, status: int = 200) -> Response:

@@ -8,7 +8,6 @@ Nothing here raises into the host, blocks it, or keeps more than the queue's bou
 """
 
 import functools
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -23,6 +22,7 @@ from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.episode.scope import EpisodeScope
 from rollbus.producers.episode.settings import RecorderSettings
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 Client = TypeVar("Client")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ class Recorder:
         make_sink: Callable[[], EventSink],
         *,
         counters: Counters | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_clock_ms,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         """Record under these settings into the sink that `make_sink` makes; the sink is not asked before the first

@@ -14,10 +14,11 @@ from typing import Any
 from rollbus.producers.delivery.sink import EventSink
 from rollbus.producers.foreign.otlp import SIGNALS
 from rollbus.producers.foreign.trace import ForeignDocumentError, Part
-from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, now_ms, send_traces
+from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, send_traces
 from rollbus.producers.ingest.store import KEPT_MS, Store
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.health.heart import Report
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5
@@ -33,7 +34,7 @@ class Collector:
     sending: Sending
     settle_ms: int
     quiet_ms: int
-    clock_ms: Callable[[], int] = now_ms
+    clock_ms: Callable[[], int] = wall_clock_ms
     is_healthy: bool | None = None
     """Whether the broker took the last records; None before the first."""
     _reported_ms: int = field(init=False, default=0)

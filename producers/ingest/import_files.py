@@ -14,9 +14,10 @@ from rollbus.producers.delivery.sink import EventSink
 from rollbus.producers.foreign.formats import FORMATS, Format
 from rollbus.producers.foreign.trace import ForeignDocumentError, Part
 from rollbus.producers.ingest.documents import Position, TornFileError, read_documents
-from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, now_ms, send_traces
+from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, send_traces
 from rollbus.producers.ingest.store import Store
 from rollbus.schemas.errors import RollbusError, UnavailableError
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 COMMIT_DOCUMENTS = 2000
 Progress = Callable[[int, int], None]
@@ -87,7 +88,7 @@ class Import:
                 raise self._refusal(path, TornFileError(after.line, reason, after=after)) from error
             self._skip(path, after.line, reason)
             return
-        self.store.add(parts, now_ms())
+        self.store.add(parts, wall_clock_ms())
         self.store.count({"documents": 1})
 
     def _split(self, document: Any, modified_ns: int) -> list[Part]:
@@ -124,7 +125,7 @@ class Import:
             for traces in self._owed(progress):
                 await send_traces(self.store, self.sending, sender, traces)
             counts = self.store.counts()
-            await sender.send([self.sending.report(counts, now_ms())])
+            await sender.send([self.sending.report(counts, wall_clock_ms())])
             return counts
         finally:
             await sender.close()

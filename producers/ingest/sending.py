@@ -5,7 +5,6 @@ that is no trace of its format, is left out and counted.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,11 +144,6 @@ async def send_traces(store: Store, sending: Sending, sender: Sender, traces: Se
             store.count({"records_refused": refused})
         store.mark_sent(done)
         store.commit()
-
-
-def now_ms() -> int:
-    """Return the time."""
-    return time.time_ns() // 1_000_000
 
 
 def _without_content(turn: TurnRecorded) -> TurnRecorded:

@@ -44,6 +44,7 @@ from rollbus.schemas.errors import ConfigurationError, ServiceError, Unavailable
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 8.0
@@ -163,7 +164,7 @@ class Demo:
         async def ask() -> Evaluation:
             with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
                 async with AsyncOpenAI(base_url=stack.model_url, api_key=_token(stack), max_retries=4) as client:
-                    now_ms = time.time_ns() // 1_000_000
+                    now_ms = wall_clock_ms()
                     return await self.job.evaluate(
                         client, version, seed=seed, count=count, now_ms=now_ms, progress=progress
                     )

@@ -6,7 +6,6 @@ An episode counts if everything the model sampled in it is recorded with the log
 sampled from. What does not count is counted by its reason.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rollbus.schemas.records.config import ESTIMATES, RunConfig, ScoringConfig
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Score, Trajectory
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.estimates.divergence import estimate_divergence, refuse_divergence
 from rollbus.streams.estimates.estimators import BEST, Estimates, Interval, estimate_reward
 from rollbus.streams.estimates.logged import Logged, Step
@@ -71,7 +71,7 @@ class Estimated:
             episodes=overlap.episodes,
             metrics=metrics,
             set_hash=self.set_hash,
-            evaluated_at_ms=time.time_ns() // 1_000_000,
+            evaluated_at_ms=wall_clock_ms(),
         )
 
 

@@ -6,7 +6,6 @@ and writes the same rows. Validation runs before the epochs that are a multiple 
 
 import asyncio
 import logging
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
@@ -33,6 +32,7 @@ from rollbus.harness.runs.run import CURRENT, Run, current_run
 from rollbus.harness.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.stages.curriculum.modes import Memory
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
@@ -310,7 +310,7 @@ class BusTrainer(Trainer):
             model=self._run.plan.model,
             policy_version=self._run.log.view.newest_version(),
             name="validation",
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=wall_clock_ms(),
             run_id=self._run.run_id,
         )
 

@@ -17,7 +17,6 @@ from typing import Any
 from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture, to_json
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.health.heart import wall_clock_ms
 from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
@@ -28,6 +27,7 @@ from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.ui.lag import make_lag_rows
 
 STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFailed)

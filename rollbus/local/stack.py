@@ -5,7 +5,6 @@ stay. All raise ConfigurationError or UnavailableError with what to do; none pri
 """
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 FREE_BYTES_NEEDED = 1 << 30
 """Room for Kafka's segments and ClickHouse's parts of some demos; both break if the disk fills up."""
@@ -155,7 +155,7 @@ def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceP
         return ServiceProcess(service, log_path=log, identity=recorded.identity), False
     process = ServiceProcess(service, log_path=log)
     identity = process.start()
-    started_at_ms = time.time_ns() // 1_000_000
+    started_at_ms = wall_clock_ms()
     state.write(settings.run_dir, state.StartedService(service.name, identity, service.address, started_at_ms))
     return process, True
 

@@ -10,7 +10,6 @@ import contextvars
 import functools
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from rollbus.schemas.health.heart import Report
 from rollbus.schemas.health.metrics import ATTEMPT_SECONDS
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, Threads
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Resampler:
         *,
         concurrency: int = 4,
         timeout_s: float = 300.0,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._agent, self._recorder, self._clock_ms = agent, recorder, clock_ms
         self._slots = asyncio.Semaphore(concurrency)

@@ -4,7 +4,6 @@ ClickHouse shows them once the sink has written them. Nothing here reads or deci
 """
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.topics import DATA_SETS
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 Form = TypeVar("Form", bound=BaseModel)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
@@ -49,9 +49,7 @@ class Membership(BaseModel):
 class Acting:
     """Kafka behind the page's forms."""
 
-    def __init__(
-        self, kafka: KafkaConnection, namespace: str, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, kafka: KafkaConnection, namespace: str, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._kafka, self._namespace, self._clock_ms = kafka, namespace, clock_ms
         self._recorder: Recorder | None = None
 

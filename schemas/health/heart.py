@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.partitions import count_partitions
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.topics import HEARTBEATS
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.schemas.health.server import MetricsServer
@@ -72,11 +72,6 @@ def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = Fal
         waiting_at=None if report.waits is None else report.waits[0],
         trouble=None if report.trouble is None else report.trouble[:MOST_TROUBLE],
     )
-
-
-def wall_clock_ms() -> int:
-    """Return this machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)

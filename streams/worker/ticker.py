@@ -22,6 +22,7 @@ from rollbus.schemas.kafka.writing import Row, write_transaction
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import RUN_LOG, Topic
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
@@ -36,11 +37,6 @@ RETRY_S = 1.0
 CLOSE_S = 2.0
 LOOKED_AT = 2_000
 """The last tick is searched among so many newest offsets of the run log: without ticks no group comes either."""
-
-
-def wall_clock_ms() -> int:
-    """Return the one reading of the wall clock that the streams take."""
-    return int(time.time() * 1000)
 
 
 class Ticker:

@@ -13,7 +13,6 @@ backend             scored token rows → new weights; its journal says what hap
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedErro
 from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.trainer.backends.protocol import TERMINAL_STATES, Backend, Capabilities, TrainResult
 from rollbus.trainer.ledger.ledger import AlreadyDone, Ledger
 from rollbus.trainer.ledger.log import ReceivedBatch, TrainerLog
@@ -53,7 +53,7 @@ class Trainer:
         settings: TrainerSettings,
         *,
         validation: Validation | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_clock_ms,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._log = log

@@ -1,7 +1,6 @@
 """`rollbus policy list|show|promote|rollback|evaluate|compare` on the real log."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Literal
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import Evaluation, PolicyState, PolicyVersion
 from rollbus.schemas.topics import EVALUATIONS
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.trainer.ledger.ledger import Ledger, LedgerRecord
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.reading_kafka import Evaluations, read_ledger, show_committed
@@ -125,14 +125,14 @@ async def _promote(settings: TrainerSettings, version: int, reason: str) -> None
         partial(publish_all, settings.kafka, settings.namespace),
     )
     async with open_backend(settings) as backend:
-        await serve_version(backend, publish, lineage, settings, version=version, reason=reason, now_ms=_now_ms())
+        await serve_version(backend, publish, lineage, settings, version=version, reason=reason, now_ms=wall_clock_ms())
 
 
 async def _roll_back(settings: TrainerSettings, version: int, reason: str) -> tuple[int, ...]:
     log = make_log(settings)
     async with open_backend(settings) as backend:
         try:
-            return await roll_back(log, backend, settings, version=version, reason=reason, now_ms=_now_ms())
+            return await roll_back(log, backend, settings, version=version, reason=reason, now_ms=wall_clock_ms())
         finally:
             await log.close()
 
@@ -155,7 +155,7 @@ async def _evaluate(
         version=version,
         run_id=settings.run_id,
         base_url=base_url,
-        clock_ms=_now_ms,
+        clock_ms=wall_clock_ms,
         progress=progress,
     )
     await publish_evaluation(settings.kafka, settings.namespace, result)
@@ -190,7 +190,3 @@ def _state(lineage: Lineage, version: int) -> PolicyState | Literal["served"]:
     """The log says when a version begins to serve, and not when it ends: another one begins."""
     state = lineage.states[version]
     return "served" if state == "serving" and version != lineage.serving else state
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

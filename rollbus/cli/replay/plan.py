@@ -1,12 +1,12 @@
 """The options of `rollbus replay` → a plan → the replay, with the rewards and the judge of the settings."""
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
 from rollbus.cli.root import Settings
 from rollbus.cli.stages import judge_endpoint, require_judge_model, require_keys
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.streams.replay.kafka.run import Replay
@@ -59,7 +59,7 @@ def make_plan(
     if name is None and not dry_run:
         raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
     check_name(name or "dry-run")
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_clock_ms()
     chosen = chain_of(stages)
     changed = {"--reward": reward, "--rescore": rescore, "--grouping": grouping, "--curriculum": curriculum}
     _refuse_without_effect([option for option, value in changed.items() if value], chosen)

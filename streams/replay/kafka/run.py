@@ -10,7 +10,6 @@ partitions of the first input may be read and decided by processes of their own;
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.schemas.records.trajectories import Score
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.scores import OtherConfigurationError, refuse_other_questions, without_model_calls
@@ -42,11 +42,6 @@ from rollbus.streams.rewards.registry import Registry, group_reward_version, rew
 from rollbus.streams.stages.scoring.stage import ScoringStage
 
 logger = logging.getLogger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """Return the time for a manifest; nothing is decided by it."""
-    return int(time.time() * 1000)
 
 
 @dataclass(slots=True)

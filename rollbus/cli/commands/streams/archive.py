@@ -1,7 +1,6 @@
 """`rollbus archive`: keep the log beyond Kafka's retention, in a folder or in object storage, and bring it back."""
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.archive.archive import Archive
@@ -35,7 +35,7 @@ def run(settings: Settings, url: str | None) -> None:
     place = _place(settings, url)
     with show_progress("archiving") as progress:
         opened = open_archive(place, may_be_new=True)
-        work = ArchiveRun(settings.stream_settings(), opened, lambda: int(time.time() * 1000), progress)
+        work = ArchiveRun(settings.stream_settings(), opened, wall_clock_ms, progress)
         asyncio.run(work.run())
     manifests = format_count(opened.contents.number, "manifest")
     echo(f"{format_count(work.records, 'record')} archived; {place} has {manifests}")

@@ -1,7 +1,6 @@
 """`rollbus forget`: exclude a person's episodes from training, and delete their rows."""
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,7 @@ from rollbus.cli.output import Console, Table, format_count, format_time, show_p
 from rollbus.cli.places import find_places
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.streams.operate.forget import Episode
@@ -60,7 +60,7 @@ def forget(
     steps = asyncio.run(steps_that_used(stream, ids))
     conversations = format_count(len({each.root_episode_id for each in found}), "conversation")
     console.print(f"{format_count(len(found), 'episode')} in {conversations}")
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_clock_ms()
     if dry_run:
         for each in found[:20]:
             console.print(f"  {each.episode_id}")

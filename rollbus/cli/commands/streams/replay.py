@@ -230,9 +230,9 @@ def delete(settings: Settings, name: str, clickhouse: bool) -> None:
 
     Repeat the command to finish a deletion that was interrupted.
     """
+    from rollbus.schemas.wall_clock import wall_clock_ms
     from rollbus.streams.replay.kafka.lease import working_on
     from rollbus.streams.replay.kafka.manifest import delete_named, find_deletable
-    from rollbus.streams.replay.kafka.run import wall_clock_ms
     from rollbus.streams.replay.plan.plan import check_name, namespace_of
 
     check_name(name)

@@ -56,8 +56,8 @@ def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None
     Without --yes nothing is changed. Each range of lost records is kept as a dead letter of class DataLossError; see
     `rollbus dead-letters list`. The state that the stage made from earlier records stays.
     """
+    from rollbus.schemas.wall_clock import wall_clock_ms
     from rollbus.streams.operate.repair import accept_loss
-    from rollbus.streams.worker.ticker import wall_clock_ms
 
     verb, has_lost = ("continues" if yes else "would continue"), False
     for stage in select_stages(settings, stages):

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,7 @@ import click
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.output import Console, Table, echo, format_count, show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.estimates.estimate import Estimated
@@ -79,7 +79,7 @@ async def _estimate(
     payload = KafkaPayload(stream.kafka, stream.namespace)
 
     async def estimate_one(number: int) -> None:
-        since_ms = parse_bound(f"{since} ago", now_ms=time.time_ns() // 1_000_000).time_ms or 0
+        since_ms = parse_bound(f"{since} ago", now_ms=wall_clock_ms()).time_ms or 0
         wait_ms = run.delivery.wait_ms if run.delivery is not None else 0
         period = await read_period(
             stream, run.model, since_ms=since_ms, most=episodes, wait_ms=wait_ms, rescored=rescored

@@ -15,7 +15,7 @@ from rollbus.producers import MemorySink, Recorder, init
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.messages import history_hash
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from tests.producers.openai_server import Server, chunk, completion, sse, streamed
+from tests.producers.openai_server import Server, chunk, completion, sse
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
@@ -250,25 +250,6 @@ def test_a_number_that_no_record_holds_is_left_out(recorder: Recorder, sink: Mem
     assert (turn.seed, turn.max_tokens) == (None, 7)
 
 
-def test_a_server_that_refuses_logprobs_is_asked_once_and_remembered(
-    recorder: Recorder, sink: MemorySink, server: Server
-) -> None:
-    def refuse(body: dict[str, Any]) -> Any:
-        if "logprobs" in body:
-            return httpx.Response(400, json={"error": {"message": "logprobs is not supported with tools"}})
-        answer = completion()
-        answer["choices"][0] |= {"logprobs": None, "token_ids": None}
-        return answer
-
-    server.script = refuse
-    client = recorder.wrap(server.client())
-    with recorder.episode(task="greet"):
-        for _ in range(2):
-            client.chat.completions.create(model="agent", messages=HELLO)
-    assert len(server.requests) == 3
-    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"] * 2
-
-
 def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: MemorySink, server: Server) -> None:
     server.script = lambda body: httpx.Response(400, json={"error": {"message": "context too long"}})
     client = recorder.wrap(server.client())
@@ -468,18 +449,6 @@ def test_the_original_client_stays_as_it_was(recorder: Recorder, sink: MemorySin
         answer = original.chat.completions.create(model="agent", messages=HELLO)
     assert answer.choices[0].logprobs is not None
     assert turns(recorder, sink) == []
-
-
-def test_streamed_and_whole_answers_give_the_same_turn(recorder: Recorder, sink: MemorySink, server: Server) -> None:
-    assert server.script({"stream": True}) == streamed()
-    client = recorder.wrap(server.client())
-    for stream in (False, True):
-        with recorder.episode(task="greet"):
-            answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
-            list(answer)
-    one, other = turns(recorder, sink)
-    for name in ("completion", "completion_token_ids", "prompt_token_ids", "logprobs", "trainable", "added_messages"):
-        assert getattr(one, name) == getattr(other, name), name
 
 
 @pytest.mark.parametrize("read", ["with_raw_response", "with_streaming_response"])

@@ -17,6 +17,13 @@ TOKENS = {"tool": ([31, 32, 33], [-0.5, -0.25, -0.125]), "final": ([41, 42], [-1
 """Ids and log-probs that the server samples for its two kinds of answers."""
 
 
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    if item == "fault":
+        raise ValueError("no such shelf")
+    return f"{item}: 7"
+
+
 class AgentServer:
     """Asks for the tool while the conversation holds no result of it, then answers `final`."""
 

@@ -17,24 +17,11 @@ from google.genai import types
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
 
 pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
     "ignore::pydantic.PydanticDeprecatedSince211"
 )
-
-
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    if item == "fault":
-        raise ValueError("no such shelf")
-    return f"{item}: 7"
-
-
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for the tool first, then answers."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
 
 
 def load_agent(client: Any, **options: Any) -> LlmAgent:

@@ -39,17 +39,11 @@ from rollbus.producers.integrations.openai_agents import RollbusHooks
 from rollbus.producers.integrations.patches import Library, Wish
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
 from tests.producers.integrations.test_langchain import model_of
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit
-
-
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for the tool first, then answers."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
 
 
 @pytest.fixture
@@ -188,11 +182,6 @@ async def test_instrumenting_twice_records_once_as_the_second_time_says(
     assert [event.name for event in events if isinstance(event, ToolCalled)] == ["stock"] * 2
     children = {event.episode_id for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id}
     assert {turn.episode_id for turn in turns_of(events)} == children
-
-
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    return f"{item}: 7"
 
 
 async def play_langchain(recorder: Recorder, server: AgentServer) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
 
 
 class State(TypedDict):
@@ -26,18 +26,7 @@ class State(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
 
 
-@tool
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    if item == "fault":
-        raise ValueError("no such shelf")
-    return f"{item}: 7"
-
-
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for the tool first, then answers."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
+count_stock = tool(stock)
 
 
 def model_of(server: AgentServer, **options: Any) -> ChatOpenAI:
@@ -49,7 +38,7 @@ def model_of(server: AgentServer, **options: Any) -> ChatOpenAI:
 
 def graph_of(model: Any) -> Any:
     """An agent: model, tool, model."""
-    bound = model.bind_tools([stock])
+    bound = model.bind_tools([count_stock])
     graph = StateGraph(State)
 
     def plan(state: State) -> dict[str, Any]:
@@ -59,7 +48,7 @@ def graph_of(model: Any) -> Any:
         return {"messages": [await bound.ainvoke(state["messages"])]}
 
     graph.add_node("planner", RunnableLambda(plan, afunc=plan_async))
-    graph.add_node("tools", ToolNode([stock]))
+    graph.add_node("tools", ToolNode([count_stock]))
     graph.add_edge(START, "planner")
     graph.add_conditional_edges("planner", tools_condition, {"tools": "tools", END: END})
     graph.add_edge("tools", "planner")
@@ -89,7 +78,7 @@ def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: Mem
     model = record_model(model_of(server), recorder)
     with recorder.episode(task="stock"):
         for name in ("buyer", "keeper"):
-            agent = create_agent(model, [stock], name=name)
+            agent = create_agent(model, [count_stock], name=name)
             agent.invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
     turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
     assert_sampled(server, turns)

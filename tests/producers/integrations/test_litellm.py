@@ -32,12 +32,6 @@ ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 WITH_TOKENS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 
 
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for a tool."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
-
-
 @pytest.fixture(autouse=True)
 def _logger(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(litellm, "callbacks", [RollbusLogger(recorder)])

@@ -17,24 +17,11 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.records.events import EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
     "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
 )
-
-
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    if item == "fault":
-        raise ValueError("no such shelf")
-    return f"{item}: 7"
-
-
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for the tool first, then answers."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
 
 
 @pytest.fixture(autouse=True)

@@ -8,27 +8,16 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
 
 set_tracing_disabled(True)
-
-
-@function_tool
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    return f"{item}: 7"
-
-
-@pytest.fixture
-def server() -> AgentServer:
-    """A server that asks for the tool first, then answers."""
-    return AgentServer(tool="stock", arguments={"item": "bolts"})
+COUNT = function_tool(stock)
 
 
 async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
-    agent = record_agent(Agent(name="keeper", tools=[stock]), recorder, client=server.async_client(), model="agent")
+    agent = record_agent(Agent(name="keeper", tools=[COUNT]), recorder, client=server.async_client(), model="agent")
     async with recorder.episode(task="stock"):
         result = await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
     assert result.final_output == server.final
@@ -42,7 +31,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
 
 
 async def test_a_streamed_run_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    agent = record_agent(Agent(name="keeper", tools=[stock]), recorder, client=server.async_client(), model="agent")
+    agent = record_agent(Agent(name="keeper", tools=[COUNT]), recorder, client=server.async_client(), model="agent")
     async with recorder.episode(task="stock"):
         result = Runner.run_streamed(agent, "How many bolts?", hooks=RollbusHooks(recorder))
         async for _ in result.stream_events():
@@ -87,7 +76,10 @@ async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     agent = Agent(
-        name="keeper", tools=[stock], model=OpenAIChatCompletionsModel("agent", server.async_client()), instructions="!"
+        name="keeper",
+        tools=[COUNT],
+        model=OpenAIChatCompletionsModel("agent", server.async_client()),
+        instructions="!",
     )
     async with recorder.episode(task="stock"):
         await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))

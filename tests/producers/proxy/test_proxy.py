@@ -138,14 +138,6 @@ async def test_the_other_apis_are_recorded_too(
     assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
 
 
-async def test_the_servers_key_goes_through_and_our_headers_do_not(recorder: Recorder, program: Program) -> None:
-    with recorder.episode(task="greet") as episode:
-        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
-    (request,) = program.seen
-    assert request.headers["authorization"] == "Bearer secret"
-    assert not [name for name in request.headers if name.startswith("rollbus")]
-
-
 async def test_an_episode_opened_over_http_takes_the_calls_under_its_path(
     recorder: Recorder, sink: MemorySink, program: Program
 ) -> None:

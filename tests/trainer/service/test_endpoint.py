@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -64,12 +65,19 @@ class EndlessSampler:
         return future
 
 
-@pytest.fixture(scope="module")
-def url(served: ServedModel) -> Iterator[str]:
-    server = EndpointServer(build_app(served), model_door("secret"), host="127.0.0.1", port=0)
+@contextmanager
+def serving(model: ServedModel, token: str | None = None) -> Iterator[str]:
+    """Serve a model until the block ends; yield its address."""
+    server = EndpointServer(build_app(model), model_door(token), host="127.0.0.1", port=0)
     server.start()
     yield f"http://{server.host}:{server.port}"
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def url(served: ServedModel) -> Iterator[str]:
+    with serving(served, "secret") as address:
+        yield address
 
 
 @pytest.fixture
@@ -151,18 +159,6 @@ async def test_n_choices_differ_and_repeat_with_the_seed(client: openai.AsyncOpe
     assert len(set(three)) == 3
     assert await texts(3) == three
     assert await texts(1) == three[:1]
-
-
-async def test_concurrent_requests_are_batched(client: openai.AsyncOpenAI, served: ServedModel) -> None:
-    before = served.sampler.steps
-    extra = {"ignore_eos": True}
-    await asyncio.gather(
-        *(
-            client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=30, extra_body=extra)
-            for _ in range(12)
-        )
-    )
-    assert served.sampler.steps - before < 12 * 30 / 2
 
 
 async def test_streamed_text_is_the_answer(client: openai.AsyncOpenAI) -> None:
@@ -321,16 +317,6 @@ async def test_an_empty_prompt_is_told_as_such(client: openai.AsyncOpenAI, promp
         await client.completions.create(model="agent", prompt=prompt, max_tokens=2)
 
 
-async def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(url: str) -> None:
-    body = {"model": "agent", "messages": [{"role": "user", "content": "a" * (32 << 20)}]}
-    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
-        answer = await http.post(f"{url}/v1/chat/completions", json=body)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (
-        413,
-        "the request body is longer than 33554432 bytes",
-    )
-
-
 async def test_more_answers_than_can_wait_are_refused_by_their_number(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="100 prompts, 100 times each; 4096 answers are the most"):
         await client.completions.create(model="agent", prompt=["a"] * 100, n=100, max_tokens=1)
@@ -396,19 +382,17 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
     served: ServedModel, path: str, streaming: bool
 ) -> None:
     sampler = EndlessSampler(served.sampler)
-    server = EndpointServer(build_app(ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)),
-                            model_door(None), host="127.0.0.1", port=0)  # fmt: skip
-    server.start()
+    model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)
     body = {"model": "agent", "messages": MESSAGES, "prompt": "choose", "stream": streaming, "max_tokens": 9, "n": 3}
-    async with httpx.AsyncClient(timeout=120) as http:
-        asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
+    with serving(model) as url:
+        async with httpx.AsyncClient(timeout=120) as http:
+            asking = asyncio.create_task(http.post(f"{url}/v1/{path}", json=body))
+            for _ in range(3):
+                await asyncio.to_thread(sampler.asked.acquire)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
         for _ in range(3):
-            await asyncio.to_thread(sampler.asked.acquire)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    for _ in range(3):
-        await asyncio.to_thread(sampler.given_up.acquire)
-    server.stop()
+            await asyncio.to_thread(sampler.given_up.acquire)
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
@@ -422,18 +406,16 @@ async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_give
         return found.wait(120)
 
     model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1, find_version=find_version)
-    server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
-    server.start()
     body = {"model": "agent@7", "messages": MESSAGES, "prompt": "choose", "stream": True, "max_tokens": 9, "n": 3}
-    async with httpx.AsyncClient(timeout=120) as http:
-        asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
-        await asyncio.to_thread(asked.wait, 120)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    await asyncio.sleep(0.2)  # until the server has heard that the connection is closed
-    found.set()
-    given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 120) for _ in range(3)]
-    server.stop()
+    with serving(model) as url:
+        async with httpx.AsyncClient(timeout=120) as http:
+            asking = asyncio.create_task(http.post(f"{url}/v1/{path}", json=body))
+            await asyncio.to_thread(asked.wait, 120)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.sleep(0.2)  # until the server has heard that the connection is closed
+        found.set()
+        given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 120) for _ in range(3)]
     assert given_up == [True] * 3
 
 
@@ -461,19 +443,16 @@ async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: Se
         return False
 
     model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
-    server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
-    server.start()
-    where, long = f"http://{server.host}:{server.port}/v1/completions", "X" * endpoint.LONG_BODY_BYTES
-    async with httpx.AsyncClient(timeout=120) as http:
-        waiting = [
-            asyncio.create_task(http.post(where, json={"model": "agent@7", "prompt": "choose"})) for _ in range(40)
-        ]
-        await asyncio.to_thread(asked.acquire)
-        await asyncio.sleep(0.3)  # until all have asked
-        refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=120)
-        found.set()
-        answers = [await one for one in waiting]
-    server.stop()
+    at_disk, long = {"model": "agent@7", "prompt": "choose"}, "X" * endpoint.LONG_BODY_BYTES
+    with serving(model) as url:
+        where = f"{url}/v1/completions"
+        async with httpx.AsyncClient(timeout=120) as http:
+            waiting = [asyncio.create_task(http.post(where, json=at_disk)) for _ in range(40)]
+            await asyncio.to_thread(asked.acquire)
+            await asyncio.sleep(0.3)  # until all have asked
+            refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=120)
+            found.set()
+            answers = [await one for one in waiting]
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     assert {one.status_code for one in answers} == {404}
     assert not asked.acquire(timeout=0)
@@ -537,8 +516,8 @@ def test_a_token_of_half_a_character_begins_where_the_character_does(served: Ser
     assert found == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
 
 
-class WaitingTokenizer:
-    """Reads a text with an X in it only once somebody else has been answered."""
+class Waiting:
+    """A tokenizer that goes on only once somebody else has been answered."""
 
     def __init__(self, like: Any) -> None:
         self._like = like
@@ -546,6 +525,14 @@ class WaitingTokenizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._like, name)
+
+    def wait(self) -> None:
+        self.began.set()
+        assert self.others_answered.wait(timeout=120), "nobody was answered meanwhile"
+
+
+class WaitingReader(Waiting):
+    """Waits before it reads a text with an X in it."""
 
     def encode(self, text: str, **options: Any) -> Any:
         return self._read(self._like.encode, text, **options)
@@ -555,63 +542,45 @@ class WaitingTokenizer:
 
     def _read(self, read: Any, text: Any, **options: Any) -> Any:
         if "X" in str(text):
-            self.began.set()
-            assert self.others_answered.wait(timeout=120), "nobody was answered meanwhile"
+            self.wait()
         return read(text, **options)
+
+
+class WaitingWriter(Waiting):
+    """Waits before it names a token."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> Any:
+        self.wait()
+        return self._like.decode(token_ids, **options)
+
+
+SHORT = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}
+
+
+async def ask_meanwhile(served: ServedModel, tokenizer: Waiting, path: str, body: Any) -> list[httpx.Response]:
+    """Return the answers to a short question that was asked while the tokenizer waited, and to this one."""
+    with serving(ServedModel("agent", served.sampler, tokenizer, serving=1)) as url:
+        async with httpx.AsyncClient(timeout=120) as http:
+            asking = asyncio.create_task(http.post(f"{url}/v1/{path}", json=body))
+            await asyncio.to_thread(tokenizer.began.wait)
+            answered = await http.post(f"{url}/v1/{path}", json=SHORT)
+            tokenizer.others_answered.set()
+            return [answered, await asking]
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 async def test_others_are_answered_while_a_long_prompt_is_read(served: ServedModel, path: str) -> None:
-    tokenizer = WaitingTokenizer(served.tokenizer)
-    app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
-    server = EndpointServer(app, model_door(None), host="127.0.0.1", port=0)
-    server.start()
-    where, long = f"http://{server.host}:{server.port}", "X" * endpoint.LONG_BODY_BYTES
+    long = "X" * endpoint.LONG_BODY_BYTES
     body = {"model": "agent", "prompt": long, "messages": [{"role": "user", "content": long}]}
-    async with httpx.AsyncClient(timeout=120) as http:
-        asking = asyncio.create_task(http.post(f"{where}/v1/{path}", json=body))
-        await asyncio.to_thread(tokenizer.began.wait)
-        short = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}
-        answered = await http.post(f"{where}/v1/{path}", json=short)
-        tokenizer.others_answered.set()
-        refused = await asking
-    server.stop()
+    answered, refused = await ask_meanwhile(served, WaitingReader(served.tokenizer), path, body)
     assert (answered.status_code, refused.status_code) == (200, 400)
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
-class WaitingDecoder:
-    """Names no token before others were answered."""
-
-    def __init__(self, like: Any) -> None:
-        self._like = like
-        self.began, self.others_answered = threading.Event(), threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._like, name)
-
-    def decode(self, token_ids: list[int], **options: Any) -> Any:
-        self.began.set()
-        assert self.others_answered.wait(timeout=120), "nobody was answered meanwhile"
-        return self._like.decode(token_ids, **options)
-
-
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 async def test_others_are_answered_while_a_long_answer_is_written(served: ServedModel, path: str) -> None:
-    tokenizer = WaitingDecoder(served.tokenizer)
-    app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
-    server = EndpointServer(app, model_door(None), host="127.0.0.1", port=0)
-    server.start()
-    where = f"http://{server.host}:{server.port}/v1/{path}"
-    short = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}
-    long = {**short, "max_tokens": 65, "n": 32, "ignore_eos": True, "logprobs": 0 if path == "completions" else True}
-    async with httpx.AsyncClient(timeout=120) as http:
-        asking = asyncio.create_task(http.post(where, json=long))
-        await asyncio.to_thread(tokenizer.began.wait)
-        answered = await http.post(where, json=short)
-        tokenizer.others_answered.set()
-        answer = await asking
-    server.stop()
+    body = {**SHORT, "max_tokens": 65, "n": 32, "ignore_eos": True, "logprobs": 0 if path == "completions" else True}
+    answered, answer = await ask_meanwhile(served, WaitingWriter(served.tokenizer), path, body)
     assert (answered.status_code, answer.status_code) == (200, 200)
     assert answer.json()["usage"]["completion_tokens"] == 32 * 65 > endpoint.LONG_ANSWER_TOKENS
 

@@ -164,8 +164,8 @@ def test_a_trained_adapter_is_what_peft_and_vllm_add_to_the_base(folder: Path, t
     assert {name.split(".")[-3] for name in down} == set(targets)
 
 
-def test_weights_that_are_not_numbers_are_refused(folder: Path, tmp_path: Path) -> None:
-    path = shutil.copytree(folder, tmp_path / "broken")
+def test_weights_that_are_not_numbers_are_refused(base_model: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(base_model, tmp_path / "broken")
     weights = load_file(path / "model.safetensors")
     weights["model.norm.weight"][3] = float("nan")
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
@@ -173,8 +173,8 @@ def test_weights_that_are_not_numbers_are_refused(folder: Path, tmp_path: Path) 
         load_model(path)
 
 
-def test_weights_of_another_family_are_refused(folder: Path, tmp_path: Path) -> None:
-    path = shutil.copytree(folder, tmp_path / "foreign")
+def test_weights_of_another_family_are_refused(base_model: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(base_model, tmp_path / "foreign")
     weights = load_file(path / "model.safetensors") | {"model.layers.0.mlp.experts.0.weight": torch.zeros(2)}
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigurationError, match=r"has no place for 'model\.layers\.0\.mlp\.experts"):

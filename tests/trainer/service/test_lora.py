@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rollbus.schemas.errors import ConfigurationError
@@ -14,11 +13,10 @@ from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import is_complete, save_checkpoint
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.model.config import read_config
-from rollbus.trainer.service.model.lora import ADAPTER
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.update.update import Learner
 from tests.models import create_model
-from tests.trainer.service.test_update import SEPARATE, SHARED, packed_row, same, weights
+from tests.trainer.service.test_update import SHARED, packed_row
 
 CONFIG = TrainConfig(learning_rate=1e-2)
 LORA = LoraConfig(rank=4, alpha=8.0)
@@ -73,47 +71,6 @@ def test_a_step_moves_the_adapters_and_nothing_else(base_model: Path, tmp_path: 
     assert all(torch.equal(p, frozen[name]) for name, p in one.model.named_parameters() if name in frozen)
     assert all(not torch.equal(p, before[name]) for name, p in one.masters.named.items())
     assert all(".lora_" in name for name in before)
-
-
-def test_going_on_from_an_adapter_checkpoint_equals_never_having_stopped(base_model: Path, tmp_path: Path) -> None:
-    through, _ = start(base_model, tmp_path)
-    through.step(packed_row(SHARED, 32), CONFIG)
-    save(through, base_model, tmp_path / "0001")
-    resumed = Learner(read_config(base_model), loader=loader(base_model))
-    resumed.start_from(1, tmp_path / "0001")
-    reports = [one.step(packed_row(SEPARATE, 64), CONFIG) for one in (through, resumed)]
-    assert reports[0] == reports[1]
-    assert same(weights(through), weights(resumed))
-
-
-def test_the_stored_adapter_added_to_the_base_as_peft_does_is_the_trained_model(
-    base_model: Path, tmp_path: Path
-) -> None:
-    """By PEFT's formula on Hugging Face's names, and run by transformers: W + alpha / rank · B·A."""
-    transformers = pytest.importorskip("transformers")
-    transformers.logging.disable_progress_bar()
-    one, _ = start(base_model, tmp_path)
-    for _ in range(3):
-        one.step(packed_row(SHARED, 32), CONFIG)
-    save(one, base_model, tmp_path / "0001")
-    adapter = load_file(tmp_path / "0001" / ADAPTER)
-    merged = dict(load_file(base_model / "model.safetensors"))
-    down = [name for name in adapter if name.endswith("lora_A.weight")]
-    assert len(down) == 7 * one.config.layers
-    for name in down:
-        target = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
-        up = adapter[name.replace("lora_A", "lora_B")]
-        merged[target] = merged[target] + LORA.alpha / LORA.rank * up @ adapter[name]
-    folder = tmp_path / "merged"
-    folder.mkdir()
-    (folder / "config.json").write_text((base_model / "config.json").read_text())
-    save_file(merged, folder / "model.safetensors", metadata={"format": "pt"})
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)
-    with torch.no_grad():
-        expected = theirs(TOKENS).logits
-    ours = logits(loader(base_model).load(tmp_path / "0001"))
-    assert torch.allclose(ours, expected, atol=1e-5)
-    assert not torch.allclose(ours, logits(loader(base_model, None).load(base_model)), atol=1e-3)
 
 
 def test_versions_share_the_frozen_weights_and_nothing_else(base_model: Path, tmp_path: Path) -> None:

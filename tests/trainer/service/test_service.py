@@ -194,10 +194,13 @@ def test_a_device_that_is_not_there_is_named(base_model: Path, tmp_path: Path, d
         TorchService(ServiceSettings("agent", base_model, tmp_path, options=ModelOptions(device=device)))
 
 
-def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(base_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(
+    base_model: Path, tmp_path: Path, spoilt: float
+) -> None:
     with service(base_model, tmp_path / "spoiled") as spoiled, service(base_model, tmp_path / "plain") as plain:
         row = packed_row(SHARED, 32)
-        row["advantages"][row["assistant_mask"]] = float("nan")
+        row["advantages"][row["assistant_mask"]] = spoilt
         with pytest.raises(RejectedError, match=r"not finite.*Look at its advantages"):
             spoiled._step(row, plan())
         assert spoiled.store.numbers() == [0]

@@ -11,21 +11,14 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rollbus.trainer.backends.model_settings import LoraConfig
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
-from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.model.config import read_config
-from rollbus.trainer.service.model.lora import ADAPTER
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids, render_chat, renders_tools
-from rollbus.trainer.service.update.update import Learner
 from tests.models import load_model
-from tests.trainer.service.test_update import SHARED, packed_row
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 DEFAULT = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-LORA = LoraConfig(rank=4, alpha=8.0)
 
 
 @pytest.fixture(scope="module")
@@ -80,34 +73,6 @@ def test_it_is_the_model_that_transformers_runs_and_knows_something(
     saved, given = load_file(tmp_path / "0001" / "model.safetensors"), load_file(smollm2 / "model.safetensors")
     assert saved.keys() == given.keys()
     assert all(torch.equal(saved[name], given[name]) for name in saved)
-
-
-@pytest.mark.slow
-def test_its_adapter_is_what_peft_adds_to_the_base(smollm2: Path, theirs: Any, tmp_path: Path) -> None:
-    loader = ModelLoader(read_config(smollm2, max_tokens=256), lora=LORA, base=smollm2)
-    learner = Learner(loader.config, loader=loader)
-    for _ in range(2):
-        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
-    folder = tmp_path / "0001"
-    save_checkpoint(
-        folder,
-        learner.model,
-        loader.config,
-        base=smollm2,
-        provenance={"version": 1},
-        masters=learner.masters.named,
-        lora=LORA,
-    )
-    tokens, adapter = torch.arange(300, 340)[None], load_file(folder / ADAPTER)
-    before = logits(learner.loader.load(folder), tokens)
-    down = [name for name in adapter if name.endswith(".lora_A.weight")]
-    assert len(down) == 7 * 30
-    with torch.no_grad():
-        for name in down:
-            module = theirs.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
-            module.weight += LORA.alpha / LORA.rank * adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
-        assert torch.allclose(before, theirs(tokens).logits, atol=1e-4)
-    assert not torch.allclose(before, logits(load_model(smollm2, max_tokens=256)[0], tokens), atol=1e-2)
 
 
 def test_digits_are_tokens_of_their_own_and_the_turn_ends_with_its_mark(smollm2: Path, tokenizer: Any) -> None:

@@ -78,21 +78,6 @@ def test_a_batch_is_one_optimizer_step_however_many_trajectories_and_rows_it_has
     assert {float(state["step"]) for state in learner.optimizer.state.values()} == {1.0}
 
 
-def test_shared_prefixes_and_separate_rows_give_the_same_logprobs(base_model: Path) -> None:
-    shared = logprobs_by_token(base_model, packed_row(SHARED, 32))
-    separate = logprobs_by_token(base_model, packed_row(SEPARATE, 64))
-    assert shared.keys() == separate.keys()
-    assert shared == pytest.approx(separate, abs=1e-5)
-
-
-def test_unrelated_sequences_in_one_row_do_not_see_each_other(base_model: Path) -> None:
-    together = logprobs_by_token(base_model, packed_row(SEPARATE, 64))
-    alone: dict[int, float] = {}
-    for segment in SEPARATE:
-        alone.update(logprobs_by_token(base_model, packed_row([segment], 64)))
-    assert together == pytest.approx(alone, abs=1e-5)
-
-
 def test_sequences_that_share_little_need_no_mask() -> None:
     trees = unpack(packed_row(SEPARATE, 64))
     assert [len(tree) for tree in trees] == [6, 7, 9]  # each without its last token, which nothing follows
@@ -166,39 +151,6 @@ def weights(one: Learner) -> list[Tensor]:
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
-
-
-def test_the_same_batch_gives_the_same_bits(base_model: Path) -> None:
-    first, second = learner(base_model), learner(base_model)
-    reports = [one.step(packed_row(SHARED, 32), CONFIG) for one in (first, second)]
-    assert reports[0] == reports[1]
-    assert same(weights(first), weights(second))
-    assert not same(weights(first), weights(learner(base_model)))
-
-
-def test_going_on_from_a_checkpoint_equals_never_having_stopped(base_model: Path, tmp_path: Path) -> None:
-    through, stopped = learner(base_model), learner(base_model)
-    for one in (through, stopped):
-        one.step(packed_row(SHARED, 32), CONFIG)
-    saved = tmp_path / "0001"
-    save_checkpoint(saved, stopped.model, stopped.config, base=base_model, provenance={}, optimizer=stopped.optimizer)
-    resumed = Learner(read_config(base_model))
-    resumed.start_from(1, saved)
-    for one in (through, resumed):
-        one.step(packed_row(SEPARATE, 64), CONFIG)
-    assert same(weights(through), weights(resumed))
-
-
-def test_a_gradient_that_is_not_finite_changes_nothing(base_model: Path) -> None:
-    one = learner(base_model)
-    before = weights(one)
-    row = packed_row(SHARED, 32)
-    row["advantages"][row["assistant_mask"]] = float("inf")
-    with pytest.raises(RejectedError, match="not finite"):
-        one.step(row, CONFIG)
-    assert same(before, weights(one))
-    assert one.version == 0
-    one.step(packed_row(SHARED, 32), CONFIG)
 
 
 def test_positive_advantages_raise_and_negative_ones_lower_log_probs(base_model: Path, tmp_path: Path) -> None:

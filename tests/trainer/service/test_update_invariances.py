@@ -125,15 +125,11 @@ def test_a_batch_without_any_log_prob_is_refused() -> None:
         gradient(rows)
 
 
-def test_micro_batches_give_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bound", "value"), [("PADDED_TOKENS", 6), ("HEAD_ROWS", 2)])
+def test_micro_batches_and_a_softmax_in_chunks_give_the_gradient_of_the_whole(
+    bound: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
     whole = gradient(rows)
-    monkeypatch.setattr("rollbus.trainer.service.update.update.PADDED_TOKENS", 6)
-    assert_same(whole, gradient(rows))
-
-
-def test_log_softmax_in_chunks_is_log_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
-    whole = gradient(rows)
-    monkeypatch.setattr("rollbus.trainer.service.update.update.HEAD_ROWS", 2)
+    monkeypatch.setattr(f"rollbus.trainer.service.update.update.{bound}", value)
     assert_same(whole, gradient(rows))

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,33 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.steps import StepCompleted
+from rollbus.schemas.topics import BATCHES
 from rollbus.trainer.backends.memory import MemoryBackend
 from tests.trainer.log_memory import MemoryLog
 from tests.trainer.loop.crashes import Crash, CrashAt
-from tests.trainer.scenario import World, check_exactly_once
+from tests.trainer.scenario import UPDATE_S, World, check_exactly_once
 
-BATCHES = 2
+MakeWorld = Callable[[Path], World]
+
+
+def plain_world(folder: Path) -> World:
+    """A world of two batches, each step closed before the next is opened."""
+    world = World(backend=MemoryBackend(folder=folder))
+    world.add_batches(2)
+    return world
+
+
+def opening_ahead(folder: Path) -> World:
+    """A world of three batches whose updates take long enough that the next step is opened where one is closed."""
+    world = World(backend=MemoryBackend(folder=folder, step_s=UPDATE_S))
+    world.add_batches(3)
+    return world
+
+
+WORLDS = pytest.mark.parametrize(
+    ("make", "least_points"),
+    [pytest.param(plain_world, 40, id="step by step"), pytest.param(opening_ahead, 50, id="opened ahead")],
+)
 
 
 async def run_with_crash(world: World, crash: CrashAt, *, kill_backend: bool, folder: Path) -> None:
@@ -30,10 +51,12 @@ async def run_with_crash(world: World, crash: CrashAt, *, kill_backend: bool, fo
             world.backend = MemoryBackend(folder=folder)
 
 
-async def live_through(points: Sequence[int | None], *, kill_backend: bool, folder: Path) -> tuple[World, int]:
+async def live_through(
+    points: Sequence[int | None], *, kill_backend: bool, folder: Path, make: MakeWorld = plain_world
+) -> tuple[World, int]:
     """Lives that end at the given points, then one undisturbed; returns the world and the points of the first life."""
-    world = World(backend=MemoryBackend(folder=folder))
-    batches = world.add_batches(BATCHES)
+    world = make(folder)
+    batches = world.records(BATCHES)
     first: CrashAt | None = None
     for point in [*points, None]:
         crash = CrashAt(point)
@@ -50,22 +73,28 @@ async def weights(world: World) -> list[tuple[int, str]]:
     return [(step.step, world.backend.weights(step.policy_version)) for step in completed]
 
 
+@WORLDS
 @pytest.mark.parametrize("kill_backend", [False, True], ids=["backend lives on", "backend dies too"])
-async def test_a_crash_at_any_point_leaves_each_batch_in_exactly_one_step(kill_backend: bool, tmp_path: Path) -> None:
-    undisturbed, points = await live_through([], kill_backend=False, folder=tmp_path / "undisturbed")
+async def test_a_crash_at_any_point_leaves_each_batch_in_exactly_one_step(
+    make: MakeWorld, least_points: int, kill_backend: bool, tmp_path: Path
+) -> None:
+    undisturbed, points = await live_through([], kill_backend=False, folder=tmp_path / "undisturbed", make=make)
     expected = await weights(undisturbed)
-    assert points > 40
+    assert points > least_points
     for point in range(points):
-        world, _ = await live_through([point], kill_backend=kill_backend, folder=tmp_path / str(point))
+        world, _ = await live_through([point], kill_backend=kill_backend, folder=tmp_path / str(point), make=make)
         assert await weights(world) == expected, f"crash at point {point}"
 
 
-async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(tmp_path: Path) -> None:
-    undisturbed, points = await live_through([], kill_backend=False, folder=tmp_path / "undisturbed")
+@WORLDS
+async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(
+    make: MakeWorld, least_points: int, tmp_path: Path
+) -> None:
+    undisturbed, points = await live_through([], kill_backend=False, folder=tmp_path / "undisturbed", make=make)
     expected = await weights(undisturbed)
     for point in range(points):
-        world = World(backend=MemoryBackend(folder=tmp_path / str(point)))
-        batches = world.add_batches(BATCHES)
+        world = make(tmp_path / str(point))
+        batches = world.records(BATCHES)
         outage = CrashAt(point, UnavailableError)
         log = outage.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
         await world.trainer(log=log, backend=outage.wrap(world.backend)).run(until_idle=True)

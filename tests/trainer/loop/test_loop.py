@@ -7,19 +7,18 @@ import pytest
 from rollbus.schemas.errors import (
     ConfigurationError,
     DataLossError,
-    FencedError,
     RejectedError,
     RunStoppedError,
     UnavailableError,
 )
 from rollbus.schemas.records.groups import StepOutcome
-from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Versions
 from rollbus.trainer.ledger.log import ReceivedBatch
 from rollbus.trainer.loop.loop import Trainer
-from tests.builders import make_score, make_version
+from tests.builders import make_score
 from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import World, check_exactly_once, make_batch
 
@@ -93,14 +92,6 @@ async def test_a_batch_seen_again_trains_nothing_and_publishes_nothing() -> None
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
     assert world.broker.offsets["main"] == 2
-
-
-async def test_batches_of_another_run_pass_by() -> None:
-    world = World()
-    world.broker.append(BATCHES, make_batch(0, [], run_id="other"))
-    batches = world.add_batches(1)
-    await world.trainer().run(until_idle=True)
-    assert [step.batch_hash for step in world.steps()] == [batches[0].batch_hash]
 
 
 async def test_trajectories_older_than_the_limit_are_dropped_as_stale() -> None:
@@ -206,20 +197,6 @@ async def test_a_run_that_trains_nothing_for_several_batches_stops_and_says_wher
         await world.trainer(max_skipped_in_a_row=3).run(until_idle=True)
 
 
-async def test_a_second_trainer_of_the_model_fences_the_first() -> None:
-    world = World()
-    world.add_batches(1)
-    first, second = world.trainer(), world.trainer()
-    await first.run(until_idle=True)
-    await second.run(until_idle=True)
-    world.add_batches(1)
-    log = MemoryLog(world.broker, run_id="main", model="agent")
-    await log.open()
-    await MemoryLog(world.broker, run_id="main", model="agent").open()
-    with pytest.raises(FencedError, match="newer trainer of model 'agent'"):
-        await log.publish((), next_offset=2)
-
-
 async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_trainer() -> None:
     world = World()
     world.add_batches(2)
@@ -227,21 +204,6 @@ async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_train
     world.add_batches(1)
     with pytest.raises(DataLossError, match=r"version 2 by the log.*head is version 0"):
         await world.trainer(backend=MemoryBackend()).run(until_idle=True)
-
-
-async def test_after_a_rollback_training_goes_on_from_the_version_rolled_back_to() -> None:
-    world = World()
-    world.add_batches(2)
-    trainer = world.trainer()
-    await trainer.run(until_idle=True)
-    await world.backend.promote(1, rollback=True)
-    world.broker.append(POLICY_VERSIONS, make_version(2, 1, state="rolled_back"))
-    world.broker.append(POLICY_VERSIONS, make_version(1, 0))
-    world.add_batches(1)
-    await trainer.run(until_idle=True)
-    newest = world.records(POLICY_VERSIONS)[-1]
-    assert isinstance(newest, PolicyVersion)
-    assert (newest.version, newest.parent) == (3, 1)
 
 
 async def test_versions_that_the_backend_brings_along_are_announced_before_the_first_step() -> None:
@@ -264,14 +226,6 @@ async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_re
     with pytest.raises(DataLossError, match=r"trained batch .* before"):
         await world.trainer().run(until_idle=True)
     assert not world.steps()
-
-
-async def test_a_candidate_is_not_served() -> None:
-    world = World()
-    world.add_batches(2)
-    await world.trainer(serve="after_evaluation").run(until_idle=True)
-    assert (await world.backend.versions()).serving == 0
-    assert [each.state for each in world.records(POLICY_VERSIONS)] == ["serving", "candidate", "candidate"]
 
 
 async def test_a_batch_for_another_model_is_a_configuration_error() -> None:

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import BATCHES, RUN_LOG, TRAINING_STEPS
@@ -22,11 +21,7 @@ from rollbus.trainer.settings import MemoryBackendSettings
 from rollbus.trainer.validation.promotion import PromotionRule
 from tests.builders import make_command
 from tests.trainer.log_memory import MemoryLog
-from tests.trainer.loop.crashes import CrashAt
-from tests.trainer.loop.test_crashes import run_with_crash, weights
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once, make_batch
-
-BATCHES_OF_A_RUN = 3
 
 APART = ["StepStarted", "StepCompleted"]
 TOGETHER = ["StepCompleted StepStarted"]
@@ -47,8 +42,8 @@ class Transactions(MemoryLog):
         return written
 
 
-def slow_world(folder: Path | None = None, **options: Any) -> World:
-    return World(backend=MemoryBackend(folder=folder, step_s=UPDATE_S, **options))
+def slow_world(**options: Any) -> World:
+    return World(backend=MemoryBackend(step_s=UPDATE_S, **options))
 
 
 class Steep(MemoryBackend):
@@ -224,40 +219,6 @@ async def test_a_trainer_fenced_meanwhile_neither_closes_nor_opens() -> None:
     assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted]
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
-
-
-async def live_through(point: int | None, *, kill_backend: bool, folder: Path) -> tuple[World, CrashAt]:
-    """One life that ends at the point, and one undisturbed."""
-    world = slow_world(folder)
-    batches = world.add_batches(BATCHES_OF_A_RUN)
-    crash = CrashAt(point)
-    await run_with_crash(world, crash, kill_backend=kill_backend, folder=folder)
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)
-    return world, crash
-
-
-@pytest.mark.parametrize("kill_backend", [False, True], ids=["backend lives on", "backend dies too"])
-async def test_a_crash_at_any_point_leaves_each_batch_in_exactly_one_step(kill_backend: bool, tmp_path: Path) -> None:
-    undisturbed, unharmed = await live_through(None, kill_backend=False, folder=tmp_path / "undisturbed")
-    expected = await weights(undisturbed)
-    assert unharmed.passed > 50
-    for point in range(unharmed.passed):
-        world, crash = await live_through(point, kill_backend=kill_backend, folder=tmp_path / str(point))
-        assert await weights(world) == expected, f"crash {crash.place}, point {point}"
-
-
-async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(tmp_path: Path) -> None:
-    undisturbed, unharmed = await live_through(None, kill_backend=False, folder=tmp_path / "undisturbed")
-    expected = await weights(undisturbed)
-    for point in range(unharmed.passed):
-        world = slow_world(tmp_path / str(point))
-        batches = world.add_batches(BATCHES_OF_A_RUN)
-        outage = CrashAt(point, UnavailableError)
-        log = outage.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
-        await world.trainer(log=log, backend=outage.wrap(world.backend)).run(until_idle=True)
-        check_exactly_once(world, batches)
-        assert await weights(world) == expected, f"outage {outage.place}, point {point}"
 
 
 async def test_a_backend_that_lost_the_version_meanwhile_stops_the_run_and_trains_nothing() -> None:

@@ -106,16 +106,6 @@ async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_
     assert (versions.head, versions.serving) == (4, 4)
 
 
-async def test_a_running_trainer_is_fenced_by_a_rollback() -> None:
-    world = World()
-    world.add_batches(1)
-    log = MemoryLog(world.broker, run_id="main", model="agent")
-    await world.trainer(log=log).run(until_idle=True)
-    await rolled_back(world, 0)
-    with pytest.raises(FencedError):
-        await log.publish((), next_offset=1)
-
-
 async def test_an_idle_trainer_ends_with_the_rollback_that_fenced_it() -> None:
     """It would otherwise end with its next batch only, and whoever waits to start it again would wait for that."""
     world = World()

@@ -16,8 +16,8 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from queue import Empty
 from typing import Any
 
 from benchmarks.streams.broker import Broker, broker
@@ -38,7 +38,7 @@ HEAP = "2g"
 FORK = multiprocessing.get_context("fork")
 
 
-def work(made: StreamSettings, seen: Any) -> None:
+def work(made: StreamSettings, parent: Connection) -> None:
     """Be a worker until SIGTERM; report how many partitions are assigned and open whenever that changes."""
 
     async def run() -> None:
@@ -51,7 +51,7 @@ def work(made: StreamSettings, seen: Any) -> None:
             now = len(runners), sum(runner.ready for runner in runners)
             if now != told:
                 told = now
-                seen.put((os.getpid(), time.monotonic(), *now))
+                parent.send((os.getpid(), time.monotonic(), *now))
             await asyncio.wait([serving], timeout=LOOK_S)
         await serving
 
@@ -65,15 +65,19 @@ class Workers:
 
     made: StreamSettings
     processes: list[BaseProcess] = field(default_factory=list)
-    seen: Any = field(default_factory=FORK.Queue)
+    reports: list[Connection] = field(default_factory=list)
+    """One pipe of each: a queue that all share stays locked where the one that writes into it is killed."""
     open_by_worker: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def start(self, count: int) -> None:
         """Fork so many more."""
         for _ in range(count):
-            process = FORK.Process(target=work, args=(self.made, self.seen))
+            reports, own = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=work, args=(self.made, own))
             process.start()
+            own.close()
             self.processes.append(process)
+            self.reports.append(reports)
 
     def until_settled(self, since: float) -> float:
         """Wait until every partition is open and each worker has some; return the seconds from `since` until then."""
@@ -81,33 +85,26 @@ class Workers:
         partitions = self.made.event_partitions
         last = since
         while time.monotonic() < deadline:
-            try:
-                pid, at, assigned, opened = self.seen.get(timeout=1.0)
-            except Empty:
-                self.require_all()
-                continue
-            self.open_by_worker[pid] = assigned, opened
-            alive = {process.pid for process in self.processes}
-            shown = [counts for pid, counts in self.open_by_worker.items() if pid in alive]
-            last = max(last, at)
-            everywhere = len(shown) == len(alive) and all(assigned == opened > 0 for assigned, opened in shown)
-            if at > since and everywhere and sum(opened for _, opened in shown) == STAGES * partitions:
+            for each in wait(self.reports, timeout=1.0):
+                try:
+                    pid, at, assigned, opened = each.recv()
+                except EOFError:
+                    sys.exit("a worker ended by itself: its last lines are above")
+                self.open_by_worker[pid], last = (assigned, opened), max(last, at)
+            shown = list(self.open_by_worker.values())
+            everywhere = len(shown) == len(self.processes) and all(assigned == opened > 0 for assigned, opened in shown)
+            if last > since and everywhere and sum(opened for _, opened in shown) == STAGES * partitions:
                 return last - since
         sys.exit(f"not settled within {PATIENCE_S:.0f} s: (assigned, open) by worker {self.open_by_worker}")
 
-    def require_all(self) -> None:
-        """End the measurement if a worker has ended by itself."""
-        for process in self.processes:
-            if process.exitcode is not None:
-                sys.exit(f"worker {process.pid} ended with {process.exitcode}: its last lines are above")
-
     def leave(self, number: signal.Signals) -> float:
         """End one by a signal; return when."""
-        process = self.processes.pop()
+        process, reports = self.processes.pop(), self.reports.pop()
         assert process.pid is not None
         at = time.monotonic()
         os.kill(process.pid, number)
         process.join()
+        reports.close()
         self.open_by_worker.pop(process.pid, None)
         return at
 
@@ -181,5 +178,6 @@ def main(partitions: list[int], workers: list[int], changes: dict[str, Any]) -> 
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and so end the workers and the broker
     chosen = sys.argv[1:] + ["64,512", "4,8,16", "{}"][len(sys.argv) - 1 :]
     main(*[[int(each) for each in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))

@@ -295,5 +295,6 @@ def test_an_exception_in_any_hook_stays_inside(
         own.tool("look")
         own.reward(1.0)
     recorder.feedback(own, reward=1.0, key="k")
-    recorder.close(120)
-    assert recorder.counts.total("hook_errors") > 0 or name == "_start_courier"  # which the next event tries again
+    has_courier = name != "_start_courier"
+    recorder.close(120 if has_courier else 0.1)
+    assert recorder.counts.total("hook_errors") > 0 or not has_courier  # which the next event tries again

@@ -6,7 +6,7 @@ trajectory, or of one group if the function is over groups.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -22,6 +22,8 @@ from rollbus.streams.stages.scoring.threads import Threads
 
 MAX_ERROR_CHARACTERS = 2_000
 """Limit on an error in a score: its text may hold the whole input of the function."""
+UNORDERED = (str, bytes, bytearray, Mapping, Set)
+"""What can be iterated over without being one value for each member: keys, letters, values that lost their place."""
 RETRY_S = 0.1
 """Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
 Subject = Trajectory | Sequence[Trajectory]
@@ -157,7 +159,7 @@ def _check_answer(subject: Subject, value: Any, name: str) -> Answer:
         return _check_value(value, name)
     if value is None:
         return Answer()
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, UNORDERED) or not isinstance(value, Iterable):
         return Answer(error=f"reward {name!r} returned {value!r:.200}, which is not a sequence")
     values = list(value)
     if len(values) != len(subject):

@@ -62,6 +62,9 @@ REGISTRY = {
     "slow_generator": RewardFunction(_slow_generator, per="group"),  # type: ignore[arg-type]
     "short": RewardFunction(lambda group, context: [1.0], per="group"),
     "number": RewardFunction(lambda group, context: 1.0, per="group"),
+    "mapping": RewardFunction(lambda group, context: dict(enumerate("abc")), per="group"),  # type: ignore[arg-type]
+    "set": RewardFunction(lambda group, context: {0.0, 0.5, 1.0}, per="group"),  # type: ignore[arg-type]
+    "bytes": RewardFunction(lambda group, context: b"abc", per="group"),
     "silent": RewardFunction(lambda group, context: None, per="group"),
     "one_nan": RewardFunction(lambda group, context: [math.nan, *range(len(group) - 1)], per="group"),
     "none_each": RewardFunction(lambda group, context: [None for _ in group], per="group"),
@@ -139,6 +142,7 @@ def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) 
     [
         *(("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "not a sequence")),
         *(("without_end", "4 values for 3"), ("slow_generator", "within 0.05 s")),
+        *(("mapping", "not a sequence"), ("set", "not a sequence"), ("bytes", "not a sequence")),
     ],
 )
 def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str) -> None:

@@ -1,7 +1,8 @@
 """Run our own code inside the host's program: what it raises is counted and logged, never passed on.
 
 Each hook has a name, so that the counter `hook_errors.<name>` says what broke. A hook logs at most once a minute. A
-function that fails again and again is switched off for the rest of the process: `hook_calls_skipped.<name>`.
+function that a framework calls and that fails again and again is switched off for the rest of the process:
+`hook_calls_skipped.hook`.
 """
 
 import logging
@@ -13,6 +14,9 @@ from rollbus.producers.delivery.counters import Counters
 
 logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 60.0
+FRAMEWORKS = "hook"
+"""Name of what a framework calls. Any other call may fail by what it was given, such as a user's feedback or headers,
+and works again with the next: none of these is ever switched off."""
 MOST_FAILURES = 100
 """Of one function in a row: it fails for a reason that stays, such as another version of a framework."""
 Result = TypeVar("Result")
@@ -70,6 +74,8 @@ class Guard:
 
     def _failed_again(self, hook: str, key: str, error: Exception) -> None:
         self.failed(hook, error)
+        if hook != FRAMEWORKS:
+            return
         self._failures[key] = failures = self._failures.get(key, 0) + 1
         if failures == MOST_FAILURES:
             self._log("rollbus: %s failed %d times in a row and is switched off: %r", hook, MOST_FAILURES, error)

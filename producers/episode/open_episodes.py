@@ -4,6 +4,7 @@ Keeps handles only weakly; an episode that the host forgets is no longer known h
 remembered, so that their feedback is not sent either.
 """
 
+import logging
 import threading
 import uuid
 import weakref
@@ -19,6 +20,7 @@ from rollbus.producers.episode.rewards import nonempty_text
 from rollbus.producers.episode.sampling import is_sampled
 from rollbus.producers.turns.answer import text_of
 
+logger = logging.getLogger(__name__)
 MAX_UNSAMPLED_IDS = 10_000
 
 
@@ -32,6 +34,7 @@ class OpenEpisodes:
         self._lock = threading.RLock()
         """A set that another thread adds to cannot be looked through."""
         self._unsampled: OrderedDict[str, None] = OrderedDict()
+        self._warned = False
         self.of_process: Episode | None = None
         """The current one wherever the running code is in no other."""
         self.gives_way = False
@@ -66,6 +69,8 @@ class OpenEpisodes:
         """Open an episode, a child of `parent` or of the current one, and write its start."""
         outbox = self._outbox
         parent = parent or self.current()
+        if parent is not None and episode_id is not None:
+            self._warn_of_own_id(episode_id, parent)
         given_ids = {name: value for name in ("example_id", "group_id") if (value := fields[name]) is not None}
         fields = {**fields, **{name: text_of(str(value)) for name, value in given_ids.items()}}
         if episode_id is None:
@@ -164,6 +169,17 @@ class OpenEpisodes:
     def _know(self, episode: Episode) -> None:
         with self._lock:
             self._live.add(episode)
+
+    def _warn_of_own_id(self, episode_id: str, parent: Episode) -> None:
+        """Say once that a child with an id of the host's is no part of its root, which only ids made here name."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "rollbus: episode %s has an id of its own inside %s: rewards that are passed down and `rollbus forget` "
+                "do not reach it by its root; leave `episode_id` out, and name it by rb.alias(…)",
+                episode_id,
+                parent.id,
+            )
 
     def _part_of(self, episode_id: str, writer_id: str, started_at_ms: int) -> Episode:
         return Episode(

@@ -6,6 +6,7 @@ What is made late (`submit_late`) is encoded in the delivery thread.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,15 +25,18 @@ from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import PRODUCER_REPORTS, Topic
 
 CHILD_SEPARATOR = "/"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 """Text that replaces a client's key; shorter ones are placeholders."""
 
 
 def root_of(episode_id: str) -> str:
-    """Return the outermost parent's id: a child's id starts with it, so that feedback finds its partition by the id
-    alone.
+    """Return the outermost parent's id: a child's id is ROOT/UUID, so feedback finds its partition by the id alone.
+
+    Any other id is its own root, such as a host's `tenant/order-7`: forgetting one order must not forget the tenant.
     """
-    return episode_id.partition(CHILD_SEPARATOR)[0]
+    root, _, own = episode_id.rpartition(CHILD_SEPARATOR)
+    return root if root and _UUID.fullmatch(own) else episode_id
 
 
 class Outbox:

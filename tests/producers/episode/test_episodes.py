@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
+from rollbus.producers.delivery.guard import MOST_FAILURES
 from rollbus.producers.episode.episode import Episode
 from rollbus.schemas import ids
 from rollbus.schemas.errors import ConfigurationError
@@ -207,6 +208,26 @@ def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, 
     assert {record.key for record in sink.sent} == {root.id.encode()}
 
 
+def test_a_slash_in_an_id_of_ones_own_makes_no_family(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="plan", episode_id="tenant/order-7") as root, recorder.episode(task="step") as child:
+        recorder.feedback(episode=child.id, reward=1.0, key="k")
+    with recorder.episode(task="plan", episode_id="tenant/order-8"):
+        pass
+    recorder.feedback(episode="tenant/order-8", reward=1.0, key="k")
+    found = {event.episode_id: event.root_episode_id for event in events(recorder, sink)}
+    assert found == {root.id: root.id, child.id: root.id, "tenant/order-8": "tenant/order-8"}
+    assert {record.key for record in sink.sent} == {b"tenant/order-7", b"tenant/order-8"}
+
+
+def test_a_child_with_an_id_of_ones_own_is_named_once(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    with recorder.episode(task="plan", episode_id="order-7"):
+        for number in range(2):
+            with recorder.episode(task="step", episode_id=f"step-{number}"):
+                pass
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("rollbus: episode step-0 has an id of its own inside order-7")
+
+
 def test_bind_carries_the_episode_into_threads(recorder: Recorder, sink: MemorySink) -> None:
     def call(number: int) -> None:
         recorder.tool(f"bound-{number}")
@@ -313,6 +334,21 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
     assert [type(event).__name__ for event in sink.records()] == ["EpisodeStarted", "EpisodeEnded", "WriterClosed"]
     assert recorder.counters["hook_errors.alias"] == 1
     assert recorder.counters["hook_errors.feedback"] == 2
+
+
+def test_what_users_send_switches_nothing_off(recorder: Recorder, sink: MemorySink) -> None:
+    for _ in range(2 * MOST_FAILURES):
+        assert recorder.feedback("order-7", reward=cast(Any, "great")) is None
+        with recorder.attach({"rollbus-episode": "e1", "rollbus-started": "9" * 5000}):
+            pass
+    assert recorder.feedback("order-7", reward=1.0) is not None
+    with recorder.attach({"rollbus-episode": "e1"}) as joined:
+        assert joined.id == "e1"
+        recorder.tool("lookup")
+    assert recorder.counters["hook_errors.feedback"] == 2 * MOST_FAILURES
+    assert recorder.flush(5)
+    assert [reward.value for reward in sink.records("aliases")] == [1.0]
+    assert [event.name for event in sink.records("episode-events") if isinstance(event, ToolCalled)] == ["lookup"]
 
 
 def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Recorder, sink: MemorySink) -> None:

@@ -16,6 +16,8 @@ PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
 PYTHONS ?= .venv/bin/python
 FAST_WORKERS ?= 2
+# Folders whose tests run on Python 3.11 with each of these versions, and not once more with the locked one.
+OF_OPENAI := $(addprefix tests/producers/,capture episode turns proxy)
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
@@ -52,14 +54,15 @@ test: model ## Run every test, on real Kafka, ClickHouse's engine and ART
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
-	@.venv-311/bin/python -m pytest -m "not services and not faults" tests/schemas tests/producers tests/streams --ignore=tests/producers/integrations
+	@.venv-311/bin/python -m pytest -m "not services and not slow and not faults" tests/schemas tests/producers tests/streams \
+	  $(addprefix --ignore=,tests/producers/integrations $(OF_OPENAI))
 
 test-openai: setup ## Run the recorder's tests with the oldest and the newest openai package
 	@for version in $(OPENAI_VERSIONS); do \
 	  environment=.venv-openai-$$version; echo "openai $$version"; \
 	  [ -x $$environment/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python 3.11 $$environment; \
 	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis opentelemetry-api ".[proxy]" "openai==$$version" && \
-	  $$environment/bin/python -m pytest -m "not services" $(addprefix tests/producers/,capture episode turns proxy) || exit 1; \
+	  $$environment/bin/python -m pytest -m "not services" $(OF_OPENAI) || exit 1; \
 	done
 
 test-oldest: setup ## Run the frameworks' tests with the oldest versions that the extras allow (about 2 minutes)

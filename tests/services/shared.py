@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def shared_service(
         with _locked(folder / "change"):
             if not address.exists():
                 service, text = make(folder)
-                process = ServiceProcess(service, log_path=folder / "service.log", prefix=tethered())
+                patient = replace(service, start_timeout_s=300.0)  # all the run begins at this moment
+                process = ServiceProcess(patient, log_path=folder / "service.log", prefix=tethered())
                 try:
                     process.start()
                     process.wait_until_healthy()

@@ -201,6 +201,8 @@ async def test_a_script_that_simply_ends_has_sent_everything(kafka: str, topics:
         """
         import sys
         from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
+        process_hooks.EXIT_DEADLINE_S = 120
         recorder = init(bootstrap_servers=sys.argv[1].replace("127.0.0.1", "localhost"), namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
             episode.tool("x")
@@ -260,13 +262,17 @@ async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None
 
 def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_count(kafka: str, namespace: str) -> None:
     program = """
-        import logging, sys
+        import logging, sys, time
         import aiokafka.client
         logging.basicConfig(level=logging.WARNING)
         from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
+        process_hooks.EXIT_DEADLINE_S = 0.5
         recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
             episode.tool("x")
+        while recorder.healthy is None:
+            time.sleep(0.01)
     """
     command = [sys.executable, "-c", textwrap.dedent(program), kafka, namespace]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -282,6 +288,8 @@ async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: 
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
         from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
+        process_hooks.EXIT_DEADLINE_S = 120
         recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
             episode.tool("before")

@@ -12,7 +12,7 @@ from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.http.guard import Door
 from rollbus.schemas.http.server import make_server
 
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 
 
 class EndpointServer:

@@ -1,6 +1,8 @@
 """The command line reads well, loads only what it needs, and ends with a message instead of a traceback."""
 
 import logging
+import os
+import subprocess
 from pathlib import Path
 
 import click
@@ -14,6 +16,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.settings import Settings
+from tests.console import ROLLBUS
 
 
 def invoke(*arguments: str, expect: int = 0, **environment: str) -> str:
@@ -166,3 +169,13 @@ def test_a_worker_whose_judge_has_no_model_to_ask_does_not_start(tmp_path: Path)
 )
 def test_a_number_has_its_noun_in_the_right_form(number: int, words: tuple[str, ...], text: str) -> None:
     assert format_count(number, *words) == text
+
+
+def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:
+    environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
+    command = [ROLLBUS, "top", "--interval", "0.2"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = [process.stdout.readline() for _ in range(2)]
+        process.kill()
+    assert all(look.startswith("looking at health: Kafka at 127.0.0.1:9 cannot be reached") for look in looks)

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,10 @@ def status(settings: Settings, as_json: bool) -> None:
 )
 @with_settings
 def top(settings: Settings, interval_s: float) -> None:
-    """Show the same live, until Ctrl-C: lags and their growth, the age of the newest step, reward, problems."""
+    """Show the same live, until Ctrl-C: lags and their growth, the age of the newest step, reward, problems.
+
+    Into a file or a pipe, each look is printed after the one before.
+    """
     with suppress(KeyboardInterrupt):
         asyncio.run(_follow(settings, interval_s))
 
@@ -66,15 +70,18 @@ async def _follow(settings: Settings, interval_s: float) -> None:
     from rollbus.health.reading import open_health
     from rollbus.health.show import render
 
-    with Live(Text("looking at Kafka"), console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+    console = Console()
+    live = Live(Text("looking at Kafka"), console=console, screen=True, auto_refresh=False)
+    with live if console.is_terminal else nullcontext():
+        show = partial(live.update, refresh=True) if console.is_terminal else console.print
         while True:
             try:
                 async with open_health(settings.kafka, settings.namespace, settings.health.alarms) as health:
                     while True:
-                        live.update(render(await health.picture(), all_groups=False), refresh=True)
+                        show(render(await health.picture(), all_groups=False))
                         await asyncio.sleep(interval_s)
             except UnavailableError as error:
-                live.update(Text(str(error), "red"), refresh=True)
+                show(Text(str(error), "red"))
             await asyncio.sleep(interval_s)
 
 

@@ -74,7 +74,7 @@ def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":
 def run(*words: str, cwd: Path, code: int) -> tuple[str, list[Event]]:
     """Run the command to its end; return what it said and what it recorded."""
     process = start(*words, cwd=cwd)
-    said = process.communicate(timeout=250)[1]
+    said = process.communicate(timeout=500)[1]
     assert process.returncode == code, said
     return said, read_spool(cwd / "spool")
 
@@ -107,7 +107,7 @@ def test_sigterm_is_the_programs_and_its_episode_still_ends(tmp_path: Path) -> N
     while not list(tmp_path.glob("spool/*")):
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=250)
+    process.communicate(timeout=500)
     (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
     assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM")
 

@@ -80,7 +80,7 @@ def examine(agent: str, *, code: int) -> str:
 
 def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
     command = [ROLLBUS, "doctor", "capture", "app:good"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if "agent@3" in line]
     assert rows == [["0", "agent@3", "openai", "trainable"]]

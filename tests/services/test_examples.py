@@ -87,7 +87,7 @@ async def test_an_example_records_trainable_turns_tools_and_a_reward(
     }
     command = [str(install / "python"), str(EXAMPLES / framework / "agent.py")]
     done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
+        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(scripted.final)

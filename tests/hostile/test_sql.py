@@ -136,6 +136,8 @@ REFUSED = [
     "CREATE VIEW mine AS SELECT * APPLY(file) FROM places",
     "EXECUTE AS default SELECT 1",
     "SELECT path INTO OUTFILE '{folder}/out' FROM places",
+    "SELECT * FROM `\\x50ython`(x)",
+    "SELECT ‘'’, * FROM Python(x) -- '",
 ]  # fmt: skip
 
 

@@ -131,12 +131,6 @@ def test_a_page_of_its_own_address_may_ask(guarded: Guarded) -> None:
         assert curl(guarded, "-H", header, body=b"SELECT 1").body == b"1\n"
 
 
-def test_a_session_keeps_a_temporary_table_until_it_is_another(guarded: Guarded) -> None:
-    assert curl(guarded, query="session_id=one", body=b"CREATE TEMPORARY TABLE mine AS SELECT 7 AS n").status == 200
-    assert curl(guarded, query="session_id=one", body=b"SELECT n FROM mine").body == b"7\n"
-    assert curl(guarded, query="session_id=two", body=b"SELECT n FROM mine").status == 404
-
-
 def test_a_setting_in_the_address_holds_for_that_request_alone(guarded: Guarded) -> None:
     asked = b"SELECT getSetting('max_threads')"
     before = curl(guarded, query="session_id=s", body=asked).body

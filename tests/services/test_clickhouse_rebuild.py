@@ -107,16 +107,6 @@ async def test_rows_that_the_log_does_not_hold_stay(written: SinkSettings) -> No
     assert counts(written) == before
 
 
-async def test_a_rebuild_from_an_archive_needs_no_kafka(written: SinkSettings, tmp_path: Path) -> None:
-    log = await archive_of(written, tmp_path)
-    before = counts(written)
-    command(written, "TRUNCATE TABLE events")
-    client = ClickHouse(written.clickhouse)
-    made = await rebuild(client, log, written.namespace, ["events"])
-    client.close()
-    assert made.tables[0].rows == counts(written)["events"] == before["events"]
-
-
 async def test_what_the_sink_writes_meanwhile_is_not_lost_and_readers_see_whole_tables(written: SinkSettings) -> None:
     before = counts(written)
     seen: list[int] = []

@@ -3,32 +3,23 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.questions.saved import ask, run_query
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource, Partition
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
-from rollbus.consumers.clickhouse.store.origin import Origin
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.health.reading import read_health
-from rollbus.local.clickhouse.service import clickhouse_service
-from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from tests.builders import START_MS, make_trajectory
-from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 from tests.services.sink_fixtures import (
     counts,
@@ -46,34 +37,6 @@ from tests.services.stream_fixtures import delete_before
 pytestmark = pytest.mark.services
 
 settings = sink_settings
-
-
-class CrashingSource(KafkaSource):
-    """Ends the process, as far as the sink is concerned, between its inserts and its commit."""
-
-    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
-        raise KilledError
-
-
-class KilledError(Exception):
-    pass
-
-
-async def run_until_killed(settings: SinkSettings) -> None:
-    migrate(settings.clickhouse)
-    source, client = CrashingSource(settings), ClickHouse(settings.clickhouse)
-    await source.start()
-    try:
-        with pytest.raises(KilledError):
-            await Sink(settings, source, client, stop=asyncio.Event()).run()
-    finally:
-        await source.stop()
-        client.close()
-
-
-def written_rows() -> list[tuple[str, Any]]:
-    origin = Origin("t.", "any", 0, 0, 0)
-    return [row for _, _, record in story() for row in rows_of(record, origin)]
 
 
 def make_drop_of(unit_id: str) -> Drop:
@@ -104,22 +67,6 @@ async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: Sin
         assert 0 <= row["absorbed"] <= repeats, row
     (letter,) = ask(settings.clickhouse, "SELECT hex(key), hex(value) FROM dead_letters").rows
     assert letter == ("6BFF", "00FFFE")
-
-
-async def test_a_sink_killed_between_insert_and_commit_doubles_nothing(settings: SinkSettings) -> None:
-    await create_topics(settings)
-    await send(settings, encoded(story()))
-    await run_until_killed(settings)
-    written = counts(settings, final=False)
-    assert sum(written.values()) > 0
-
-    await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
-    counters = await run_until_written(settings)
-
-    assert counters.records == len(story()) + 1, "nothing was committed, so everything was read again"
-    rows = {table: sum(1 for name, _ in written_rows() if name == table) for table in written} | {"drops": 5}
-    assert counts(settings, final=False) == rows, "not even rows that a merge would absorb"
-    assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
 
 
 async def test_what_cannot_be_read_is_kept_as_a_dead_letter_and_the_others_are_written(
@@ -221,39 +168,3 @@ def reports(count: int) -> list[tuple[str, str, bytes]]:
         for _ in range(count)
     ]
     return encoded([("producer-reports", "web", report) for report in made])
-
-
-async def test_clickhouse_may_go_away_and_come_back(kafka: str, namespace: str, tmp_path: Path) -> None:
-    port = find_free_port()
-    service = ServiceProcess(clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "log")
-    settings = SinkSettings(
-        kafka=KafkaConnection(bootstrap_servers=kafka),
-        namespace=namespace,
-        clickhouse=ClickHouseSettings(host=HOST, port=port),
-        linger_ms=50,
-    )
-    await create_topics(settings)
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_sink_async(settings, stop=stop))
-    try:
-        await send(settings, encoded(story()))
-        await asyncio.to_thread(start, service)
-        await wait_until_written(settings, running)
-        await asyncio.to_thread(service.stop)
-        await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
-        await asyncio.sleep(0.5)
-        assert not await is_written(settings)
-        await asyncio.to_thread(start, service)
-        await wait_until_written(settings, running)
-        drops = sum(1 for topic, _, _ in story() if topic == "drops")
-        assert counts(settings)["drops"] == counts(settings, final=False)["drops"] == drops + 1
-    finally:
-        stop.set()
-        counters = await running
-        await asyncio.to_thread(service.stop)
-    assert counters.retries > 0
-
-
-def start(service: ServiceProcess) -> None:
-    service.start()
-    service.wait_until_healthy()

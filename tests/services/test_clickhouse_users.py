@@ -39,9 +39,9 @@ def code_of(client: Client, statement: str, **options: object) -> int | None:
     return caught.value.code
 
 
-@pytest.mark.parametrize("user", ["default", "readonly"])
+@pytest.mark.parametrize("user", ["default", "readonly", "somebody"])
 @pytest.mark.parametrize("password", ["", "wrong", "owner's secre"])
-def test_a_wrong_password_is_refused(guarded: Guarded, user: str, password: str) -> None:
+def test_an_unknown_user_or_a_wrong_password_is_refused(guarded: Guarded, user: str, password: str) -> None:
     with pytest.raises(DatabaseError) as caught:
         guarded.client(user, password)
     assert caught.value.code == 516

@@ -18,6 +18,7 @@ from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.records.steps import StepCompleted, TrainedMember
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
@@ -116,8 +117,10 @@ def test_a_person_is_forgotten_everywhere(
     assert rows_about("bob") == rows_about("again") == 0
 
 
-def test_feedback_that_came_by_an_alias_goes_with_the_person(namespace: str, clickhouse: tuple[str, int]) -> None:
-    """Its row of the topic `aliases` knows of no episode: the same report stands beside it, or the alias was hers."""
+def test_feedback_by_an_alias_and_what_errors_quote_go_with_the_person(
+    namespace: str, clickhouse: tuple[str, int]
+) -> None:
+    """A row of the topic `aliases` knows of no episode: the same report stands beside it, or the alias was hers."""
     database = namespace.strip(".").replace("-", "_")
     settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=database)
     migrate(settings)
@@ -126,7 +129,12 @@ def test_feedback_that_came_by_an_alias_goes_with_the_person(namespace: str, cli
         report = make_alias_reward(f"ticket-{who}", key="resolved", comment=f"by {who}")
         addressed = replace(report, episode_id=who, root_episode_id=who)
         unresolved = make_alias_reward(f"chat-{who}", key="too late", comment=f"by {who}")
-        stored += [(namespace, each) for each in (report, addressed, unresolved, make_alias(f"chat-{who}", who))]
+        drop = Drop(unit="trajectory", unit_id=trajectory_id(who), reason="score_failed", stage="scoring",
+                    detail=f"by {who}", dropped_at_ms=START_MS)  # fmt: skip
+        letter = DeadLetter(topic="t", partition=0, offset=len(stored), timestamp_ms=START_MS, stage="assembly",
+                            value=f"\0{who}\0".encode(), value_bytes=1, error_class="X", message="m")  # fmt: skip
+        made = (report, addressed, unresolved, make_alias(f"chat-{who}", who), drop, letter)
+        stored += [(namespace, each) for each in made]
     stored.append(("of-others.", make_alias_reward("ticket-ann", key="resolved", comment="by no one")))
     client = ClickHouse(settings)
     for offset, (of, record) in enumerate(stored):
@@ -136,3 +144,7 @@ def test_feedback_that_came_by_an_alias_goes_with_the_person(namespace: str, cli
     delete_rows(settings, ["ann"])
     told = "SELECT comment, count() FROM rewards GROUP BY comment ORDER BY comment"
     assert ask(settings, told).rows == [("by again", 3), ("by bob", 3), ("by no one", 1)]
+    assert ask(settings, "SELECT detail FROM drops ORDER BY detail").rows == [("",), ("by again",), ("by bob",)]
+    assert ask(settings, "SELECT hex(value) FROM dead_letters ORDER BY value").rows == [
+        (f"\0{who}\0".encode().hex().upper(),) for who in ("again", "bob")
+    ]

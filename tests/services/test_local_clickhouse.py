@@ -127,14 +127,6 @@ def test_results_stream_in_blocks(client: Client) -> None:
         assert sum(row[0] for block in stream for row in block) == 200_000 * 199_999 // 2
 
 
-def test_a_setting_of_one_request_is_gone_in_the_next(client: Client) -> None:
-    asked = "SELECT getSetting('max_block_size')"
-    before = client.command(asked)
-    assert client.command(asked, settings={"max_block_size": 7}) == 7
-    assert client.query(asked, settings={"max_block_size": 8}).result_rows == [(8,)]
-    assert client.command(asked) == before
-
-
 def test_a_read_only_request_leaves_the_session_writable(client: Client) -> None:
     with pytest.raises(DatabaseError) as caught:
         client.command("INSERT INTO numbers VALUES (1, 'a')", settings={"readonly": 1})
@@ -187,34 +179,6 @@ def test_many_clients_work_at_once(clickhouse: Address, client: Client, database
     assert count(client) == (80, sum(range(80)))
 
 
-def test_the_readonly_user_reads_and_nothing_else(clickhouse: Address, client: Client, database: str) -> None:
-    client.insert("numbers", [[1, "one"]], column_names=["id", "name"])
-    with clickhouse_connect.get_client(
-        host=clickhouse[0], port=clickhouse[1], database=database, username="readonly"
-    ) as reader:
-        assert reader.query("SELECT name FROM numbers").result_rows == [("one",)]
-        for statement in (
-            "INSERT INTO numbers VALUES (2, 'two')",
-            "DROP TABLE numbers",
-            "SET readonly = 0",
-            "KILL QUERY WHERE 1",
-            "SELECT * FROM file('/etc/hostname', 'LineAsString')",
-            "SELECT * FROM url('http://127.0.0.1/', 'LineAsString')",
-            "SELECT * FROM `\\x50ython`(x)",
-            "SELECT ‘'’, * FROM Python(x) -- '",
-        ):
-            with pytest.raises(DatabaseError) as caught:
-                reader.command(statement)
-            assert caught.value.code == 164, statement
-    assert count(client) == (1, 1)
-
-
-def test_a_stranger_is_not_let_in(clickhouse: Address) -> None:
-    with pytest.raises(DatabaseError) as caught:
-        clickhouse_connect.get_client(host=clickhouse[0], port=clickhouse[1], username="somebody", password="x")
-    assert caught.value.code == 516
-
-
 def test_a_get_request_reads_in_the_format_it_names(clickhouse: Address) -> None:
     url = f"http://{clickhouse[0]}:{clickhouse[1]}/?query=SELECT+1+AS+one&default_format=JSONEachRow"
     with urllib.request.urlopen(url) as response:
@@ -234,15 +198,6 @@ async def test_the_async_client_inserts_reads_and_fails_alike(client: Client, as
     assert {found.result_rows[0][0] for found in counts} == {1000}
     long = await async_client.query("SELECT length({text:String})", parameters={"text": "y" * 50_000})
     assert long.result_rows == [(50_000,)]
-
-
-@pytest.mark.parametrize("headers", [{"Origin": "https://elsewhere.example"}, {"Host": "rebound.example"}])
-def test_a_web_page_of_elsewhere_is_not_served(clickhouse: Address, headers: dict[str, str]) -> None:
-    request = urllib.request.Request(f"http://{clickhouse[0]}:{clickhouse[1]}/", b"SELECT 1", headers)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request)
-    with caught.value as answer:
-        assert (answer.code, answer.headers["X-ClickHouse-Exception-Code"]) == (403, "516")
 
 
 def test_a_get_request_must_not_write(clickhouse: Address, client: Client, database: str) -> None:

@@ -148,6 +148,6 @@ def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
 
     wrong = asyncio.run(check_topics(settings.stream_settings(), stages))
     for line in wrong:
-        yield Finding("topics", "problem", line, "`rollbus topics create` makes the missing ones")
+        yield Finding("topics", "problem", line)
     if not wrong:
         yield Finding("topics", "ok", f"all exist at {settings.kafka.bootstrap_servers} with the right settings")

@@ -30,7 +30,8 @@ def render(picture: Picture, *, all_groups: bool = True) -> RenderableType:
 
 def _summary(picture: Picture) -> Text:
     count = len(picture.problems)
-    state = ("all is well", "green") if not count else (f"{count} problem{'s' * (count > 1)}", "red")
+    said = "all is well" if picture.processes else "nothing is wrong"
+    state = (said, "green") if not count else (f"{count} problem{'s' * (count > 1)}", "red")
     versions = ", ".join(picture.versions) or "none"
     return Text.assemble(
         f"{format_time(picture.at_ms)} UTC  ",

@@ -1,6 +1,6 @@
 """Which topics a namespace needs and how each must be configured, from the one table in schemas; and its picture."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +11,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 HOUR_MS = 3_600_000
 SEGMENT_MS = HOUR_MS
 """Compaction skips the newest segment, so a changelog's segments must end after some time."""
+NAMED = 3
+"""So many of the topics that do not exist are named: on an empty broker it is all of them."""
 COMPACTION_LAG_MS = 24 * HOUR_MS
 """Until when what is deleted from a changelog is also gone from the broker's disk."""
 BROKERS_CLOCK = ("message.timestamp.type", "LogAppendTime")
@@ -68,10 +70,23 @@ def _config(retention: Retention, settings: StreamSettings) -> tuple[tuple[str, 
     return (limit, ("cleanup.policy", "delete"), ("retention.ms", str(kept_ms)))
 
 
-def mismatches(spec: TopicSpec, *, partitions: int | None, config: dict[str, str]) -> list[str]:
-    """Describe what is wrong with a topic; empty if all is right."""
-    if partitions is None:
-        return [f"{spec.name} does not exist; run `rollbus topics create`"]
+def find_mistakes(
+    specs: Sequence[TopicSpec], partitions: Mapping[str, int], configs: Mapping[str, dict[str, str]]
+) -> list[str]:
+    """Describe what is wrong with the topics, a line for all that do not exist and each other mistake."""
+    missing = [spec.name for spec in specs if spec.name not in partitions]
+    named, more = ", ".join(missing[:NAMED]), len(missing) - NAMED
+    named += f" and {more} more" if more > 0 else ""
+    verb = "does" if len(missing) == 1 else "do"
+    wrong = [f"{named} {verb} not exist; run `rollbus topics create`"] if missing else []
+    for spec in specs:
+        if spec.name in partitions:
+            wrong += mismatches(spec, partitions=partitions[spec.name], config=configs.get(spec.name, {}))
+    return wrong
+
+
+def mismatches(spec: TopicSpec, *, partitions: int, config: dict[str, str]) -> list[str]:
+    """Describe what is wrong with a topic that exists; empty if all is right."""
     wrong = []
     if partitions != spec.partitions:
         wrong.append(

@@ -21,7 +21,7 @@ from rollbus.schemas.records.control import Tick
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics import TopicSpec, mismatches, topic_specs
+from rollbus.streams.kafka.topics import TopicSpec, find_mistakes, topic_specs
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ async def require_partitions(settings: StreamSettings, stages: Iterable[Any] = (
     specs = topic_specs(settings, stages)
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
         counts = await _count(admin, specs)
-    _raise_mistakes([line for spec in specs for line in mismatches(spec, partitions=counts.get(spec.name), config={})])
+    _raise_mistakes(find_mistakes(specs, counts, {}))
 
 
 async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicDescription]:
@@ -235,11 +235,7 @@ async def _configs(admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, d
 
 async def _find_mistakes(admin: AIOKafkaAdminClient, specs: list[TopicSpec], counts: dict[str, int]) -> list[str]:
     configs = await _configs(admin, [spec.name for spec in specs if spec.name in counts])
-    return [
-        line
-        for spec in specs
-        for line in mismatches(spec, partitions=counts.get(spec.name), config=configs.get(spec.name, {}))
-    ]
+    return find_mistakes(specs, counts, configs)
 
 
 def _raise_mistakes(wrong: list[str]) -> None:

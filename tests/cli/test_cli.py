@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -179,3 +180,18 @@ def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:
         looks = [process.stdout.readline() for _ in range(2)]
         process.kill()
     assert all(look.startswith("looking at health: Kafka at 127.0.0.1:9 cannot be reached") for look in looks)
+
+
+def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = invoke(
+            "status",
+            expect=1,
+            ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:9",
+            ROLLBUS_STACK__CLICKHOUSE_PORT=port,
+        )
+    last = said.splitlines()[-1]
+    assert last.startswith("not well of the local stack on this machine: ")
+    assert "clickhouse" in last

@@ -6,7 +6,7 @@ import pytest
 
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, STAGE_INPUTS, TOPICS, Topic
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics import TopicSpec, mismatches, topic_specs, topology_mermaid
+from rollbus.streams.kafka.topics import TopicSpec, find_mistakes, mismatches, topic_specs, topology_mermaid
 
 SETTINGS = StreamSettings(namespace="n.", event_partitions=6)
 
@@ -50,18 +50,29 @@ def test_a_topic_that_was_made_before_clocks_ahead_were_thought_of_is_right_too(
 @pytest.mark.parametrize(
     ("partitions", "change", "word"),
     [
-        (None, {}, "does not exist"),
         (5, {}, "has 5 partitions, not 6"),
         (6, {"cleanup.policy": "compact"}, "cleanup.policy=compact, not delete"),
         (6, {"max.message.bytes": "1000"}, "max.message.bytes=1000"),
         (6, {"retention.ms": "1"}, "retention.ms=1"),
     ],
 )
-def test_what_is_wrong_is_said(partitions: int | None, change: dict[str, str], word: str) -> None:
+def test_what_is_wrong_is_said(partitions: int, change: dict[str, str], word: str) -> None:
     spec = specs()["n.episode-events"]
     (line,) = mismatches(spec, partitions=partitions, config={**dict(spec.config), **change})
     assert line.startswith("n.episode-events")
     assert word in line
+
+
+def test_topics_that_do_not_exist_are_one_mistake_however_many_they_are() -> None:
+    every = list(specs().values())
+    counts = {spec.name: spec.partitions for spec in every}
+    configs = {spec.name: dict(spec.config) for spec in every}
+    assert find_mistakes(every, counts, configs) == []
+    there = {name: count for name, count in counts.items() if name != "n.scores"}
+    assert find_mistakes(every, there, configs) == ["n.scores does not exist; run `rollbus topics create`"]
+    named = f"n.episode-events, n.aliases, n.trajectories and {len(every) - 3} more"
+    assert find_mistakes(every, {}, {}) == [f"{named} do not exist; run `rollbus topics create`"]
+    assert len(find_mistakes(every, {**there, "n.drops": 1}, configs)) == 2
 
 
 def test_the_picture_shows_every_topic_and_every_stage() -> None:

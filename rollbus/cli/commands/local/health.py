@@ -35,6 +35,7 @@ def status(settings: Settings, as_json: bool) -> None:
 
     local = settings.stack_settings()
     services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+    unwell = [row for row in services if row.state not in ("running", "stopped")]
     picture, error = _look(settings, services)
     if as_json:
         health = None if picture is None else to_json(picture)
@@ -45,8 +46,10 @@ def status(settings: Settings, as_json: bool) -> None:
             Console().print(render(picture))
         elif error is not None:
             echo(error, err=True)
-    are_well = all(row.state in ("running", "stopped") for row in services) and error is None
-    sys.exit(not are_well or (picture is not None and bool(picture.problems)))
+    if unwell and not as_json:
+        names = ", ".join(row.name for row in unwell)
+        echo(f"not well of the local stack on this machine: {names}; see the first table", err=True)
+    sys.exit(bool(unwell) or error is not None or (picture is not None and bool(picture.problems)))
 
 
 @click.command()

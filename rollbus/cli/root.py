@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -99,20 +99,38 @@ class Nouns(Verbs):
         except RollbusError as error:
             if ctx.params.get("debug"):
                 raise
-            raise click.ClickException(escape_unseen(str(error))) from error
+            raise Ended(escape_unseen(str(error)), ctx) from error
         except OSError as error:
             if ctx.params.get("debug") or isinstance(error, ConnectionError):  # click handles a closed pipe
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(escape_unseen(f"{where}{error.strerror or error}")) from error
+            raise Ended(escape_unseen(f"{where}{error.strerror or error}"), ctx) from error
         except ModuleNotFoundError as error:
             entry = COMMANDS.get(ctx.invoked_subcommand or "")
             if entry is None or (error.name or "").startswith("rollbus"):
                 raise
-            raise click.ClickException(
+            raise Ended(
                 f"`rollbus {ctx.invoked_subcommand}` needs the package {error.name}; "
-                f"run: pip install 'rollbus[{entry.extra}]'"
+                f"run: pip install 'rollbus[{entry.extra}]'",
+                ctx,
             ) from error
+
+
+class Ended(click.ClickException):
+    """What ended a command; among log lines in JSON it is one, too."""
+
+    def __init__(self, message: str, ctx: click.Context) -> None:
+        """Take the root's context, which knows how log lines are written."""
+        super().__init__(message)
+        self._is_json = ctx.params.get("log_format") == "json"
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it on stderr."""
+        if not self._is_json:
+            super().show(file)
+            return
+        record = logging.LogRecord("rollbus", logging.ERROR, "", 0, self.message, None, None)
+        click.echo(JsonFormatter().format(record), err=True)
 
 
 @click.group(cls=Nouns, context_settings=CONTEXT)

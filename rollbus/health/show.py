@@ -1,12 +1,16 @@
 """A picture of health → tables for a terminal; the same for one look and for a live view."""
 
-from rich.console import Group, RenderableType
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from rollbus.cli.output import Table, format_time
 from rollbus.health.picture import GroupHealth, Picture, Problem, ProcessHealth, RunHealth
 
 STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
+WIDE, SPARED, WHOLE = 110, ("host", "per s", "disk free"), ("process", "pid", "state", "beat")
+"""In fewer columns the table of processes does without some, so that those that matter most are read whole."""
 MOST_GROUPS = 12
 """Consumer groups of a live view: those furthest behind."""
 
@@ -18,7 +22,7 @@ def render(picture: Picture, *, all_groups: bool = True) -> RenderableType:
     parts: list[RenderableType] = [_summary(picture)]
     if picture.problems:
         parts.append(_problems(picture.problems))
-    parts.append(_processes(picture.processes) if picture.processes else Text("no process has written a heartbeat\n"))
+    parts.append(_Processes(picture.processes) if picture.processes else Text("no process has written a heartbeat\n"))
     if picture.runs:
         parts.append(_runs(picture.runs))
     if groups:
@@ -47,18 +51,37 @@ def _problems(problems: tuple[Problem, ...]) -> Table:
     return table
 
 
-def _processes(processes: tuple[ProcessHealth, ...]) -> Table:
-    table = Table(
-        "process", "pid", "host", "state", "beat", "last work", "work", "per s", "holds", "disk free", "trouble"
-    )
-    for one in processes:
-        held = f"{len(one.holds)} partitions" if len(one.holds) > 2 else ", ".join(one.holds)
-        free = "" if one.disk_free_bytes is None else f"{one.disk_free_bytes / 2**30:.1f} GiB"
-        table.add_row(
-            one.kind, str(one.pid), one.host, Text(one.state, STYLES[one.state]), age(one.beat_age_ms),
-            age(one.work_age_ms), str(one.work), _number(one.work_per_s, ".1f"), held, free, one.trouble or "",
-        )  # fmt: skip
-    return table
+@dataclass(frozen=True, slots=True)
+class _Processes:
+    """The table of processes, with fewer columns where there is no room for all."""
+
+    processes: tuple[ProcessHealth, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [_row_of(one) for one in self.processes]
+        names = [name for name in rows[0] if options.max_width >= WIDE or name not in SPARED]
+        table = Table()
+        for name in names:
+            table.add_column(name, no_wrap=name in WHOLE)
+        for row in rows:
+            table.add_row(*(row[name] for name in names))
+        yield table
+
+
+def _row_of(one: ProcessHealth) -> dict[str, str | Text]:
+    return {
+        "process": one.kind,
+        "pid": str(one.pid),
+        "host": one.host,
+        "state": Text(one.state, STYLES[one.state]),
+        "beat": age(one.beat_age_ms),
+        "last work": age(one.work_age_ms),
+        "work": str(one.work),
+        "per s": _number(one.work_per_s, ".1f"),
+        "holds": f"{len(one.holds)} partitions" if len(one.holds) > 2 else ", ".join(one.holds),
+        "disk free": "" if one.disk_free_bytes is None else f"{one.disk_free_bytes / 2**30:.1f} GiB",
+        "trouble": one.trouble or "",
+    }
 
 
 def _runs(runs: tuple[RunHealth, ...]) -> Table:

@@ -1,5 +1,6 @@
 """The command line reads well, loads only what it needs, and ends with a message instead of a traceback."""
 
+import json
 import logging
 import os
 import socket
@@ -195,3 +196,11 @@ def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeyp
     last = said.splitlines()[-1]
     assert last.startswith("not well of the local stack on this machine: ")
     assert "clickhouse" in last
+
+
+def test_what_ends_a_command_is_a_json_line_among_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:9'}\n")
+    said = invoke("-c", str(tmp_path / "rollbus.yaml"), "--log-format", "json", "topics", "check", expect=1)
+    last = json.loads(said.splitlines()[-1])
+    assert (last["level"], last["logger"]) == ("ERROR", "rollbus")
+    assert last["message"].startswith("Kafka at 127.0.0.1:9 cannot be reached")

@@ -1,11 +1,15 @@
 """A look at the log → what is wrong, by the broker's clock alone."""
 
+import re
 from dataclasses import replace
-from typing import Any
+from io import StringIO
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
+from rollbus.health.show import render
 from rollbus.schemas.health.heart import Report, advance
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
@@ -219,3 +223,14 @@ def test_work_per_second_is_between_the_two_newest_beats() -> None:
     before = replace(beat.heartbeat, work=100, beat_at_ms=beat.heartbeat.beat_at_ms - 5_000)
     assert draw(replace(beat, before=before)).processes[0].work_per_s == 10.0
     assert draw(beat).processes[0].work_per_s is None
+
+
+@pytest.mark.parametrize(("columns", "hidden"), [(80, ["host", "disk free"]), (160, [])])
+def test_a_narrow_terminal_has_every_process_with_its_pid_and_state_whole(columns: int, hidden: list[str]) -> None:
+    picture = draw(make_beat("art-server", holds=("agent",)), make_beat("trainer", holds=("run main of agent",)))
+    console = Console(width=columns, file=StringIO())
+    console.print(render(picture))
+    shown = cast(StringIO, console.file).getvalue()
+    for kind in ("art-server", "trainer"):
+        assert re.search(rf"^ *{kind} +7 .*working +1 s ", shown, re.MULTILINE), shown
+    assert [name for name in ("host", "disk free") if name not in shown] == hidden

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from rollbus.local.process.processes import (
     spawn,
 )
 from rollbus.schemas.errors import ConfigurationError
+from tests.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 STUBBORN_WITH_CHILD = [
@@ -52,14 +52,6 @@ def sleeper(log: Path) -> Iterator[ProcessIdentity]:
     end(identity, grace_s=5)
 
 
-def until(condition: object, timeout_s: float = 120.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition never came true"
-        time.sleep(0.02)
-
-
 def test_a_started_process_runs_until_it_is_ended(sleeper: ProcessIdentity) -> None:
     assert is_running(sleeper)
     assert identify(sleeper.pid) == sleeper
@@ -80,7 +72,7 @@ def test_another_process_with_the_same_number_is_left_alone(sleeper: ProcessIden
 
 def test_what_ignores_sigterm_is_killed_with_its_children(log: Path) -> None:
     identity = spawn(STUBBORN_WITH_CHILD, log_path=log)
-    until(lambda: "ready" in log.read_text())
+    wait_until(lambda: "ready" in log.read_text(), "it does not start")
     assert len(session_members(identity.pid)) == 2
     assert end(identity, grace_s=0.1)
     assert session_members(identity.pid) == ()
@@ -88,7 +80,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(log: Path) -> None:
 
 def test_children_that_outlive_their_parent_are_ended_too(log: Path) -> None:
     identity = spawn(DYING_WITH_CHILD, log_path=log)
-    until(lambda: not is_running(identity))
+    wait_until(lambda: not is_running(identity), "it still runs")
     assert anything_left(identity)
     assert end(identity)
     assert session_members(identity.pid) == ()
@@ -96,7 +88,7 @@ def test_children_that_outlive_their_parent_are_ended_too(log: Path) -> None:
 
 def test_how_a_process_ended_is_known_after_it_was_reaped(log: Path) -> None:
     failed = spawn([sys.executable, "-c", "raise SystemExit(3)"], log_path=log)
-    until(lambda: not is_running(failed))
+    wait_until(lambda: not is_running(failed), "it still runs")
     assert (exit_code(failed), exit_code(failed)) == (3, 3)
     killed = spawn(SLEEP, log_path=log)
     assert exit_code(killed) is None
@@ -113,8 +105,8 @@ def test_a_process_whose_threads_still_run_is_not_gone(log: Path) -> None:
         "ctypes.CDLL(None).pthread_exit(None)"
     )
     identity = spawn([sys.executable, "-c", program], log_path=log)
-    until(lambda: "ready" in log.read_text())
-    until(lambda: Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    wait_until(lambda: "ready" in log.read_text(), "it does not start")
+    wait_until(lambda: Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "no zombie")
     assert is_running(identity)
     assert end(identity)
     assert not is_running(identity)
@@ -122,7 +114,7 @@ def test_a_process_whose_threads_still_run_is_not_gone(log: Path) -> None:
 
 def test_output_goes_to_the_log(log: Path) -> None:
     identity = spawn([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"], log_path=log)
-    until(lambda: not is_running(identity))
+    wait_until(lambda: not is_running(identity), "it still runs")
     assert sorted(log.read_text().split()) == ["err", "out"]
 
 
@@ -132,5 +124,5 @@ def test_a_missing_program_is_named(log: Path) -> None:
 
 
 def test_a_process_is_described_by_its_command_line(sleeper: ProcessIdentity) -> None:
-    until(lambda: "time.sleep" in describe(sleeper.pid))
+    wait_until(lambda: "time.sleep" in describe(sleeper.pid), "its command is not known")
     assert describe(sleeper.pid).startswith(f"{sleeper.pid} (")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rollbus.local.process.processes import ProcessIdentity, identify, is_runnin
 from rollbus.local.process.service import Service
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from tests.waiting import wait_until
 
 PROGRAM = """
 import sys, time
@@ -39,11 +39,8 @@ def sleeper(name: str, seconds: float = 60) -> Service:
     )
 
 
-def until_gone(identity: ProcessIdentity, timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while is_running(identity):
-        assert time.monotonic() < deadline, f"{identity} still runs"
-        time.sleep(0.02)
+def until_gone(identity: ProcessIdentity) -> None:
+    wait_until(lambda: not is_running(identity), f"{identity} still runs")
 
 
 def test_all_services_end_with_the_block(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.errors import UnavailableError
 from tests.producers.delivery.test_faults import HELLO, assert_adds_up
 from tests.producers.openai_server import Server
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -79,13 +79,6 @@ def alive(answers: Sequence[weakref.ref[Tokens]]) -> int:
     return sum(each() is not None for each in answers)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen within two minutes"
-        time.sleep(0.01)
-
-
 def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_next(tmp_path: Path) -> None:
     recorder = init(sink=StuckSink(), spool_folder=tmp_path)
     with recorder.episode(task="t") as episode:
@@ -99,7 +92,7 @@ def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_nex
     sink = MemorySink()
     following = init(sink=sink, spool_folder=tmp_path)
     following.start(task="next")
-    wait_for(lambda: following.counters.get("records_drained", 0) > 2 * books.MAX_BATCH_EVENTS)
+    wait_until(lambda: following.counters.get("records_drained", 0) > 2 * books.MAX_BATCH_EVENTS, "much stays on disk")
     assert following.close(120)
     first = [event for event in sink.records("episode-events") if event.episode_id == episode.id]
     assert [event.sequence for event in first] == list(range(2 * books.MAX_BATCH_EVENTS + 3))
@@ -122,7 +115,7 @@ def test_a_dead_broker_keeps_neither_answers_nor_more_bytes_than_allowed() -> No
     sink.available = False
     recorder = init(sink=sink, max_queue_events=400, max_queue_bytes=200_000)
     answers = record_turns(recorder, 8000)
-    wait_for(lambda: not recorder._delivery._unmade)
+    wait_until(lambda: not recorder._delivery._unmade, "turns are not made into records")
     assert recorder._delivery.pending_bytes <= 200_000 + books.RESERVE_BYTES
     assert recorder._delivery.pending_events <= 400 + books.RESERVE_EVENTS
     assert alive(answers) == 0, "the queue holds answers that were made into records"
@@ -135,7 +128,7 @@ def test_a_sink_that_blocks_the_loop_leaves_memory_bounded_too() -> None:
     sink = BlockingSink()
     recorder = init(sink=sink, max_queue_events=400)
     recorder.start(task="first")
-    wait_for(lambda: bool(recorder._delivery._in_flight))
+    wait_until(lambda: recorder._delivery._in_flight, "nothing is sent")
     answers = record_turns(recorder, 8000)
     assert alive(answers) <= 400, "dropped episodes left their answers behind"
     assert len(recorder._delivery._unmade) <= 800

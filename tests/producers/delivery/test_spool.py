@@ -10,8 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +25,7 @@ from rollbus.producers.delivery.spool import Spool
 from rollbus.producers.delivery.spool_sink import SpoolSink
 from rollbus.schemas.errors import UnavailableError
 from tests.producers.delivery.sink_contract import SinkContract
+from tests.waiting import wait_until
 
 QUOTA = 1_000_000
 
@@ -299,13 +299,6 @@ async def test_a_folder_that_somebody_deletes_costs_what_was_in_it_and_no_more(t
     assert os.listdir(tmp_path / "spool") == []
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> None:
     sink = MemorySink()
     sink.available = False
@@ -318,7 +311,7 @@ def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> No
         recorder.flush(0.05)
         if recorder.counters.get("delivery_retries"):
             break
-    until(lambda: recorder.counters.get("delivery_retries", 0) > 0, "the spool is not full")
+    wait_until(lambda: recorder.counters.get("delivery_retries", 0) > 0, "the spool is not full")
     assert recorder.counters["records_spooled"] > 0
     sink.available = True
     assert recorder.flush(120)
@@ -344,7 +337,7 @@ def test_a_recorder_whose_events_only_reach_the_disk_is_not_healthy(tmp_path: Pa
         episode.tool("x")
         return recorder.healthy
 
-    until(is_healthy, "the sink is asked again only after a pause")
+    wait_until(is_healthy, "the sink is asked again only after a pause")
     assert recorder.close(120)
 
 
@@ -400,25 +393,3 @@ async def test_a_close_that_is_cut_off_leaves_the_records_to_the_next_process(tm
     spool = make(tmp_path, "next")
     assert drained(spool) == [record(1)]
     spool.close()
-
-
-def test_what_one_process_recorded_without_a_broker_the_next_one_sends(tmp_path: Path) -> None:
-    sink = MemorySink()
-    sink.available = False
-    first = init(sink=sink, namespace="t.", spool_folder=tmp_path)
-    with first.episode(task="t") as episode:
-        episode.tool("x")
-    assert first.close(120)
-    assert sink.sent == []
-    sink.available = True
-    second = init(sink=sink, namespace="t.", spool_folder=tmp_path)
-    with second.episode(task="other"):
-        pass
-    assert second.flush(120)
-    second.close(120)
-    third = init(sink=sink, namespace="t.", spool_folder=tmp_path)
-    with third.episode(task="third"):
-        pass
-    third.close(120)
-    sequences = [event.sequence for event in sink.records("episode-events") if event.episode_id == episode.id]
-    assert sequences[:4] == [0, 1, 2, 3]

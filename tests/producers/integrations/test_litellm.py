@@ -5,7 +5,6 @@ import datetime
 import os
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +22,7 @@ from rollbus.producers.integrations.litellm import RollbusLogger
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 from tests.producers.openai_server import Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pydantic.PydanticDeprecatedSince211",  # LiteLLM reads deprecated attributes of its own chunks
@@ -51,12 +51,12 @@ def loop() -> Iterator[None]:
 
 def turns(recorder: Recorder, sink: MemorySink, count: int) -> list[TurnRecorded]:
     """The turns, once there are so many: LiteLLM calls back from another thread."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def find() -> list[TurnRecorded]:
         found = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-        if len(found) >= count or time.monotonic() > deadline:
-            return found
-        time.sleep(0.02)
+        return found if len(found) >= count else []
+
+    return wait_until(find, f"{count} turns were not recorded")
 
 
 def call(client: Any, **options: Any) -> Any:
@@ -106,14 +106,9 @@ def test_the_episodes_end_names_the_writer_of_a_call_that_is_reported_late(
         call(server.client(), **WITH_TOKENS)
     (turn,) = turns(recorder, sink, 1)
     (end,) = (event for event in recorded(recorder, sink) if isinstance(event, EpisodeEnded))
-    deadline = time.monotonic() + 120
-    while True:  # the logger's thread closes its writer after the turn
-        closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
-        if turn.writer_id in closed or time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
     assert turn.writer_id in end.writer_ids
-    assert set(closed) == set(end.writer_ids)
+    assert_all_closed(recorder, sink)  # the logger's thread closes its writer after the turn
+    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
     assert closed[turn.writer_id] == 1
 
 
@@ -122,15 +117,7 @@ def test_a_failed_call_leaves_no_writer_to_wait_for(recorder: Recorder, sink: Me
     refusing = Server(lambda body: httpx.Response(400, json={"error": {"message": "no"}}))
     with recorder.episode(task="stock"), pytest.raises(BadRequestError):
         call(refusing.client())
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        events = recorded(recorder, sink)
-        closed = {event.writer_id for event in events if isinstance(event, WriterClosed)}
-        (end,) = (event for event in events if isinstance(event, EpisodeEnded))
-        if closed == set(end.writer_ids):
-            return
-        time.sleep(0.02)
-    pytest.fail("a writer of the episode has not closed")
+    assert_all_closed(recorder, sink)
 
 
 @pytest.mark.usefixtures("loop")
@@ -235,15 +222,14 @@ def test_a_call_whose_end_is_never_reported_is_a_turn_that_says_so(recorder: Rec
 
 def assert_all_closed(recorder: Recorder, sink: MemorySink) -> None:
     """Every writer that the episode's end names has closed."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def are_closed() -> bool:
         events = recorded(recorder, sink)
         closed = {event.writer_id for event in events if isinstance(event, WriterClosed)}
         (end,) = (event for event in events if isinstance(event, EpisodeEnded))
-        if closed == set(end.writer_ids):
-            return
-        assert time.monotonic() < deadline, "a writer of the episode has not closed"
-        time.sleep(0.02)
+        return closed == set(end.writer_ids)
+
+    wait_until(are_closed, "a writer of the episode has not closed")
 
 
 class PausedId:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.local.process.ports import find_free_port
+from tests.waiting import wait_until
 
 PATIENCE_S = 240.0
 
@@ -31,7 +32,11 @@ def test_ctrl_c_while_the_art_server_starts_ends_it_at_once_and_without_a_word(t
     environment = {**os.environ, **ports, "ROLLBUS_ART_SERVER__DIRECTORY": str(tmp_path / "art")}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
     try:
-        _wait_for_a_socket(process.pid)  # its port is claimed before ART is imported
+        wait_until(
+            lambda: any("socket:" in link for link in _open_files(process.pid)),  # claimed before ART is imported
+            "the art-server does not claim its port",
+            within_s=PATIENCE_S,
+        )
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
@@ -39,13 +44,6 @@ def test_ctrl_c_while_the_art_server_starts_ends_it_at_once_and_without_a_word(t
         process.kill()
         process.wait()
     assert (process.returncode, said) == (-signal.SIGINT, "")
-
-
-def _wait_for_a_socket(process_id: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not any("socket:" in link for link in _open_files(process_id)):
-        assert time.monotonic() < deadline, "the art-server does not claim its port"
-        time.sleep(0.02)
 
 
 def _open_files(process_id: int) -> Iterator[str]:

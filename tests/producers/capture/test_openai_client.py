@@ -12,29 +12,11 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from rollbus.producers import MemorySink, Recorder, init
-from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.messages import history_hash
-from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.openai_server import Server, chunk, completion, sse
+from tests.producers.recorded import assert_whole, turns
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
-
-
-def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
-    """The turns recorded so far; fails where a hook failed."""
-    assert recorder.flush(120)
-    assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
-    return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
-
-
-def assert_whole(turn: TurnRecorded) -> None:
-    """The turn holds exactly what the scripted server sampled."""
-    assert turn.trainable, turn.untrainable_reason
-    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == [1, 2, 3]
-    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
-    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
-    assert (turn.model, turn.policy_version, turn.finish_reason) == ("agent@3", 3, "stop")
-    assert turn.completion.content == "Hello there"
 
 
 def test_a_call_is_recorded_token_exact_and_looks_untouched(

@@ -8,8 +8,9 @@ import pytest
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.tokens import decode_logprobs
-from tests.producers.capture.test_openai_client import HELLO, turns
+from tests.producers.capture.test_openai_client import HELLO
 from tests.producers.openai_server import Body, Server, completion, streamed
+from tests.producers.recorded import turns
 
 MESSAGES = {
     "logprobs": "logprobs is not supported with tools + stream",

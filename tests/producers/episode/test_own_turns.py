@@ -10,7 +10,7 @@ ASK = [{"role": "user", "content": "How many bolts?"}]
 
 
 def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
-    """The turns so far."""
+    """The turns so far, whatever failed."""
     assert recorder.flush(120)
     return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
 

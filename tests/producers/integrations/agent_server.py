@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import openai
 
-from rollbus.producers import MemorySink, Recorder
-from rollbus.schemas.records.events import Event, TurnRecorded
+from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.openai_server import Body, chunk, logprobs_of, sse
 
@@ -98,13 +97,6 @@ def _chunks(head: Body, choice: Body, message: Body, usage: Body) -> list[Body]:
     last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
     later = {name: value for name, value in head.items() if name != "prompt_token_ids"}
     return [chunk([first], **head), chunk([last], **later), chunk([], **later, usage=usage)]
-
-
-def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
-    """The events recorded so far; fails where a hook failed."""
-    assert recorder.flush(120)
-    assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
-    return list(sink.records("episode-events"))
 
 
 def assert_sampled(server: AgentServer, turns: Sequence[TurnRecorded]) -> None:

@@ -17,7 +17,8 @@ from google.genai import types
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.recorded import recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
     "ignore::pydantic.PydanticDeprecatedSince211"

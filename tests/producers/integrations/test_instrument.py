@@ -39,8 +39,9 @@ from rollbus.producers.integrations.openai_agents import RollbusHooks
 from rollbus.producers.integrations.patches import Library, Wish
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
 from tests.producers.integrations.test_langchain import model_of
+from tests.producers.recorded import recorded
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit

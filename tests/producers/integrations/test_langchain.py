@@ -17,7 +17,8 @@ from pydantic import SecretStr
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.recorded import recorded
 
 
 class State(TypedDict):

@@ -20,8 +20,9 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.litellm import RollbusLogger
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.producers.openai_server import Server
+from tests.producers.recorded import recorded
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings(

@@ -17,7 +17,8 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.records.events import EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.recorded import recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
     "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"

@@ -8,7 +8,8 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.recorded import recorded
 
 set_tracing_disabled(True)
 COUNT = function_tool(stock)

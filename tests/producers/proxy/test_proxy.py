@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect
 from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.producers.proxy.app import Proxy
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
-from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.tokens import decode_token_ids
 from tests.producers.capture import test_other_surfaces
-from tests.producers.integrations.agent_server import recorded
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
+from tests.producers.recorded import assert_whole, recorded, turns
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
@@ -52,20 +52,6 @@ async def program(recorder: Recorder, server: Server) -> AsyncIterator[Program]:
     made = Program(recorder, server)
     yield made
     await made.http.aclose()
-
-
-def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
-    """The turns recorded so far."""
-    return [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-
-
-def assert_whole(turn: TurnRecorded) -> None:
-    """The turn holds exactly what the scripted server sampled."""
-    assert turn.trainable, turn.untrainable_reason
-    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == [1, 2, 3]
-    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
-    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
-    assert turn.completion.content == "Hello there"
 
 
 async def test_a_call_that_names_its_episode_is_recorded_and_looks_untouched(

@@ -1,0 +1,27 @@
+"""What a recorder has recorded, and whether a turn of it is whole."""
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.records.events import Event, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+
+
+def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
+    """The events recorded so far; fails where a hook failed."""
+    assert recorder.flush(120)
+    assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
+    return list(sink.records("episode-events"))
+
+
+def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
+    """The turns among them."""
+    return [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+
+
+def assert_whole(turn: TurnRecorded) -> None:
+    """The turn holds exactly what the scripted server sampled."""
+    assert turn.trainable, turn.untrainable_reason
+    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == [1, 2, 3]
+    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
+    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+    assert (turn.model, turn.policy_version, turn.finish_reason) == ("agent@3", 3, "stop")
+    assert turn.completion.content == "Hello there"

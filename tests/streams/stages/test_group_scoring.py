@@ -185,24 +185,6 @@ def test_a_member_whose_payload_is_gone_is_dropped_and_nobody_is_asked_about_the
     ]
 
 
-def test_only_so_many_calls_are_in_flight() -> None:
-    running = most = 0
-
-    async def count(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return [1.0] * len(group)
-
-    registry = {**REGISTRY, "count": RewardFunction(count, per="group")}
-    run = run_with(component("count"), rewards_concurrency=2)
-    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Texts(*TEXTS)))
-    assert len(stepper.outputs([closed(f"g{number}") for number in range(6)])) == 6
-    assert most == 2
-
-
 def test_a_configuration_in_the_log_holds_from_where_it_stands() -> None:
     stepper, _ = judging(component("ranks"))
     config = make_config("group-scoring", run_with(component("ranks", weight=10.0)), run_id="main")

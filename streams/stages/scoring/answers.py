@@ -6,6 +6,7 @@ trajectory, or of one group if the function is over groups.
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,6 +23,7 @@ from rollbus.streams.stages.scoring.threads import Threads
 
 MAX_ERROR_CHARACTERS = 2_000
 """Limit on an error in a score: its text may hold the whole input of the function."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 UNORDERED = (str, bytes, bytearray, Mapping, Set)
 """What can be iterated over without being one value for each member: keys, letters, values that lost their place."""
 RETRY_S = 0.1
@@ -84,8 +86,8 @@ class Asker:
         try:
             function = function_of(self._registry, reward)
         except ConfigurationError as error:
-            return Answer(error=str(error))
-        answer = Answer(error="never asked")
+            return _failed(str(error))
+        answer = _failed("never asked")
         timeout_s = None if function.patient else reward.timeout_s
         for attempt in range(reward.attempts):
             if attempt:
@@ -105,7 +107,7 @@ class Asker:
             await asyncio.wait([call], timeout=timeout_s)
             if call.done():
                 return call.result()
-            return Answer(error=f"reward {context.name!r} gave no answer within {timeout_s} s")
+            return _failed(f"reward {context.name!r} gave no answer within {timeout_s} s")
         finally:
             self.answered += 1
             if not call.done():
@@ -143,7 +145,12 @@ def _error_answer(name: str, error: BaseException) -> Answer:
         text = repr(error)
     except Exception:  # the `__repr__` of a user's class may fail too
         text = type(error).__name__
-    return Answer(error=f"reward {name!r} raised {text}"[:MAX_ERROR_CHARACTERS])
+    return _failed(f"reward {name!r} raised {text}")
+
+
+def _failed(error: str) -> Answer:
+    """Return the answer of a call that failed; an address in memory would give each replay other bytes."""
+    return Answer(error=_ADDRESS.sub("", error[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
 
 def _draw_values(value: Any, subject: Subject) -> Any:
@@ -160,10 +167,10 @@ def _check_answer(subject: Subject, value: Any, name: str) -> Answer:
     if value is None:
         return Answer()
     if isinstance(value, UNORDERED) or not isinstance(value, Iterable):
-        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is not a sequence")
+        return _failed(f"reward {name!r} returned {value!r:.200}, which is not a sequence")
     values = list(value)
     if len(values) != len(subject):
-        return Answer(error=f"reward {name!r} returned {len(values)} values for {len(subject)} members")
+        return _failed(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
     return Answer(members=tuple(_check_value(each, name) for each in values))
 
 
@@ -173,9 +180,9 @@ def _check_value(value: Any, name: str) -> Answer:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is not a number")
+        return _failed(f"reward {name!r} returned {value!r:.200}, which is not a number")
     if not computable(number):
-        return Answer(error=f"reward {name!r} returned {number}")
+        return _failed(f"reward {name!r} returned {number}")
     return Answer(number)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import math
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -178,6 +178,19 @@ def test_a_function_that_misbehaves_fails_its_own_trajectory_only(kind: str) -> 
 def test_what_a_function_raises_is_told_at_once_whatever_it_is(kind: str) -> None:
     (score, _) = scoring(component(kind)).feed(make_trajectory())
     assert "raised" in score.error
+
+
+@pytest.mark.parametrize("returned", [object(), RewardFunction(_half)])
+def test_what_is_told_of_a_failure_is_the_same_in_every_process(returned: object) -> None:
+    def raises(trajectory: Trajectory, context: RewardContext) -> float:
+        raise ValueError(returned)
+
+    registry = {"returns": RewardFunction(lambda *_: cast(float, returned)), "raises": RewardFunction(raises)}
+    for kind, word in (("returns", "not a number"), ("raises", "ValueError")):
+        stage = ScoringStage(ScoringConfig(rewards=(component(kind),)), keep_ms=1, registry=registry)
+        (score, _) = Stepper(stage).feed(make_trajectory())
+        assert word in score.error
+        assert "0x" not in score.error
 
 
 def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:

@@ -5,7 +5,8 @@ stay. All raise ConfigurationError or UnavailableError with what to do; none pri
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -81,12 +82,18 @@ def require_startable(
     *,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
-    """Raise ConfigurationError early if `up` could not start: the disk is full, or a port is taken."""
-    _make_folders(settings)
+    """Raise ConfigurationError early if `up` could not start: the disk is full, or a port is taken.
+
+    Credentials are made last: those of a stack that never started would be taken for those of the one on its ports.
+    """
+    with _writing(settings):
+        _make_folders(settings)
     _require_space(settings.data_dir, free_bytes(settings.data_dir))
     with state.hold_run_dir(settings.run_dir):
         for service in services:
             _require_free_ports(settings, service)
+    with _writing(settings):
+        _make_credentials(settings)
 
 
 def up(
@@ -191,15 +198,25 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
 
 
 def _make_folders(settings: StackSettings) -> None:
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.data_dir.chmod(0o700)
+    for folder in (settings.run_dir, settings.log_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _make_credentials(settings: StackSettings) -> None:
+    if settings.insecure:
+        return
+    new = not settings.kafka_dir.exists()  # an older log has records without a signature
+    make_secrets(settings.secrets_dir, (TOKEN, PASSWORD, READONLY_PASSWORD, *(OWNER_KEY,) * new))
+    record_ports(settings.secrets_dir, settings.art_port, settings.model_port)
+
+
+@contextmanager
+def _writing(settings: StackSettings) -> Iterator[None]:
+    """Name the data folder where it cannot be written."""
     try:
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings.data_dir.chmod(0o700)
-        for folder in (settings.run_dir, settings.log_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not settings.insecure:
-            new = not settings.kafka_dir.exists()  # an older log has records without a signature
-            make_secrets(settings.secrets_dir, (TOKEN, PASSWORD, READONLY_PASSWORD, *(OWNER_KEY,) * new))
-            record_ports(settings.secrets_dir, settings.art_port, settings.model_port)
+        yield
     except OSError as error:
         raise ConfigurationError(
             f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"

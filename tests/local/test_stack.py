@@ -104,6 +104,7 @@ def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSett
         assert "`stack: b_port:`" in str(caught.value)
         assert [s.state for s in status(settings, services)] == ["stopped", "port in use"]
         assert down(settings) == ()
+        assert not settings.secrets_dir.exists()
 
 
 def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(settings: StackSettings) -> None:

@@ -229,6 +229,20 @@ class Settings(Section):
             changes["clickhouse"] = self.clickhouse.model_copy(update={"password": password})
         return self.model_copy(update=changes)
 
+    def with_stack_addresses(self) -> "Settings":
+        """Return the settings with the local stack's ports where they name no Kafka and no ClickHouse.
+
+        Else a second stack on other ports would be started, and everything written into the first.
+        """
+        changes = dict[str, BaseModel]()
+        if "bootstrap_servers" not in self.kafka.model_fields_set:
+            own = self.stack.bootstrap_servers
+            changes["kafka"] = self.kafka.model_copy(update={"bootstrap_servers": own})
+        if not {"host", "port"} & self.clickhouse.model_fields_set:
+            port = self.stack.clickhouse_port
+            changes["clickhouse"] = self.clickhouse.model_copy(update={"port": port})
+        return self.model_copy(update=changes)
+
     def with_token(self, host: str, ports: Sequence[int], environment: Mapping[str, str]) -> "Settings":
         """Return the settings of a server on `host`, whose token is made if there is none; note its ports.
 

@@ -250,6 +250,8 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         message = f"is not a setting; {nearest(str(place[-1]), _fields_at(place[:-1], model))}"
+    elif detail["type"] == "tuple_type":
+        message = f"Input should be a list, such as [{detail['input']}]"
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _secret(place):
         message = f"{message} (got {detail['input']!r})"
     return f"{dotted(place)}: {message}" if place else message

@@ -136,13 +136,25 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment
         ("stack: {clickhouse_port: 99999}", r"stack\.clickhouse_port: Input should be less than 65536"),
         ("stack: {kafka_controller_port: 0}", r"stack\.kafka_controller_port: Input should be greater than 0"),
         ("stack: {clickhouse_port: 9092}", "stack: port 9092 is given to several services"),
+        ("runs: [{filter: {tasks: refund}}]", r"tasks: Input should be a list, such as \[refund\]"),
+        ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
+        ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_what_a_setting_cannot_be_is_told(tmp_path: Path, text: str, told: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""
     with pytest.raises(ConfigurationError, match=told):
         load_settings(Settings, write(tmp_path, text), {})
+
+
+def test_a_stack_on_other_ports_is_the_one_that_is_used(tmp_path: Path) -> None:
+    ports = "stack: {kafka_port: 19092, clickhouse_port: 18123}\n"
+    own = load_settings(Settings, write(tmp_path, ports), {}).with_stack_addresses()
+    assert (own.kafka.bootstrap_servers, own.clickhouse.port) == ("127.0.0.1:19092", 18123)
+    named = ports + "kafka: {bootstrap_servers: 'b:1'}\nclickhouse: {host: c}\n"
+    other = load_settings(Settings, write(tmp_path, named), {}).with_stack_addresses()
+    assert (other.kafka.bootstrap_servers, other.clickhouse.port) == ("b:1", 8123)
 
 
 def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:

@@ -177,7 +177,8 @@ class SettingsFile:
             from rollbus.settings import Settings
             from rollbus.settings_file import load_settings
 
-            self._settings = load_settings(Settings, self.path, os.environ).with_credentials(os.environ)
+            written = load_settings(Settings, self.path, os.environ)
+            self._settings = written.with_stack_addresses().with_credentials(os.environ)
         return self._settings
 
 

@@ -25,9 +25,9 @@ def _is_one(value: Any) -> bool:
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, strict about names, hashed by content."""
+    """Base of every configuration: frozen, strict about names, of finite numbers, hashed by content."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def config_hash(self) -> str:
         """Return the hash by which records name this configuration."""
@@ -109,6 +109,12 @@ class ScoringConfig(Config):
         names = [reward.name for reward in self.rewards]
         if len(names) != len(set(names)):
             raise ValueError(f"rewards need different names, got {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _clips_leave_room(self) -> "ScoringConfig":
+        if self.clip_low is not None and self.clip_high is not None and self.clip_low >= self.clip_high:
+            raise ValueError(f"clip_low {self.clip_low} is not below clip_high {self.clip_high}: all scores are equal")
         return self
 
 

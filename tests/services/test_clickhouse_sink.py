@@ -18,6 +18,7 @@ from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.health.reading import read_health
 from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from tests.builders import START_MS, make_trajectory
 from tests.consumers.story import story
@@ -46,6 +47,12 @@ def make_drop_of(unit_id: str) -> Drop:
 def answer(settings: SinkSettings, name: str) -> list[dict[str, Any]]:
     found = run_query(settings.clickhouse, name, {"namespace": settings.namespace})
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+async def test_a_sink_without_topics_ends_and_says_what_makes_them(sink_settings: SinkSettings) -> None:
+    missing = f"{sink_settings.namespace}episode-events.*do not exist.*rollbus topics create"
+    with pytest.raises(ConfigurationError, match=missing):
+        await run_sink_async(sink_settings, stop=asyncio.Event())
 
 
 async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: SinkSettings) -> None:

@@ -62,6 +62,11 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._known: set[TopicPartition] = set()
         self._consumer: Any = None
 
+    @property
+    def topics(self) -> list[str]:
+        """Return the full names of the topics that are read."""
+        return list(self._names)
+
     async def start(self) -> None:
         """Connect and join the group; raises UnavailableError."""
         consumer = self._consumer = new_consumer(
@@ -71,7 +76,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             max_poll_interval_ms=600_000,
         )
-        consumer.subscribe(list(self._names), listener=self)
+        consumer.subscribe(self.topics, listener=self)
         with kafka_errors(self._settings.kafka):
             await start_client(consumer)
 

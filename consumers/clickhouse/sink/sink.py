@@ -35,6 +35,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, Sink
 from rollbus.schemas.errors import DataLossError, UnavailableError
 from rollbus.schemas.health import metrics
 from rollbus.schemas.health.heart import Heart, Report, beating
+from rollbus.schemas.kafka.partitions import require_topics
 
 logger = logging.getLogger(__name__)
 
@@ -299,7 +300,10 @@ async def run_sink_async(
     prepare: Sequence[Prepare] = (migrate,),
     heart: Heart | None = None,
 ) -> SinkCounters:
-    """Prepare the database, then run one sink until `stop` is set; waits for services that are not available yet."""
+    """Prepare the database, then run one sink until `stop` is set; waits for services that are not available yet.
+
+    Raises ConfigurationError that names the topics that do not exist.
+    """
     source, client = KafkaSource(settings), ClickHouse(settings.clickhouse)
     sink = Sink(settings, source, client, stop=stop)
     async with beating(heart, sink.report):
@@ -318,6 +322,8 @@ async def _run(
     with suppress(SinkStoppedError):
         for step in prepare:
             await retry(partial(asyncio.to_thread, step, settings.clickhouse), stop, sink.counters)
+        # Kafka's client would look for a topic that is not there a hundred times a second, and not say what makes it.
+        await retry(partial(require_topics, settings.kafka, source.topics), stop, sink.counters)
         await retry(source.start, stop, sink.counters)
         logger.info("sink started group=%s database=%s", settings.group_id, settings.clickhouse.database)
         try:

@@ -304,28 +304,31 @@ def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
     ]
 
 
-def test_no_more_groups_hold_their_trajectories_than_may_be_asked_about() -> None:
-    held, most = 0, 0
+def test_no_more_groups_hold_their_trajectories_and_no_more_calls_run_than_may_be_asked_at_once() -> None:
+    held = calls = most_held = most_calls = 0
 
     class Counted(Texts):
         async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-            nonlocal held, most
-            held += 1
-            most = max(most, held)
+            nonlocal held, most_held
+            held += 2  # for two functions
+            most_held = max(most_held, held)
             await asyncio.sleep(0)
             return await super().fetch(locations)
 
     async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        nonlocal held
+        nonlocal held, calls, most_calls
+        calls += 1
+        most_calls = max(most_calls, calls)
         await asyncio.sleep(0)
-        held -= 1
+        calls, held = calls - 1, held - 1
         return [float(place) for place in range(len(group))]
 
-    registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
-    run = run_with(component("grades"), rewards_concurrency=2)
+    names = ("grades", "marks")
+    registry = {**BUILT_IN, **{name: RewardFunction(grades, per="group") for name in names}}
+    run = run_with(*map(component, names), rewards_concurrency=2)
     stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
     found = stepper.outputs([closed(f"g{number}") for number in range(20)])
-    assert (len(found), most) == (20, 2)
+    assert (len(found), most_held / 2, most_calls) == (20, 2, 2)
 
 
 async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:

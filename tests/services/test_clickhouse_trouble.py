@@ -16,6 +16,7 @@ from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
+from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.consumers.story import story
 from tests.services.clickhouse_gate import Gate, Trouble, gate
@@ -63,7 +64,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     assert doubled <= {"policy_versions"}, "that one comes over two topics; what was sent again was not taken again"
 
 
-async def test_clickhouse_killed_while_the_sink_writes_has_everything_once_it_is_back(
+async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_everything_once_it_is_back(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
     port = find_free_port()
@@ -79,12 +80,11 @@ async def test_clickhouse_killed_while_the_sink_writes_has_everything_once_it_is
     await create_topics(settings)
     await send(settings, [*encoded(story()), *late_drops(0, 100)])
     stop = asyncio.Event()
+    running = asyncio.create_task(run_sink_async(settings, stop=stop))
     try:
         await asyncio.to_thread(started, service)
-        migrate(clickhouse)
-        running = asyncio.create_task(run_sink_async(settings, stop=stop))
         async with asyncio.timeout(120):
-            while not await asyncio.to_thread(stored, settings):  # noqa: ASYNC110 - another process
+            while not await asyncio.to_thread(holds_rows, settings):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
         assert service.identity is not None
         os.kill(service.identity.pid, signal.SIGKILL)
@@ -97,6 +97,13 @@ async def test_clickhouse_killed_while_the_sink_writes_has_everything_once_it_is
     finally:
         stop.set()
         await asyncio.to_thread(service.stop)
+
+
+def holds_rows(settings: SinkSettings) -> bool:
+    try:
+        return bool(stored(settings))
+    except RejectedError:
+        return False  # the sink has yet to make the database
 
 
 def started(service: ServiceProcess) -> None:

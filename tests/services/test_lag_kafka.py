@@ -10,8 +10,6 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.health.reading import read_health
-from rollbus.local.process.ports import find_free_port
-from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import open_lag
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
@@ -56,18 +54,13 @@ async def test_the_sinks_lag_is_one_number_everywhere(settings: SinkSettings) ->
     await send(settings, [("batches", "main", b"one"), ("drops", "x", b"two"), ("run-log", "main", b"three")])
     await commit(settings, "trainer.agent", "batches", 0)
     await commit(settings, "sink", "batches", 1)
+    await delete_before(settings.kafka, {TopicPartition(f"{settings.namespace}batches", 0): 2})  # what it has not read
     own = sum(each.lag for each in await read_sink_status(settings))
     page = await LagOfGroups(settings.kafka, settings.namespace).ask()
     picture = await read_health(settings.kafka, settings.namespace)
-    assert own > 2
+    assert own == 2 + 2, "of drops and of the run log a record and its marker each; of batches nothing is left"
     assert sum(row.lag for row in page if row.group == "sink") == own
     assert sum(group.lag for group in picture.groups if group.group == "sink") == own
-
-
-async def test_a_broker_that_does_not_answer_is_named() -> None:
-    port = find_free_port()
-    with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
-        await LagOfGroups(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"), "rollbus.").ask()
 
 
 async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str, namespace: str) -> None:
@@ -114,17 +107,3 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     assert rows["sink", "episode-events"].members == 1
     assert rows["stranger", "drops"].members == 1  # it has committed nothing, and is known by what it is assigned
     assert rows["trainer.agent", "episode-events"].members == 0
-
-
-async def test_one_situation_has_one_lag_wherever_it_is_asked_for(kafka: str, namespace: str) -> None:
-    settings = stream_settings(kafka, namespace, event_partitions=1)
-    sink = SinkSettings(kafka=settings.kafka, namespace=namespace)
-    await ensure_topics(settings, [CountStage()])
-    await send_events(settings, ["a"], range(100))
-    await commit(sink, "sink", "episode-events", 10)
-    await delete_before(KafkaConnection(bootstrap_servers=kafka), {TopicPartition(f"{namespace}episode-events", 0): 60})
-    of_page = {row.topic: row.lag for row in await LagOfGroups(settings.kafka, namespace).ask()}
-    of_sink = {each.topic: each.lag for each in await read_sink_status(sink)}
-    async with open_lag(settings.kafka) as lag:
-        of_demo = (await lag.read({f"{namespace}sink": None}))[f"{namespace}sink"].lag
-    assert (of_page["episode-events"], of_sink["episode-events"], of_demo) == (40, 40, 40)

@@ -55,13 +55,6 @@ async def read_committed(bootstrap_servers: str, topic: str) -> bytes:
         await consumer.stop()
 
 
-async def test_a_record_of_the_largest_size_passes_in_a_transaction(kafka: str, namespace: str) -> None:
-    topic, value = f"{namespace}large", bytes(900_000)
-    await create_topic(kafka, topic)
-    await send_in_transaction(kafka, topic, value)
-    assert await read_committed(kafka, topic) == value
-
-
 async def test_records_survive_a_restart_on_other_ports(tmp_path: Path) -> None:
     def broker_on_free_ports() -> ServiceProcess:
         service = kafka_service(folder=tmp_path, client_port=find_free_port(), controller_port=find_free_port())

@@ -139,17 +139,6 @@ class TestKafkaLog(TrainerLogContract):
         assert await log.excluded_episodes() == {"e1"}
         await log.close()
 
-    async def test_a_look_ahead_leaves_what_is_no_batch_where_it_stands(self, world: KafkaWorld) -> None:
-        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
-        log = world.log()
-        await log.open()
-        for _ in range(2):
-            assert await log.next_batch(WAIT_S, skip_unreadable=False) is None
-        assert not await world.records(DEAD_LETTERS)
-        assert await log.next_batch(WAIT_S) is not None
-        assert len(await world.records(DEAD_LETTERS)) == 1
-        await log.close()
-
     async def test_a_look_that_is_cancelled_loses_no_batch(self, world: KafkaWorld) -> None:
         log = world.log()
         await log.open()

@@ -279,12 +279,6 @@ async def test_quiet_ticks_are_written_where_they_may_not_wait() -> None:
     assert (processed.quiet, processed.changelog) == (True, [(b"seen\x1fnow", b"\x012")])
 
 
-async def test_a_record_that_is_no_tick_never_waits() -> None:
-    event = Raw(1, encode(Drop(unit="event", unit_id="u", reason="x", stage="keep", dropped_at_ms=0)))
-    processed = await processed_quietly([*ticks(1), event])
-    assert not processed.quiet
-
-
 async def processed_quietly(raws: Sequence[Raw]) -> Processed:
     class Silent(TickStage):
         def step(self, state: KeepState, incoming: Incoming) -> Iterable[Outgoing]:

@@ -1,5 +1,6 @@
 """What is left to a process that has confined itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,9 +34,12 @@ for name in ("/proc/self/environ", "/proc/self/maps", "/etc/passwd"):
 """
 
 
-def run_confined(folder: Path, *code: str) -> subprocess.CompletedProcess[str]:
+def run_confined(folder: Path, *code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     program = "".join((CONFINED, *code))
-    return subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program, str(folder)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, cwd=folder
+    )
 
 
 def test_the_engine_starts_whatever_lies_behind_the_moved_environment(tmp_path: Path) -> None:
@@ -46,3 +50,14 @@ def test_the_engine_starts_whatever_lies_behind_the_moved_environment(tmp_path: 
 def test_other_files_of_the_process_and_the_machine_are_refused(tmp_path: Path) -> None:
     done = run_confined(tmp_path, OTHER_FILES)
     assert done.stdout.count("refused") == 3, done
+
+
+def test_packages_of_the_user_or_of_another_environment_are_found_and_nothing_next_to_them(tmp_path: Path) -> None:
+    (packages := tmp_path / "own" / "site-packages").mkdir(parents=True)
+    (packages / "of_the_user.py").write_text("print('imported')")
+    (tmp_path / "own" / "secret").write_text("")
+    (data := tmp_path / "data").mkdir()
+    code = f"import of_the_user\nopen({str(tmp_path / 'own' / 'secret')!r})\n"
+    done = run_confined(data, code, PYTHONPATH=str(packages))
+    assert done.stdout == "imported\n", done
+    assert "PermissionError" in done.stderr

@@ -93,8 +93,10 @@ def _restrict_files(data: Path) -> None:
 
 
 def _code() -> Iterator[Path]:
+    """Yield where Python and packages are; a package may be the user's own, or of the Python beneath this one."""
     installed = sysconfig.get_paths()
     names = [installed[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    names += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     yield from {Path(name) for name in (*SYSTEM, *names, *rollbus.__path__, *rollbus.schemas.__path__)}
 
 

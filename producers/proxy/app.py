@@ -3,6 +3,7 @@
 POST /rollbus/episodes              {"task": …, and what else an episode has} → id, base_url
 POST /rollbus/episodes/ID/reward    {"value": …, "name"?, "key"?}
 POST /rollbus/episodes/ID/end       {"stop_reason"?}
+POST /rollbus/feedback              {"episode" or "alias": …, "value": …, "name"?, "key"?}, at any time, for any episode
 *    /rollbus/episodes/ID/v1/…      the server's API, recorded into that episode
 *    /v1/…                          the server's API
 GET  /rollbus/health                what was recorded, delivered and lost
@@ -124,6 +125,7 @@ class Proxy:
                 Route("/rollbus/episodes", self.open, methods=["POST"]),
                 Route(f"{prefix}/reward", self.reward, methods=["POST"]),
                 Route(f"{prefix}/end", self.end, methods=["POST"]),
+                Route("/rollbus/feedback", self.feedback, methods=["POST"]),
                 Route(f"{prefix}/v1/{{path:path}}", self.forward, methods=METHODS),
                 Route("/v1/{path:path}", self.forward, methods=METHODS),
             ],
@@ -165,15 +167,18 @@ class Proxy:
 
     async def reward(self, request: Request) -> Response:
         """Report what an open episode is worth."""
+        value, options = _reward_of(await _json(request))
+        event_id = self.episodes.get(request.path_params["episode"]).reward(value, **options)
+        return JSONResponse({"event_id": event_id}, status_code=202)
+
+    async def feedback(self, request: Request) -> Response:
+        """Report what an episode was worth, open here or not: nobody knows here whether there is such an episode."""
         fields = await _json(request)
-        value = fields.get("value")
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError('a reward needs a number: send {"value": 1.0}')
-        if not math.isfinite(value):
-            raise ValueError(f"a reward is finite, not {value}")
-        _check(fields, REWARD_FIELDS)
-        options = {name: fields[name] for name in REWARD_FIELDS if fields.get(name) is not None}
-        event_id = self.episodes.get(request.path_params["episode"]).reward(float(value), **options)
+        target = {name: fields.pop(name) for name in ("episode", "alias") if name in fields}
+        if len(target) != 1 or not all(isinstance(name, str) and name for name in target.values()):
+            raise ValueError('feedback is about one episode: send {"episode": "ID"} or {"alias": "…"}')
+        value, options = _reward_of(fields)
+        event_id = self.recorder.feedback(reward=value, **target, **options)
         return JSONResponse({"event_id": event_id}, status_code=202)
 
     async def end(self, request: Request) -> Response:
@@ -359,6 +364,23 @@ async def _json(request: Request) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("send a JSON object")
     return fields
+
+
+def _reward_of(fields: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Return a reward's value, and what else is said of it."""
+    value = fields.get("value")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError('a reward needs a number: send {"value": 1.0}')
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"a reward is finite, not {number}")
+    if unknown := sorted(set(fields) - {"value", *REWARD_FIELDS}):
+        raise ValueError(f"unknown fields {', '.join(unknown)}; a reward has value, {', '.join(sorted(REWARD_FIELDS))}")
+    _check(fields, REWARD_FIELDS)
+    return number, {name: fields[name] for name in REWARD_FIELDS if fields.get(name) is not None}
 
 
 def _check(fields: Mapping[str, Any], types: Mapping[str, type | UnionType]) -> None:

@@ -141,6 +141,38 @@ async def test_an_episode_opened_over_http_takes_the_calls_under_its_path(
     assert (gone.status_code, "no episode" in gone.json()["error"]["message"]) == (404, True)
 
 
+async def test_feedback_comes_at_any_time_over_http_by_id_or_alias(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    for target in ({"episode": "run-17"}, {"alias": "order-7"}):
+        report = {**target, "value": 0.5, "name": "thumbs", "key": "k"}
+        told = [await program.http.post("/rollbus/feedback", json=report) for _ in range(2)]
+        assert [answer.status_code for answer in told] == [202, 202]
+        assert told[0].json()["event_id"] == told[1].json()["event_id"]
+    recorded(recorder, sink)
+    by_id, by_alias = sink.records("episode-events")[0], sink.records("aliases")[0]
+    assert (by_id.episode_id, by_id.name, by_id.value) == ("run-17", "thumbs", 0.5)
+    assert (by_alias.episode_id, by_alias.alias, by_alias.value) == ("", "order-7", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"value": 1}, "feedback is about one episode"),
+        ({"value": 1, "episode": "e", "alias": "a"}, "feedback is about one episode"),
+        ({"value": 1, "episode": ""}, "feedback is about one episode"),
+        ({"value": 1, "alias": 7}, "feedback is about one episode"),
+        ({"value": "good", "alias": "a"}, "a reward needs a number"),
+        ({"value": 10**400, "alias": "a"}, "a reward is finite, not inf"),
+        ({"value": 1, "alias": "a", "nme": "x"}, "unknown fields nme; a reward has value, comment, key, name"),
+    ],
+)
+async def test_feedback_that_is_not_right_is_told_why(program: Program, body: Body, message: str) -> None:
+    answer = await program.http.post("/rollbus/feedback", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
 async def test_with_a_task_every_call_is_an_episode(recorder: Recorder, sink: MemorySink, server: Server) -> None:
     program = Program(recorder, server, task="greet")
     for _ in range(2):

@@ -1,6 +1,7 @@
 """A version's way from candidate to serving, and back: decided on the log, the same in every replay."""
 
 from collections.abc import Iterable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -356,6 +357,7 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_the_canary() -> None:
     assert not delivery.state.effects.rows
 
 
+@cache
 def _log(seed: int) -> list[Any]:
     """Everything that a delivery took in, ticks included, with what its own decisions led to."""
     taken: list[Any] = []
@@ -370,26 +372,30 @@ def _log(seed: int) -> list[Any]:
     return taken
 
 
+def _decide(records: Iterable[Any], restarts: Random | None = None) -> list[Any]:
+    stepper = Stepper(DeliveryStage(run_of()))
+    made = []
+    for record in records:
+        made += stepper.feed(record)
+        if restarts is not None and restarts.random() < 0.05:
+            stepper.restore()
+    return made
+
+
+@cache
+def _decisions(seed: int) -> list[Any]:
+    return _decide(_log(seed))
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 9), st.randoms(use_true_random=False))
 def test_the_same_log_gives_the_same_decisions_whatever_comes_twice_and_wherever_it_restarts(
     seed: int, chance: Random
 ) -> None:
-    log = _log(seed)
-
-    def decide(records: Iterable[Any], *, restarting: bool) -> list[Any]:
-        stepper = Stepper(DeliveryStage(run_of()))
-        made = []
-        for record in records:
-            made += stepper.feed(record)
-            if restarting and chance.random() < 0.05:
-                stepper.restore()
-        return made
-
-    live = decide(log, restarting=False)
-    twice = [again for record in log for again in [record] * chance.choice((1, 1, 2))]
+    live = _decisions(seed)
     assert any(isinstance(each, PolicyDecision) for each in live)
-    assert decide(twice, restarting=True) == live
+    twice = [again for record in _log(seed) for again in [record] * chance.choice((1, 1, 2))]
+    assert _decide(twice, restarts=chance) == live
 
 
 def test_a_share_that_grows_keeps_its_episodes() -> None:

@@ -18,11 +18,13 @@ PYTHONS ?= .venv/bin/python
 FAST_WORKERS ?= 2
 # Folders whose tests run on Python 3.11 with each of these versions, and not once more with the locked one.
 OF_OPENAI := $(addprefix tests/producers/,capture episode turns proxy)
-# Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
+# Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own,
+# and beside the tests of services so do those that need torch.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
+MODELS := tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks check-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-models check-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -46,10 +48,10 @@ finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed a
 
 test: model ## Run every test, on real Kafka, ClickHouse's engine and ART
 	@mkdir -p .make/results
-	@$(MAKE) --no-print-directory test-frameworks test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
-	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) $(addprefix --ignore=,$(FRAMEWORKS)) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
+	@$(MAKE) --no-print-directory test-frameworks test-models test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
+	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) $(addprefix --ignore=,$(FRAMEWORKS) $(MODELS) tests/faults) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
 	wait $$others || { failed=1; cat .make/results/others; }; \
-	echo; echo "Frameworks, Python 3.11, openai's versions, Java; then all else on Python 3.12:"; \
+	echo; echo "Frameworks, models, Python 3.11, openai's versions, Java; then all else on Python 3.12:"; \
 	grep -hE '^=.* (passed|failed|error)|^openai|Tests run:.*Skipped: [0-9]+$$' .make/results/{others,main}; exit $$failed
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
@@ -97,6 +99,9 @@ test-fast: model ## Run the tests that need no service and little time
 
 test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
+
+test-models: model
+	@$(PYTHON_BIN)/pytest $(MODELS)
 
 check-frameworks: setup
 	@$(PYTHON_BIN)/pytest -m "not services and not slow and not faults" $(FRAMEWORKS)

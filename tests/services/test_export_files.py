@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset
 
 from rollbus.consumers.export.formats import conversation_row
 from rollbus.consumers.export.writing import ROWS_PER_GROUP, FileFormat, write_rows
@@ -33,6 +32,8 @@ def rows() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_fields_that_come_late_in_a_large_file_are_loaded(tmp_path: Path, file_format: FileFormat) -> None:
+    from datasets import load_dataset  # seconds, which only the process that runs this test spends
+
     written = write_rows(tmp_path, "train", rows(), file_format)
     kind = "json" if file_format == "jsonl" else "parquet"
     path, cache = str(tmp_path / written.path), str(tmp_path / "cache")

@@ -16,12 +16,9 @@ from pathlib import Path
 import pytest
 
 from rollbus.local.process.tether import tethered
-from rollbus.trainer.service.model.config import ModelConfig
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 from tests.console import ROLLBUS
 from tests.installs import hide_art_plugin, own_environment
 from tests.installs import run as run_command
-from tests.models import create_model
 from tests.services.art_fixtures import TOKENS, ArtServer, Launcher
 from tests.services.settings_file import write_settings
 
@@ -72,6 +69,10 @@ class Reader:
 @pytest.fixture
 def server(art_launcher: Launcher, tmp_path: Path) -> Iterator[ArtServer]:
     """A server whose model takes the example's prompts."""
+    from rollbus.trainer.service.model.config import ModelConfig
+    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+    from tests.models import create_model
+
     config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=512)
     tokenizer = build_tokenizer(["system user assistant price stock apple"], vocabulary=TOKENS)
     made = ArtServer(art_launcher, create_model(tmp_path / "model", config, tokenizer, seed=5), tmp_path / "data")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollbus.schemas.cancelling import all_or_none
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.making import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
@@ -143,11 +143,21 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         """Take in a tick or a configuration: its own, whose rewards must be registered, or assembly's late horizon."""
         if isinstance(record, ConfigApplied) and record.run_id is None:
             if record.stage == self.name:
-                reward_version(self._registry, parse(ScoringConfig, record))
+                self._require_rewards(parse(ScoringConfig, record))
             elif record.stage == "assembly":
                 state.assembly.apply(record)
                 state.watch_all()
         return super().step_control(state, record)
+
+    def _require_rewards(self, config: ScoringConfig) -> None:
+        """Raise ConfigurationError for a configuration of the log with a reward that this worker does not have."""
+        try:
+            reward_version(self._registry, config)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}. The log has this configuration from a worker with other settings or packages, or from "
+                "`rollbus replay promote`; install the reward here too, and start all workers with the same settings"
+            ) from error
 
     def pass_time(self, state: ScoringState) -> list[Outgoing]:
         """Forget the scores that no revision can reach any more."""

@@ -380,3 +380,10 @@ def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
 def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="no function 'nobody'; there are copied, exact_match, feedback"):
         ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)
+
+
+def test_a_reward_of_the_logs_configuration_that_is_not_here_names_where_it_came_from() -> None:
+    stepper = scoring()
+    other = ScoringConfig(rewards=(RewardConfig(type="theirs"),))
+    with pytest.raises(ConfigurationError, match=r"no function 'theirs'.*The log has this configuration from a worker"):
+        stepper.outputs([make_config("scoring", other)])

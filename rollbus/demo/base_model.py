@@ -26,6 +26,8 @@ class WarmStartSettings:
     steps: int = 400
     games_per_step: int = 12
     """About 35 boards."""
+    sees_lines: float = 0.25
+    """Share of the moves at which the player it copies looks for a line to complete or to block; else any free cell."""
     learning_rate: float = 3e-3
     """Falls linearly to zero."""
     layers: int = 2
@@ -35,7 +37,7 @@ class WarmStartSettings:
     feed_forward: int = 256
     vocabulary: int = 384
     max_tokens: int = 128
-    """Longest prompt and reply together; a turn takes 41."""
+    """Longest prompt and reply together; a turn takes up to 49."""
 
 
 def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | None = None) -> Path:

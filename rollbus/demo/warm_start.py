@@ -1,7 +1,8 @@
-"""Settings → a base model that answers with a free cell, any free cell, and knows nothing of winning.
+"""Settings → a base model that plays as a beginner: a free cell, now and then one that completes or blocks a line.
 
-Supervised on boards of random legal play. The target of each is all its free cells alike: taught only the cell that
-was played, a model this small names taken cells far longer. Seeded; the same settings give the same weights.
+Supervised on boards of random legal play. The target of each is the beginner's probability of every cell: taught only
+the cell that was played, a model this small names taken cells far longer. A model taught all free cells alike learns
+not to look at lines, and training then only finds an order of cells. Seeded; the same settings give the same weights.
 
 Run as `python -m rollbus.demo.warm_start FOLDER SETTINGS_AS_JSON`; prints `STEP of STEPS` as it goes.
 """
@@ -19,7 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollbus.demo.base_model import Progress, WarmStartSettings
-from rollbus.demo.game.game import Board, Position, begin, free_cells, play, training_openings
+from rollbus.demo.game.game import (
+    MODEL,
+    OPPONENT,
+    Board,
+    Position,
+    begin,
+    free_cells,
+    line_cells,
+    play,
+    training_openings,
+)
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, messages
 from rollbus.trainer.service.checkpoints.checkpoint import save_model
@@ -66,7 +77,8 @@ def teach(settings: WarmStartSettings, target: Path, progress: Progress) -> None
     for step in range(settings.steps):
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - step / settings.steps)
         boards = [board for _ in range(settings.games_per_step) for board in random_game(chance)]
-        loss = imitation_loss(model, codec, boards, [chance.choice(free_cells(board)) for board in boards])
+        named = [chance.choice(free_cells(board)) for board in boards]
+        loss = imitation_loss(model, codec, boards, named, sees_lines=settings.sees_lines)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
@@ -76,17 +88,30 @@ def teach(settings: WarmStartSettings, target: Path, progress: Progress) -> None
     save_model(target, model, config, codec.tokenizer)
 
 
-def imitation_loss(model: nn.Module, codec: Codec, boards: list[Board], named: list[int]) -> Tensor:
-    """Cross-entropy of the cell against all free cells alike, plus that of ending the message after it."""
-    tokens_B_T = torch.tensor(
-        [[*codec.prompt(board), codec.cell(cell)] for board, cell in zip(boards, named, strict=True)]
-    )
-    logits_B_2_V = head(model, trunk(model, tokens_B_T)[:, -2:])  # [B, 2, V]
-    free_B_V = torch.zeros_like(logits_B_2_V[:, 0])
+def imitation_loss(
+    model: nn.Module, codec: Codec, boards: list[Board], named: list[int], *, sees_lines: float
+) -> Tensor:
+    """Cross-entropy of the cell against the beginner's choice, plus that of ending the message after the one named."""
+    turns = [[*codec.prompt(board), codec.cell(cell)] for board, cell in zip(boards, named, strict=True)]
+    tokens_B_T = nn.utils.rnn.pad_sequence([torch.tensor(turn) for turn in turns], batch_first=True)  # [B, T]
+    ends_B_2 = torch.tensor([[len(turn) - 2, len(turn) - 1] for turn in turns])
+    hidden_B_2_D = trunk(model, tokens_B_T)[torch.arange(len(turns))[:, None], ends_B_2]  # [B, 2, D]
+    logits_B_2_V = head(model, hidden_B_2_D)  # [B, 2, V]
+    wanted_B_V = torch.zeros_like(logits_B_2_V[:, 0])
     for row, board in enumerate(boards):
-        free_B_V[row, [codec.cell(cell) for cell in free_cells(board)]] = 1 / len(free_cells(board))
+        for cell, probability in beginner(board, sees_lines=sees_lines).items():
+            wanted_B_V[row, codec.cell(cell)] = probability
     end_B = torch.full((len(boards),), codec.tokenizer.eos_token_id)
-    return functional.cross_entropy(logits_B_2_V[:, 0], free_B_V) + functional.cross_entropy(logits_B_2_V[:, 1], end_B)
+    return functional.cross_entropy(logits_B_2_V[:, 0], wanted_B_V) + functional.cross_entropy(
+        logits_B_2_V[:, 1], end_B
+    )
+
+
+def beginner(board: Board, *, sees_lines: float) -> dict[int, float]:
+    """Return the probability of each free cell: any; in a share of moves one that completes a line, or blocks one."""
+    free = free_cells(board)
+    seen = line_cells(board, MODEL) or line_cells(board, OPPONENT) or free
+    return {cell: (1 - sees_lines) / len(free) + (sees_lines / len(seen) if cell in seen else 0.0) for cell in free}
 
 
 def random_game(chance: random.Random) -> Iterator[Board]:

@@ -17,7 +17,7 @@ from rollbus.demo.game.game import (
     training_openings,
 )
 from rollbus.demo.game.opponents import seeded
-from rollbus.demo.game.reference import Combine, fixed_order, optimum, uniform, value_on
+from rollbus.demo.game.reference import Combine, fixed_order, lines_first, optimum, uniform, value_on
 
 
 def reply_first_free(board: str) -> int:
@@ -101,6 +101,7 @@ def test_random_against_random_from_the_empty_board_scores_what_is_known() -> No
     [
         (uniform, 44.9, 12.5, 42.6),
         (fixed_order, 62.4, 9.8, 27.8),
+        (lines_first, 87.4, 10.9, 1.7),
         (optimum, 93.0, 5.2, 1.8),
     ],
 )

@@ -9,7 +9,7 @@ from rollbus.demo.game.prompt import messages, parse_cell, reward
 def test_a_prompt_is_the_rules_and_the_board_of_this_turn_only() -> None:
     system, user = messages("1OXOX6789")
     assert system["role"] == "system"
-    assert user == {"role": "user", "content": "1OX\nOX6\n789"}
+    assert user == {"role": "user", "content": "1OX\nOX6\n789\nx 7\no "}
 
 
 @pytest.mark.parametrize(

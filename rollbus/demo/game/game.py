@@ -81,6 +81,11 @@ def has_line(board: Board, mark: str) -> bool:
     return any(board[a] == board[b] == board[c] == mark for a, b, c in LINES)
 
 
+def line_cells(board: Board, mark: str) -> tuple[int, ...]:
+    """Return the free cells that would complete a line of `mark`."""
+    return tuple(cell for cell in free_cells(board) if has_line(place(board, cell, mark), mark))
+
+
 def result_of(board: Board) -> Result | None:
     """Return the result on the board, or None while the game continues."""
     if has_line(board, MODEL):

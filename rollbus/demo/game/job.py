@@ -15,7 +15,7 @@ from rollbus.demo.base_model import WarmStartSettings
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.demo.game.evaluation import GAMES, evaluate, schedule
 from rollbus.demo.game.game import Result, held_out_openings
-from rollbus.demo.game.reference import fixed_order, optimum, uniform, value_on
+from rollbus.demo.game.reference import fixed_order, lines_first, optimum, uniform, value_on
 from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Place, Progress, Words
 from rollbus.demo.processes import traffic_row
 from rollbus.local.process.service import Service
@@ -116,6 +116,7 @@ class Game:
         players = (
             ("random legal play", uniform),
             ("best fixed order of cells", fixed_order),
+            ("lines first, then that order", lines_first),
             ("perfect play", optimum),
         )
         return tuple((name, value_on(held_out_openings(), player).win) for name, player in players)

@@ -6,7 +6,7 @@ longer free.
 
 from typing import TYPE_CHECKING
 
-from rollbus.demo.game.game import Board, Result
+from rollbus.demo.game.game import MODEL, OPPONENT, Board, Result, line_cells
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -21,8 +21,12 @@ REWARDS = {Result.WIN: 1.0, Result.DRAW: 0.5, Result.LOSS: 0.0, Result.ILLEGAL: 
 
 
 def board_text(board: Board) -> str:
-    """Three rows; a free cell shows the digit that takes it."""
-    return f"{board[:3]}\n{board[3:6]}\n{board[6:]}"
+    """Three rows, a free cell as the digit that takes it; then the cells that complete a line of x, and of o.
+
+    Every X is the same token wherever it stands, so a model this small does not find lines by itself.
+    """
+    x, o = ("".join(map(str, line_cells(board, mark))) for mark in (MODEL, OPPONENT))
+    return f"{board[:3]}\n{board[3:6]}\n{board[6:]}\nx {x}\no {o}"
 
 
 def messages(board: Board) -> "list[ChatCompletionMessageParam]":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result, free_cells, place, result_of
+from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result, free_cells, line_cells, place, result_of
 
 CELL_ORDER = (5, 1, 9, 3, 7, 2, 8, 4, 6)
 """Centre, corners, edges: the best order for a player that ignores lines."""
@@ -45,6 +45,12 @@ def uniform(board: Board, values: dict[int, Value]) -> Value:
 def fixed_order(board: Board, values: dict[int, Value]) -> Value:
     """The first free cell of `CELL_ORDER`."""
     return values[next(cell for cell in CELL_ORDER if cell in values)]
+
+
+def lines_first(board: Board, values: dict[int, Value]) -> Value:
+    """A cell that completes a line; else one that blocks a line; else the first free cell of `CELL_ORDER`."""
+    seen = line_cells(board, MODEL) or line_cells(board, OPPONENT)
+    return _mean(values[cell] for cell in seen) if seen else fixed_order(board, values)
 
 
 def optimum(board: Board, values: dict[int, Value]) -> Value:

@@ -10,6 +10,7 @@ from rollbus.demo.game.game import (
     begin,
     free_cells,
     held_out_openings,
+    line_cells,
     openings,
     place,
     play,
@@ -28,6 +29,12 @@ def test_a_board_shows_the_digits_of_its_free_cells() -> None:
     board = place(place(EMPTY, 5, "X"), 1, "O")
     assert board == "O234X6789"
     assert free_cells(board) == (2, 3, 4, 6, 7, 8, 9)
+
+
+def test_a_cell_that_completes_a_line_is_known_for_either_side() -> None:
+    board = "XX3OO6X89"
+    assert (line_cells(board, "X"), line_cells(board, "O")) == ((3,), (6,))
+    assert line_cells(EMPTY, "X") == ()
 
 
 def test_placing_on_a_taken_cell_is_refused() -> None:

@@ -50,8 +50,8 @@ class Game:
     amounts = Amounts(episodes=4096, episodes_per_s=14.0, evaluated=GAMES)
 
     def make_base_model(self, seed: int, cache: Path) -> Path:
-        """Teach the model which cells are free, unless a model of this seed is there."""
-        with show_progress("teaching the base model which cells are free") as progress:
+        """Teach the model to play as a beginner, unless a model of this seed is there."""
+        with show_progress("teaching the base model to play as a beginner") as progress:
             return base_model.ensure(WarmStartSettings(seed=seed), cache, progress)
 
     def settings(self) -> dict[str, Any]:

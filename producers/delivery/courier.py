@@ -60,6 +60,8 @@ class Courier:
         self._ahead: asyncio.TimerHandle | None = None
         """Makes what waits behind a batch that the sink has not taken yet."""
         self._abandon = False
+        self._warned = False
+        """Whether the log says already that events wait: those that a spool takes do not, until it is full."""
         self.ended = False
 
     def start(self) -> None:
@@ -132,7 +134,7 @@ class Courier:
                     frames = [frame for item in batch for frame in item.frames]
                     refused = await self._sink.send(frames)
                     self._books.mark_delivered(batch, refused, healthy=getattr(self._sink, "reachable", True))
-                    retry_s = RETRY_FIRST_S
+                    retry_s, self._warned = RETRY_FIRST_S, False
                 except Exception as error:  # a sink of the host's may raise anything; it is asked again
                     self._unavailable(error)
                     await self._close()
@@ -205,7 +207,8 @@ class Courier:
             logger.debug("rollbus: closing the sink failed: %r", error)
 
     def _unavailable(self, error: Exception) -> None:
-        if self._books.healthy is not False:
+        if not self._warned:
+            self._warned = True
             logger.warning("rollbus: events wait in memory, their sink is unavailable: %r", error)
         self._books.healthy = False
         self._books.counters.add("delivery_retries")

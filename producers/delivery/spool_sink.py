@@ -67,8 +67,11 @@ class SpoolSink:
         if spool:
             try:
                 self._put(spool, records)
-            except UnavailableError:
-                await self._drain_now(spool)
+            except UnavailableError as full:
+                try:
+                    await self._drain_now(spool)
+                except UnavailableError as error:
+                    raise UnavailableError(f"{full}; {error}") from error
             else:
                 self._drain_later()
                 return frozenset()

@@ -299,7 +299,9 @@ async def test_a_folder_that_somebody_deletes_costs_what_was_in_it_and_no_more(t
     assert os.listdir(tmp_path / "spool") == []
 
 
-def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> None:
+def test_a_full_spool_is_named_and_sent_as_soon_as_there_is_a_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     sink = MemorySink()
     sink.available = False
     recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path, spool_bytes=3000)
@@ -313,6 +315,8 @@ def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> No
             break
     wait_until(lambda: recorder.counters.get("delivery_retries", 0) > 0, "the spool is not full")
     assert recorder.counters["records_spooled"] > 0
+    assert "events wait in memory" in caplog.text
+    assert "is full: 3000 bytes" in caplog.text
     sink.available = True
     assert recorder.flush(120)
     assert recorder.close(120)

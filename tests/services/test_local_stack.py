@@ -14,6 +14,7 @@ from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
 from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from tests.installs import run
 
 pytestmark = pytest.mark.services
 
@@ -60,6 +61,34 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
     assert [s.name for s in ended] == ["clickhouse", "kafka"]
     assert not any(is_running(record.identity) for record in started)
     assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("install", ["wheel"], indirect=True)
+def test_an_installed_rollbus_has_its_stack_in_an_empty_folder(install: Path, tmp_path: Path) -> None:
+    names = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+    ports = {name: str(find_free_port()) for name in names}
+    environment = {f"ROLLBUS_STACK__{name.upper()}": port for name, port in ports.items()} | {
+        "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": f"{HOST}:{ports['kafka_port']}",
+        "ROLLBUS_CLICKHOUSE__PORT": ports["clickhouse_port"],
+    }
+
+    def rollbus(*words: str, code: int = 0) -> str:
+        result = run(install / "rollbus", *words, cwd=tmp_path, check=False, **environment)
+        assert result.returncode == code, result.stdout + result.stderr
+        return " ".join((result.stdout + result.stderr).split())
+
+    rollbus("up", "--no-art")
+    try:
+        assert "more do not exist; run `rollbus topics create`" in rollbus("doctor", code=1)
+        rollbus("topics", "create")
+        assert "all exist" in rollbus("doctor")
+        assert "nothing is wrong" in rollbus("status")
+        assert "no archive at kept" in rollbus("archive", "ls", "--at", "kept", code=1)
+        rollbus("archive", "run", "--at", "kept")
+        rollbus("archive", "verify", "--at", "kept")
+    finally:
+        rollbus("down")
+    assert "running" not in rollbus("status")
 
 
 def test_a_clickhouse_folder_in_use_or_spoilt_is_named(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ kafka: setup ## Fetch Kafka's jars (part of setup)
 demo: model ## Watch a language model learn a job from late verdicts in its traffic (about 20 minutes)
 	@$(PYTHON_BIN)/rollbus demo
 
-demo-game: setup ## Watch a tiny model get better at tic-tac-toe from its own games (about 8 minutes)
+demo-game: setup ## Watch a tiny model get better at tic-tac-toe from its own games (about 10 minutes)
 	@$(PYTHON_BIN)/rollbus demo --job game
 
 finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)

@@ -47,7 +47,7 @@ class Game:
         (Result.LOSS.value, "#d9d2c5"),
         (Result.ILLEGAL.value, "#c0392b"),
     )
-    amounts = Amounts(episodes=4096, episodes_per_s=14.0, evaluated=GAMES)
+    amounts = Amounts(episodes=6144, episodes_per_s=14.0, evaluated=GAMES)
 
     def make_base_model(self, seed: int, cache: Path) -> Path:
         """Teach the model to play as a beginner, unless a model of this seed is there."""

@@ -19,7 +19,8 @@ FAST_WORKERS ?= 2
 # Folders whose tests run on Python 3.11 with each of these versions, and not once more with the locked one.
 OF_OPENAI := $(addprefix tests/producers/,capture episode turns proxy)
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own,
-# and beside the tests of services so do those that need torch.
+# and beside the tests of services so do those that need torch: with it a process needs 33 s and 1.3 GB until it begins,
+# without it 14 s and 0.3 GB.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 MODELS := tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
 

@@ -87,8 +87,7 @@ class BackendContract:
 
     async def test_submitting_a_hash_again_never_trains_twice(self, backend: Backend) -> None:
         request = make_request((await backend.versions()).head)
-        await backend.submit(request)
-        await backend.submit(request)
+        await asyncio.gather(backend.submit(request), backend.submit(request))
         result = await backend.wait(request.batch_hash, 0.05)
         await backend.submit(request)
         assert await backend.wait(request.batch_hash, 0.05) == result

@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
@@ -67,22 +64,6 @@ async def batch_of(server: ArtServer, name: str, answers: list[Any], base: int) 
     return TrainRequest(name, "main", MODEL, base, trajectories, TrainConfig(learning_rate=1e-3))
 
 
-async def test_trainer_and_sampler_agree_on_log_probs_before_and_after_updates(
-    art_server: ArtServer, client: ArtClient
-) -> None:
-    for number in range(3):
-        base = (await client.versions()).head
-        await client.promote(base)
-        answers = await sampled(art_server)
-        assert {answer.model for answer in answers} == {f"{MODEL}@{base}"}
-        request = await batch_of(art_server, f"agree-{base}-{number}", answers, base)
-        result = await client.wait(await client.submit(request), 0.1)
-        assert result.metrics["logprob_difference_max"] <= 1e-4
-        assert result.metrics["ratio_mean"] == pytest.approx(1, abs=1e-4)
-        assert (result.base_version, result.version) == (base, base + 1)
-        assert len(result.trained_ids) == 8
-
-
 async def test_stale_turns_are_trained_against_the_log_probs_they_were_sampled_with(
     art_server: ArtServer, client: ArtClient
 ) -> None:
@@ -119,16 +100,6 @@ async def test_version_zero_is_read_again_when_asked_for(art_server: ArtServer, 
     assert answer.model == f"{MODEL}@0"
 
 
-async def test_the_same_batch_is_trained_once(client: ArtClient, other: ArtClient) -> None:
-    base = (await client.versions()).head
-    request = made_up_batch(f"once-{base}", base)
-    hashes = await asyncio.gather(*(one.submit(request) for one in (client, other, client)))
-    first = await client.wait(hashes[0], 0.05)
-    assert await other.wait(await other.submit(request), 0.05) == first
-    assert await client.journal(request.batch_hash) == first
-    assert (await client.versions()).head == base + 1
-
-
 async def test_a_client_that_goes_away_changes_nothing(client: ArtClient, other: ArtClient) -> None:
     base = (await client.versions()).head
     request = made_up_batch(f"gone-{base}", base, groups=16)
@@ -138,55 +109,11 @@ async def test_a_client_that_goes_away_changes_nothing(client: ArtClient, other:
     assert result.version == base + 1
 
 
-async def test_a_batch_for_another_base_fails_and_trains_nothing(client: ArtClient) -> None:
-    base = (await client.versions()).head
-    request = made_up_batch(f"early-{base}", base + 5)
-    with pytest.raises(RejectedError, match=f"head is {base}"):
-        await client.wait(await client.submit(request), 0.05)
-    assert (await client.status(request.batch_hash)).state == "failed"
-    assert await client.journal(request.batch_hash) is None
-    assert (await client.versions()).head == base
-
-
-async def test_a_batch_without_signal_is_skipped_and_makes_no_version(client: ArtClient) -> None:
-    base = (await client.versions()).head
-    plain = made_up_batch(f"flat-{base}", base, groups=1)
-    flat = replace(plain, trajectories=tuple(replace(one, reward=0.1, advantage=1e-12) for one in plain.trajectories))
-    result = await client.wait(await client.submit(flat), 0.05)
-    assert (result.state, result.version, set(result.dropped.values())) == ("skipped", base, {"no_signal"})
-    assert (await client.versions()).head == base
-
-
-async def test_what_would_spoil_the_weights_is_dropped_and_the_rest_trains(client: ArtClient) -> None:
-    base = (await client.versions()).head
-    plain = made_up_batch(f"spoiled-{base}", base)
-    first, *rest = plain.trajectories
-    spoiled = replace(first, turns=(replace(first.turns[0], logprobs=b"\x00\x00\xc0\x7f" * 99),))
-    result = await client.wait(await client.submit(replace(plain, trajectories=(spoiled, *rest))), 0.05)
-    assert dict(result.dropped) == {first.trajectory_id: "untrainable"}
-    assert set(result.trained_ids) == {one.trajectory_id for one in rest}
-
-
-async def test_another_model_and_an_unknown_batch_are_refused(client: ArtClient) -> None:
-    with pytest.raises(RejectedError, match="trains 'agent'"):
-        await client.submit(replace(made_up_batch("other", 0), model="other"))
-    with pytest.raises(RejectedError, match="never submitted"):
-        await client.status("nobody-knows-this")
-    with pytest.raises(RejectedError, match="no checkpoint"):
-        await client.promote(9999)
-
-
 async def test_capabilities_name_the_endpoint_and_the_limits(art_server: ArtServer, client: ArtClient) -> None:
     capabilities = await client.capabilities()
     assert capabilities.backend == "art-server"
     assert (capabilities.max_sequence_tokens, capabilities.inference_url) == (128, art_server.model_url)
     assert await client.is_healthy()
-
-
-async def test_the_endpoint_answers_on_the_control_port_too(art_server: ArtServer) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{art_server.url}/v1", api_key="none") as client:
-        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2)
-    assert answer.model.startswith(f"{MODEL}@")
 
 
 async def test_serving_goes_on_during_updates(art_server: ArtServer, client: ArtClient) -> None:
@@ -201,25 +128,6 @@ async def test_serving_goes_on_during_updates(art_server: ArtServer, client: Art
 
 async def _train(client: Any, request: TrainRequest) -> Any:
     return await client.wait(await client.submit(request), 0.05)
-
-
-async def test_clients_of_a_released_art_server_can_train(art_server: ArtServer, client: ArtClient) -> None:
-    """The routes and bodies of ART's HTTP client; its rows carry `token_id:N` and no prompt ids."""
-    model = {"name": MODEL, "project": "p", "trainable": True, "base_model": "x"}
-    async with httpx.AsyncClient(base_url=art_server.url, timeout=120) as http:
-        assert (await http.get("/healthcheck")).json() == {"status": "ok"}
-        assert (await http.post("/register", json=model)).status_code == 200
-        before = (await http.post("/_get_step", json=model)).json()
-        url, key = (await http.post("/_prepare_backend_for_training", json={"model": model, "config": None})).json()
-        assert (url, key) == (art_server.model_url, "default")
-        groups = [{"trajectories": await _old_trajectories(art_server)} for _ in range(2)]
-        body = {"model": model, "trajectory_groups": groups, "config": {"learning_rate": 1e-3}, "dev_config": {}}
-        lines = (await http.post("/_train_model", json=body)).text.splitlines()
-        after = (await http.post("/_get_step", json=model)).json()
-    (line,) = [httpx.Response(200, text=line).json() for line in lines]
-    assert (line["num_gradient_steps"], line["rendered_prompts"]) == (1, 8)
-    assert after == before + 1
-    assert (await client.versions()).serving == after
 
 
 async def test_a_program_written_for_art_0_5_7_trains_with_that_releases_own_client(
@@ -313,6 +221,7 @@ async def test_a_released_client_trains_from_where_an_operator_rolled_back_to(ow
     for base in range(2):
         await client.wait(await client.submit(made_up_batch(f"before-{base}", base)), 0.05)
     await client.promote(1, rollback=True)
+    assert await _step_head_and_serving(own_art_server, client) == (1, 1, 1)
     line = await _train_as_released(own_art_server, await _recorded_rows(own_art_server, (0.0, 1.0)))
     assert line["num_gradient_steps"] == 1
     versions = await client.versions()
@@ -331,44 +240,13 @@ async def _old_trajectories(server: ArtServer) -> list[dict[str, Any]]:
     return rows
 
 
-async def test_a_failure_for_an_old_client_is_a_line_not_a_broken_stream(art_server: ArtServer) -> None:
-    async with httpx.AsyncClient(base_url=art_server.url) as http:
-        other = await http.post("/_get_step", json={"name": "other"})
-        text_tokens = await http.post(
-            "/_train_model",
-            json={
-                "model": {"name": MODEL},
-                "trajectory_groups": [
-                    {
-                        "trajectories": [
-                            {
-                                "messages_and_choices": [
-                                    *MESSAGES,
-                                    {
-                                        "finish_reason": "stop",
-                                        "index": 0,
-                                        "message": {"role": "assistant", "content": "a"},
-                                        "logprobs": {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}]},
-                                    },
-                                ],
-                                "reward": 1.0,
-                            }
-                        ]
-                    }
-                ],
-            },
-        )
-    assert other.status_code == 409
-    assert text_tokens.status_code == 409
-    assert "return_tokens_as_token_ids" in text_tokens.json()["error"]["message"]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "says"),
     [
         ("POST", "/rollbus/v1/serving", "{", "not JSON"),
         ("POST", "/rollbus/v1/serving", '{"version": true}', "version must be an integer"),
         ("GET", "/rollbus/v1/batches/any?wait_s=long", "", "wait_s must be a number"),
+        ("POST", "/_get_step", '{"name": "other"}', "trains 'agent', not 'other'"),
         ("POST", "/_train_model", "[]", "must be a JSON object"),
         ("POST", "/_train_model", "{}", "field model must be a JSON object"),
         ("POST", "/_train_model", '{"model": {"name": "agent"}}', "field trajectory_groups must be a JSON array"),
@@ -387,34 +265,16 @@ async def test_a_mistake_of_a_client_is_told_as_one(
     assert says in error["message"]
 
 
-def test_a_checkpoint_is_a_hugging_face_directory(art_server: ArtServer) -> None:
-    newest = max(path for path in Path(art_server.checkpoints).iterdir() if path.name.isdecimal())
-    names = {path.name for path in newest.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "rollbus.json"} <= names
-
-
-async def test_both_ports_ask_for_the_bearer_token_and_only_health_does_not(
-    own_art_server: ArtServer,
-) -> None:
-    server = own_art_server
-    server.options = {"token": "secret"}
-    server.start()
-    routes = [
-        ("GET", f"{server.url}/rollbus/v1/capabilities", None),
-        ("POST", f"{server.url}/_get_step", {"name": MODEL}),
-        ("GET", f"{server.url}/v1/models", None),
-        ("GET", f"{server.model_url}/models", None),
-    ]
+async def test_only_health_is_told_without_the_bearer_token(own_art_server: ArtServer) -> None:
+    own_art_server.options = {"token": "secret"}
+    own_art_server.start()
+    control, model = own_art_server.url, own_art_server.model_url
     async with httpx.AsyncClient() as http:
-        for given, status in (("", 401), ("Bearer wrong", 401), ("Bearer secret", 200)):
-            for method, url, body in routes:
-                answer = await http.request(method, url, json=body, headers={"authorization": given} if given else {})
-                assert answer.status_code == status, (method, url, given)
-        assert (await http.get(f"{server.url}/health")).status_code == 200
-        assert (await http.get(f"{server.url}/healthcheck")).status_code == 200
-    trusted = ArtClient(server.url, token="secret")
-    assert (await trusted.capabilities()).model == MODEL
-    await trusted.close()
+        for url in (f"{control}/rollbus/v1/capabilities", f"{control}/v1/models", f"{model}/models"):
+            said = [(await http.get(url, headers={"authorization": f"Bearer {key}"})) for key in ("wrong", "secret")]
+            assert [(await http.get(url)).status_code, *(answer.status_code for answer in said)] == [401, 401, 200], url
+        health = [await http.get(f"{control}/{path}") for path in ("health", "healthcheck")]
+    assert ([answer.status_code for answer in health], health[1].json()) == ([200, 200], {"status": "ok"})
 
 
 @pytest.mark.parametrize(("point", "kept"), [("started", 0), ("checkpoint", 0), ("published", 1), ("recorded", 1)])
@@ -436,18 +296,6 @@ async def test_after_a_crash_in_a_released_clients_update_step_versions_and_next
     assert (await _train_as_released(server, rows))["num_gradient_steps"] == 1
     assert [each.parent for each in (await client.versions()).known] == [None, 0, 1][: kept + 2]
     assert await _step_head_and_serving(server, client) == (kept + 1, kept + 1, kept + 1)
-    await client.close()
-
-
-async def test_what_a_released_client_trains_from_after_a_rollback_is_the_step_it_is_told(
-    own_art_server: ArtServer,
-) -> None:
-    own_art_server.start()
-    client = own_art_server.client()
-    for base in range(2):
-        await client.wait(await client.submit(made_up_batch(f"told-{base}", base)), 0.05)
-    await client.promote(1, rollback=True)
-    assert await _step_head_and_serving(own_art_server, client) == (1, 1, 1)
     await client.close()
 
 

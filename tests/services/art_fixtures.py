@@ -27,6 +27,7 @@ from rollbus.local.process.tether import tethered
 from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from tests.waiting import wait_until
 
 MODEL = "agent"
 START_TIMEOUT_S = 240.0
@@ -86,10 +87,7 @@ class ArtServer:
         return _is_running(self.process_id)
 
     def wait_until_dead(self) -> None:
-        deadline = time.monotonic() + 120
-        while self.is_running():
-            assert time.monotonic() < deadline, "the art-server was to end and did not"
-            time.sleep(0.02)
+        wait_until(lambda: not self.is_running(), "the art-server was to end and did not")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.process_id and self.is_running():

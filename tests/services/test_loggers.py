@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
@@ -21,6 +20,7 @@ from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
 from tests.services.sink_fixtures import create_topics, encoded, send, sink_settings
+from tests.waiting import wait_until
 from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
@@ -100,11 +100,10 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WANDB_SILENT", "true")
     log_everything_twice(tracker_logger("wandb")("p", namespace="t.", mode="offline", folder=tmp_path))
     (data,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    deadline = time.monotonic() + 120  # its writer is a process of its own
     names = (b"train/loss", b"evaluation/held-out/win", b"t.main")
-    while not all(name in data.read_bytes() for name in names) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [name for name in names if name not in data.read_bytes()] == []
+    wait_until(
+        lambda: all(name in data.read_bytes() for name in names), "its writer, a process of its own, has not all"
+    )
 
 
 class Tracked:

@@ -133,7 +133,8 @@ test("everything can be reached with the keyboard, and a screen reader has names
 
 for (const colorScheme of ["light", "dark"]) {
   test(`text stands out from its ground in every view, ${colorScheme}`, async () => {
-    await open("#/", { colorScheme });
+    await open("#/", { colorScheme, address: BUSY });
+    await page.locator("#health").getByText("sink silent for").waitFor();
     await stoodOut(colorScheme, "overview");
     await card("steps").getByRole("link", { name: "50", exact: true }).click();
     await card("groups").waitFor();
@@ -181,7 +182,9 @@ test("what the sink writes appears without a reload", async () => {
 });
 
 test("a narrow window scrolls in one direction only, in every view", async () => {
-  await open("#/", { viewport: { width: 390, height: 800 } });
+  await open("#/", { address: BUSY, viewport: { width: 390, height: 800 } });
+  await page.locator("#health").getByText("sink silent for").waitFor();
+  if (SCREENSHOTS) await page.screenshot({ path: join(SCREENSHOTS, "ui-narrow-light.png"), fullPage: true });
   for (const hash of ["#/", "#/find/", "#/find/fate%3Ddropped", "#/dropped/curriculum%2Fno_signal", "#/compare/left_version%3D5%26right_version%3D80", "#/step/50"]) {
     await page.goto(new URL(hash, page.url()).href);
     await drawn();

@@ -9,13 +9,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.codec import decode, decode_if, encode
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.kafka.clients import start_uncancelled, stop_producer
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.kafka.writing import Row, write_transaction
@@ -37,6 +38,44 @@ RETRY_S = 1.0
 CLOSE_S = 2.0
 LOOKED_AT = 2_000
 """The last tick is searched among so many newest offsets of the run log: without ticks no group comes either."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What a namespace's tickers have kept of what they wrote."""
+
+    tick: Tick | None = None
+    configs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By place: the configuration's hash, and the fingerprint of the owner's key, empty for none."""
+
+
+async def read_written(settings: StreamSettings) -> Written:
+    """Return what is in the ticker's changelog."""
+    written = Written()
+    changelog = TopicPartition(names.changelog_topic(settings.namespace, names.TICKER), 0)
+    async with aclosing(read_from(settings.kafka, {changelog: 0})) as rows:
+        async for row in rows:
+            if row.key == _TICK:
+                written.tick = decode(row.value)
+            elif row.key is not None and row.key.startswith(_CONFIG) and row.value is not None:
+                config_hash, _, signed_with = row.value.decode().partition("@")
+                written.configs[row.key.removeprefix(_CONFIG).decode()] = config_hash, signed_with
+    return written
+
+
+async def require_owner_key(settings: StreamSettings) -> None:
+    """Raise ConfigurationError if the log's configurations are signed, and the settings hold no key of the owner.
+
+    Such a worker would take over the clock, and all others would refuse its ticks.
+    """
+    if settings.signing.fingerprint:
+        return
+    if any(signed_with for _, signed_with in (await read_written(settings)).configs.values()):
+        raise ConfigurationError(
+            f"the owner has signed the configurations in the log of {settings.kafka.bootstrap_servers}, and this "
+            "worker has no key: the others would refuse its ticks. Set `signing: owner:`, or start the worker where "
+            "the stack's secrets are (docs/security.md)"
+        )
 
 
 class Ticker:
@@ -106,15 +145,11 @@ class Ticker:
             await asyncio.sleep(pause)
 
     async def _restore(self) -> None:
-        self.last, self._applied = None, {}
-        async with aclosing(read_from(self._settings.kafka, {TopicPartition(self._changelog, 0): 0})) as rows:
-            async for row in rows:
-                if row.key == _TICK:
-                    self.last = decode(row.value)
-                elif row.key is not None and row.key.startswith(_CONFIG) and row.value is not None:
-                    applied, _, signed_with = row.value.decode().partition("@")
-                    if signed_with == self._settings.signing.fingerprint:  # under another key it may not have counted
-                        self._applied[row.key.removeprefix(_CONFIG).decode()] = applied
+        written = await read_written(self._settings)
+        self.last, own = written.tick, self._settings.signing.fingerprint
+        self._applied = {  # a configuration that another key signed may not have counted
+            place: config_hash for place, (config_hash, signed_with) in written.configs.items() if signed_with == own
+        }
         if self.last is None:
             self.last = await self._last_written()
         logger.info("ticking from tick=%s", self.last and self.last.number)

@@ -22,7 +22,7 @@ from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
 from rollbus.streams.worker.process import prepare_process
-from rollbus.streams.worker.ticker import Ticker
+from rollbus.streams.worker.ticker import Ticker, require_owner_key
 from rollbus.streams.worker.watchdog import Progress, Watchdog
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,9 @@ async def serve(
     heart: Heart | None = None,
     on_ready: Callable[["Worker"], None] = lambda worker: None,
 ) -> None:
-    """Run the stages until `stop` is set; raises the error that ended one of them."""
+    """Run the stages until `stop` is set; raises the error that ended one of them, ConfigurationError at the start."""
     await require_topics(settings, stages)
+    await require_owner_key(settings)
     worker = Worker(settings, stages, configs, app_version=app_version)
     try:
         await worker.start()

@@ -26,6 +26,7 @@ from rollbus.streams.kafka.topics_on_broker import check_topics, describe_topics
 from rollbus.streams.operate.repair import accept_loss
 from rollbus.streams.state.ticker import inputs_in_use
 from rollbus.streams.worker import transport
+from rollbus.streams.worker.worker import serve
 from tests.builders import make_tick
 from tests.hostile.attacker import keys
 from tests.services.stream_fixtures import (
@@ -126,6 +127,8 @@ async def test_ticks_reach_every_input_and_a_configuration_is_applied_once_per_k
             enough += 3
             await until(lambda: worker.ticker.last and worker.ticker.last.number >= enough, "no ticks")  # noqa: B023
             enough = worker.ticker.last.number if worker.ticker.last else 0
+    with pytest.raises(ConfigurationError, match="this worker has no key"):
+        await serve(settings, [CountStage("assembly")], [applied], stop=asyncio.Event())
     for topic in inputs_in_use([applied]):
         partitions = 1 if topic.partitions == "one" else settings.event_partitions
         records = await read_topic(settings, topic.name, partitions)

@@ -38,7 +38,7 @@ def server() -> Iterator[tuple[AgentServer, str]]:
 
     app = Starlette(routes=[Route("/v1/chat/completions", completions, methods=["POST"])])
     port = find_free_port()
-    http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", log_config=None))
     thread = threading.Thread(target=http.run)
     thread.start()
     yield scripted, f"http://127.0.0.1:{port}/v1"

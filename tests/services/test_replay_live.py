@@ -100,7 +100,7 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     settings = settings_of(path)
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
-    events = traffic(count, 60)
+    events = traffic(count, 90)
     async with workers(path, tmp_path, count) as started:
         publishing = asyncio.create_task(publish(stream, events, chunks=12, pause_s=0.4))
         while not await records(stream, "trajectories"):  # noqa: ASYNC110 - looks at a topic

@@ -109,7 +109,7 @@ def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
         assert "may write heartbeats, read steps, and see the lag of every group" in found
         assert "this machine's is 0." in found
         assert world.health()["health"]["processes"] == []
-        assert "all is well" in watch_in_a_terminal(world)
+        assert "nothing is wrong" in watch_in_a_terminal(world)
 
 
 async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_was_asked_to_is_not(

@@ -208,7 +208,14 @@ class Runner:
                         return
                     wait, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
                     self.trouble = f"{type(error).__name__}: {error}"
-                    logger.warning("transaction failed id=%s position=%d", self._id, self._position, exc_info=error)
+                    foreseen = isinstance(error, UnavailableError)
+                    logger.warning(
+                        "transaction failed id=%s position=%d error=%s",
+                        self._id,
+                        self._position,
+                        self.trouble,
+                        exc_info=None if foreseen else error,
+                    )
                 self.metrics.failures += 1
                 self._discard()
                 await asyncio.sleep(wait)

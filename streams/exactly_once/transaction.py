@@ -131,7 +131,7 @@ class Session:
     async def commit(self, partition: Partition, end: int, rows: list[Row]) -> None:
         """Write a partition's rows and offset in the next transaction; raises what that one fails with."""
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)  # one error for all, to which each raise adds its frames
         part = Part(partition, end, rows, sum(len(row.value or b"") for row in rows))
         self._waiting.append(part)
         if self._writing is None or self._writing.done():

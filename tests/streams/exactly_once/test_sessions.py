@@ -1,6 +1,7 @@
 """What partitions share: one transaction at a time, for all that have something to write, and one failure for all."""
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,6 +178,18 @@ async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker) -> Non
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     with pytest.raises(ProducerFenced):
         await commit(session, 1, 6)
+
+
+async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_as_for_the_first(broker: Broker) -> None:
+    session = await Sessions(SETTINGS, "t.counter", ID).get()
+    broker.failures.append(OSError("gone"))
+    await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
+    lengths = []
+    for partition in range(1, 4):
+        with pytest.raises(UnavailableError) as caught:
+            await commit(session, partition, 6)
+        lengths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+    assert len(set(lengths)) == 1
 
 
 async def test_after_a_failure_there_is_one_new_session_for_all(broker: Broker) -> None:

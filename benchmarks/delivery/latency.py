@@ -31,6 +31,7 @@ from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.delivery import PolicyDecision, route
 from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.schemas.topics import DELIVERY_LOG
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.stages.delivery.state import HEARD_MS
 
 TARGET_S = 2.0
@@ -101,7 +102,7 @@ async def _say(connection: KafkaConnection, version: int, state: PolicyState) ->
     """Tell delivery of a version, as the trainer does."""
     record = PolicyVersion(
         model="agent", version=version, parent=0 if version else None, run_id="main", state=state,
-        changed_at_ms=int(time.time() * 1000),
+        changed_at_ms=wall_clock_ms(),
     )  # fmt: skip
     await send_each(connection, [Row(DELIVERY_LOG.full_name(NAMESPACE), 0, b"main", encode(record))])
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,18 +40,21 @@ class _Reporting:
         self._is_ending = True  # a child of `multiprocessing`, in which a flush is the last that is asked for
 
     def flush(self, timeout: float) -> bool:
-        began = time.monotonic()
-        flushed = self._recorder.flush(timeout)
-        self._waited_s += time.monotonic() - began
+        flushed = self._wait(self._recorder.flush, timeout)
         self._report(whole=self._is_ending)
         return flushed
 
     def close(self, timeout: float) -> bool:
-        began = time.monotonic()
-        closed = self._recorder.close(timeout)
-        self._waited_s += time.monotonic() - began
+        closed = self._wait(self._recorder.close, timeout)
         self._report(whole=True)
         return closed
+
+    def _wait(self, send: Callable[[float], bool], timeout: float) -> bool:
+        """Send what is left, and add how long that took to what is reported."""
+        began = time.monotonic()
+        is_sent = send(timeout)
+        self._waited_s += time.monotonic() - began
+        return is_sent
 
     def _report_first(self, turn: TurnRecorded, hook: str) -> None:
         """Name the process's writer, for the case that it is killed."""

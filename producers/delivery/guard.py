@@ -17,6 +17,8 @@ LOG_INTERVAL_S = 60.0
 FRAMEWORKS = "hook"
 """Name of what a framework calls. Any other call may fail by what it was given, such as a user's feedback or headers,
 and works again with the next: none of these is ever switched off."""
+REPORT = "feedback"
+"""Name of what reports on any episode at any time: by its failure, nothing of the episodes that are open is missing."""
 MOST_FAILURES = 100
 """Of one function in a row: it fails for a reason that stays, such as another version of a framework."""
 Result = TypeVar("Result")
@@ -29,7 +31,7 @@ class Guard:
         """Count into these counters."""
         self.counters = counters
         self.trouble = 0
-        """Failures and skipped calls so far, of all hooks: what was recorded meanwhile may lack something."""
+        """Failures and skipped calls so far, but for reports: what was recorded meanwhile may lack something."""
         self._logged: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         """Failures in a row, by hook and function."""
@@ -82,7 +84,7 @@ class Guard:
 
     def failed(self, hook: str, error: BaseException) -> None:
         """Count and log one failure of a hook; cannot raise itself."""
-        self.trouble += 1
+        self.trouble += hook != REPORT
         try:
             self.counters.add(f"hook_errors.{hook}")
             now = time.monotonic()

@@ -1,7 +1,7 @@
 """The episodes of one recorder in this process: opened here, or joined from another.
 
 Keeps handles only weakly; an episode that the host forgets is no longer known here. Which episodes were not sampled is
-remembered, so that their feedback is not sent either.
+remembered, so that their feedback is not sent either; and which ids the host has given, since each is of one episode.
 """
 
 import logging
@@ -21,7 +21,8 @@ from rollbus.producers.episode.sampling import is_sampled
 from rollbus.producers.turns.answer import text_of
 
 logger = logging.getLogger(__name__)
-MAX_UNSAMPLED_IDS = 10_000
+MAX_IDS = 10_000
+"""That are remembered of each kind."""
 
 
 class OpenEpisodes:
@@ -34,7 +35,9 @@ class OpenEpisodes:
         self._lock = threading.RLock()
         """A set that another thread adds to cannot be looked through."""
         self._unsampled: OrderedDict[str, None] = OrderedDict()
-        self._warned = False
+        self._given: OrderedDict[str, None] = OrderedDict()
+        """Ids of the host's own."""
+        self._warned = set[str]()
         self.of_process: Episode | None = None
         """The current one wherever the running code is in no other."""
         self.gives_way = False
@@ -68,7 +71,7 @@ class OpenEpisodes:
     ) -> Episode:
         """Open an episode, a child of `parent` or of the current one, and write its start."""
         outbox = self._outbox
-        parent = parent or self.current()
+        parent, is_given = parent or self.current(), episode_id is not None
         if parent is not None and episode_id is not None:
             self._warn_of_own_id(episode_id, parent)
         given_ids = {name: value for name in ("example_id", "group_id") if (value := fields[name]) is not None}
@@ -93,8 +96,10 @@ class OpenEpisodes:
         episode.traceparent = given or outbox.guard.call("trace", tracing.current_traceparent, default=None)
         outbox.counts.add("episodes_started" if sampled else "episodes_not_sampled")
         if not sampled:
-            self._remember_unsampled(episode_id)
+            _remember(self._unsampled, episode_id)
             return episode
+        if is_given:
+            self._warn_of_second_use(episode_id)
         self._know(episode)
         episode.begin(fields)
         return episode
@@ -171,15 +176,29 @@ class OpenEpisodes:
             self._live.add(episode)
 
     def _warn_of_own_id(self, episode_id: str, parent: Episode) -> None:
-        """Say once that a child with an id of the host's is no part of its root, which only ids made here name."""
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "rollbus: episode %s has an id of its own inside %s: rewards that are passed down and `rollbus forget` "
-                "do not reach it by its root; leave `episode_id` out, and name it by rb.alias(…)",
+        """Say that a child with an id of the host's is no part of its root, which only ids made here name."""
+        self._warn_once(
+            "rollbus: episode %s has an id of its own inside %s: rewards that are passed down and `rollbus forget` "
+            "do not reach it by its root; leave `episode_id` out, and name it by rb.alias(…)",
+            episode_id,
+            parent.id,
+        )
+
+    def _warn_of_second_use(self, episode_id: str) -> None:
+        """Say that an earlier episode has this id: the events of the two cannot be told apart."""
+        if episode_id in self._given:
+            self._outbox.counts.add("episode_ids_used_again")
+            self._warn_once(
+                "rollbus: episode_id %s was given to an earlier episode, too: what this one says is dropped as "
+                "`duplicate_conflict` or `late_event`; give each episode an id of its own, or leave `episode_id` out",
                 episode_id,
-                parent.id,
             )
+        _remember(self._given, episode_id)
+
+    def _warn_once(self, line: str, *values: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            logger.warning(line, *values)
 
     def _part_of(self, episode_id: str, writer_id: str, started_at_ms: int) -> Episode:
         return Episode(
@@ -191,7 +210,8 @@ class OpenEpisodes:
             owner=False,
         )
 
-    def _remember_unsampled(self, episode_id: str) -> None:
-        self._unsampled[episode_id] = None
-        while len(self._unsampled) > MAX_UNSAMPLED_IDS:
-            self._unsampled.popitem(last=False)
+
+def _remember(known: OrderedDict[str, None], episode_id: str) -> None:
+    known[episode_id] = None
+    while len(known) > MAX_IDS:
+        known.popitem(last=False)

@@ -15,8 +15,8 @@ from rollbus.local.clickhouse.server import find_server, server_service
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process import state
-from rollbus.local.process.ports import is_free, listener_of, require_free
-from rollbus.local.process.processes import describe, end, is_running
+from rollbus.local.process.ports import describe_listener, is_free, listener_of, require_free
+from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
@@ -188,8 +188,7 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
     for port in service.ports.values():
         if not is_free(port):
             owner = listener_of(port)
-            by = f"process {describe(owner)}" if owner is not None else "another program"
-            detail = f"port {port} is used by {by}, which `up` did not start here"
+            detail = f"port {port} is used by {describe_listener(owner)}, which `up` did not start here"
             return ServiceStatus(service.name, "port in use", service.address, owner, detail)
     if recorded is not None:
         detail = f"process {recorded.identity.pid} ended without `down`; see {log}"

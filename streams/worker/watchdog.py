@@ -88,7 +88,13 @@ class Watchdog:
 
 
 def end_process(reason: str) -> None:
-    """Print the reason and end at once, even if it cannot be printed."""
+    """Print the reason in the form of the log's lines and end at once, even if it cannot be printed.
+
+    The logger itself is not asked: the event loop that does not answer may hold its lock.
+    """
     with suppress(OSError):
-        print(f"rollbus worker: {reason}; ending so that another worker takes over", file=sys.stderr, flush=True)
+        line = "%s; ending so that another worker takes over"
+        record = logging.LogRecord(logger.name, logging.CRITICAL, __file__, 0, line, (reason,), None)
+        format_line = next((handler.format for handler in logging.getLogger().handlers), logging.LogRecord.getMessage)
+        print(format_line(record), file=sys.stderr, flush=True)
     os._exit(EXIT_STALLED)

@@ -107,6 +107,21 @@ def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSett
         assert not settings.secrets_dir.exists()
 
 
+def test_a_port_that_another_stack_uses_is_named_with_that_stacks_folder(
+    settings: StackSettings, tmp_path: Path
+) -> None:
+    other, service = StackSettings(data_dir=tmp_path / "other"), web_service("a", find_free_port())
+    up(other, (service,))
+    try:
+        with pytest.raises(ConfigurationError) as caught:
+            require_startable(settings, (service,))
+        assert f"of the local stack in {other.data_dir}; end that stack by `rollbus down`" in str(caught.value)
+        (found,) = status(settings, (service,))
+        assert f"of the local stack in {other.data_dir}, which `up` did not start here" in found.detail
+    finally:
+        down(other)
+
+
 def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(settings: StackSettings) -> None:
     service = Service(
         name="broken",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rollbus.local.process.processes import describe
 from rollbus.local.process.settings import HOST
+from rollbus.local.process.state import find_stack_of
 from rollbus.schemas.errors import ConfigurationError
 
 _LISTEN = "0A"
@@ -49,10 +50,21 @@ def require_free(port: int, *, service: str, setting: str) -> None:
     if is_free(port):
         return
     owner = listener_of(port)
-    by = f" by process {describe(owner)}" if owner is not None else " by another program"
+    end = "stop that program"
+    if owner is not None and (stack := find_stack_of(owner)) is not None:
+        end = f"end that stack by `rollbus down` in the folder of {stack}"
     raise ConfigurationError(
-        f"port {port} for {service} is already in use{by}; stop that program or set `stack: {setting}:` to a free port"
+        f"port {port} for {service} is already in use by {describe_listener(owner)}; {end}, or set "
+        f"`stack: {setting}:` to a free port"
     )
+
+
+def describe_listener(pid: int | None) -> str:
+    """Name who uses a port, for messages: a process, of which local stack, or another program."""
+    if pid is None:
+        return "another program"
+    stack = find_stack_of(pid)
+    return f"process {describe(pid)}" + (f" of the local stack in {stack}" if stack is not None else "")
 
 
 def listener_of(port: int) -> int | None:

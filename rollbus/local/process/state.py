@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rollbus.local.process.processes import ProcessIdentity, describe
+from rollbus.local.process.processes import ProcessIdentity, describe, is_running
+from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
 
 LOCK_NAME = "lock"
@@ -58,6 +59,20 @@ def read_all(run_dir: Path) -> tuple[StartedService, ...]:
     """Every recorded service, the first one started first."""
     records = [read(run_dir, path.stem) for path in run_dir.glob("*.json")]
     return tuple(sorted((r for r in records if r is not None), key=lambda r: (r.started_at_ms, r.name)))
+
+
+def find_stack_of(pid: int) -> Path | None:
+    """Return the data folder of the stack, this one or another, whose `up` started a process; None if none did.
+
+    A process of a stack writes its output into a log of the data folder, and is recorded there.
+    """
+    try:
+        log = Path(os.readlink(f"/proc/{pid}/fd/1"))
+        started = read(StackSettings(data_dir=log.parent.parent).run_dir, log.stem)
+        is_of_it = started is not None and is_running(started.identity) and os.getsid(pid) == started.identity.pid
+    except (OSError, ConfigurationError):
+        return None
+    return log.parent.parent if is_of_it else None
 
 
 def remove(run_dir: Path, name: str) -> None:

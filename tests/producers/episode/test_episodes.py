@@ -228,6 +228,15 @@ def test_a_child_with_an_id_of_ones_own_is_named_once(recorder: Recorder, caplog
     assert line.startswith("rollbus: episode step-0 has an id of its own inside order-7")
 
 
+def test_a_second_use_of_an_id_is_named_once_and_counted(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    for episode_id in ("order-7", "order-8", "order-7", "order-8"):
+        with recorder.episode(task="plan", episode_id=episode_id):
+            pass
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("rollbus: episode_id order-7 was given to an earlier episode, too")
+    assert recorder.counters["episode_ids_used_again"] == 2
+
+
 def test_bind_carries_the_episode_into_threads(recorder: Recorder, sink: MemorySink) -> None:
     def call(number: int) -> None:
         recorder.tool(f"bound-{number}")
@@ -430,6 +439,16 @@ def test_an_episode_says_what_its_process_missed_meanwhile(recorder: Recorder, s
         pass
     closed = [event for event in events(recorder, sink) if isinstance(event, WriterClosed)]
     assert [event.partial for event in closed] == [(), ("calls_outside_episode", "hook_errors"), ()]
+
+
+def test_feedback_that_is_no_number_is_not_missing_in_the_episodes_that_are_open(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    with recorder.episode(task="open"):
+        assert recorder.feedback("order-7", reward=cast(Any, "great")) is None
+    (closed,) = [event for event in events(recorder, sink) if isinstance(event, WriterClosed)]
+    assert closed.partial == ()
+    assert recorder.counters["hook_errors.feedback"] == 1
 
 
 def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> None:

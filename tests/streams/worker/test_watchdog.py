@@ -1,5 +1,6 @@
 """A worker that is behind and does not move is found; one that moves or has nothing to do is left alone."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -73,6 +74,20 @@ def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run([sys.executable, "-c", code], stderr=full, check=False)
     assert ended.returncode == EXIT_STALLED
+
+
+def test_the_last_words_are_a_line_of_the_log_while_another_thread_holds_its_lock() -> None:
+    code = (
+        "import logging, threading; from rollbus.cli.log_filter import JsonFormatter; "
+        "from rollbus.streams.worker.watchdog import end_process; "
+        "logging.basicConfig(); (handler,) = logging.getLogger().handlers; handler.setFormatter(JsonFormatter()); "
+        "handler.acquire(); threading.Thread(target=end_process, args=('it hangs',)).start()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, check=False, timeout=120)
+    (line,) = ended.stderr.splitlines()
+    said = json.loads(line)
+    assert (ended.returncode, said["level"]) == (EXIT_STALLED, "CRITICAL")
+    assert said["message"] == "it hangs; ending so that another worker takes over"
 
 
 async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_come() -> None:

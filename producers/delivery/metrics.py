@@ -17,9 +17,11 @@ def prometheus_text(counters: Mapping[str, int], *, healthy: bool | None, produc
     for base, samples in sorted(by_name.items()):
         gauge = base in _GAUGES
         metric = f"{PREFIX}_{base}" if gauge else f"{PREFIX}_{base}_total"
+        lines.append(f"# HELP {metric} {base.replace('_', ' ').capitalize()}, as this recorder has counted.")
         lines.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}")
         lines += [f"{metric}{_labels(producer=producer, reason=reason)} {count}" for reason, count in sorted(samples)]
     if healthy is not None:
+        lines.append(f"# HELP {PREFIX}_healthy 1 if the sink took the last events, and not only its spool.")
         lines += [f"# TYPE {PREFIX}_healthy gauge", f"{PREFIX}_healthy{_labels(producer=producer)} {int(healthy)}"]
     return "\n".join(lines) + "\n"
 

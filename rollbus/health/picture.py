@@ -218,6 +218,16 @@ class LagHistory:
             return None
         return seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
 
+    def is_growing(self, group: str, topic: str) -> bool:
+        """Say whether the last third was above the first third at all times.
+
+        Idle stages commit their ticks every ten seconds, so the lag of many partitions goes up and down by thousands.
+        """
+        seen = [(at_ms, lags[group, topic]) for at_ms, lags in self.looks if (group, topic) in lags]
+        third_ms = (seen[-1][0] - seen[0][0]) / 3
+        first = [lag for at_ms, lag in seen if at_ms <= seen[0][0] + third_ms]
+        return max(first) < min(lag for at_ms, lag in seen if at_ms >= seen[-1][0] - third_ms)
+
 
 def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Picture:
     """Return the picture of a look that `history` has taken in."""
@@ -372,7 +382,8 @@ def _of_group(group: GroupHealth, history: LagHistory, limits: AlarmLimits) -> I
         yield Problem("lag", name, what, f"start the process that reads it; {RUNBOOK}#lag")
         return
     grown = history.growth(group.group, group.topic)
-    if grown is not None and grown[1] >= limits.lag_s * 1000 and grown[0] > 0:
+    is_long = grown is not None and grown[1] >= limits.lag_s * 1000
+    if grown is not None and is_long and history.is_growing(group.group, group.topic):
         what = f"{group.group} is {group.lag} records behind in {group.topic}, {grown[0]:.0f} more than "
         what += f"{_seconds(grown[1])} ago"
         yield Problem("lag", name, what, f"start more processes, or find what slows it; {RUNBOOK}#lag")

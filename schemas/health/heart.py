@@ -129,7 +129,7 @@ class Heart:
         metrics.describe_build(self.kind, self.version)
         host, wanted = self.metrics_host, self.metrics_port or 0
         server = MetricsServer(
-            host, wanted, metrics=lambda: metrics.render() + own_metrics(), live=live, token=self.metrics_token
+            host, wanted, metrics=lambda: metrics.render(self.kind) + own_metrics(), live=live, token=self.metrics_token
         )
         try:
             port = await server.start()

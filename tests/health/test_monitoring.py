@@ -4,23 +4,26 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import prometheus_client
 import yaml
 
 from rollbus.health.monitoring import FILES, write_files
 from rollbus.schemas.health import metrics
-from rollbus.settings import Settings
+from rollbus.settings import Kind, Settings
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
 
 DASHBOARD = FILES / "grafana" / "dashboards" / "rollbus.json"
+KINDS = get_args(Kind)
 RULES = FILES / "prometheus" / "rules.yaml"
 
 
 def names_of_samples() -> set[str]:
     """Every name that a process exports, with or without samples now."""
     names = {"up"}
-    for family in prometheus_client.REGISTRY.collect():
+    registries = (prometheus_client.REGISTRY, *metrics.OF_KIND.values())
+    for family in (each for registry in registries for each in registry.collect()):
         suffixes = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "info": ("_info",)}
         names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}
     text = prometheus_text([PartitionMetrics("assembly", 0)])
@@ -49,6 +52,16 @@ def test_every_metric_of_ours_is_asked_for_or_described() -> None:
         if isinstance(metric, prometheus_client.metrics.MetricWrapperBase):
             assert metric._documentation.endswith(".")
             assert metric._name.startswith("rollbus_")
+
+
+def test_a_process_exports_no_zero_of_what_only_others_measure() -> None:
+    """`absent(rollbus_dead_letters)` says that nothing watches the log, whoever else is scraped."""
+    counted = {kind: set(re.findall(r"^(rollbus_(?!build)\w+) ", metrics.render(kind), re.MULTILINE)) for kind in KINDS}
+    assert "rollbus_dead_letters" in counted["alarms"]
+    assert "rollbus_sink_records_total" in counted["sink"]
+    assert "rollbus_resample_attempt_seconds_count" in counted["resample"]
+    assert {kind for kind, names in counted.items() if names} == {"alarms", "sink", "resample"}
+    assert not counted["alarms"] & counted["sink"]
 
 
 def test_every_rule_leads_to_a_part_of_the_runbook() -> None:

@@ -149,6 +149,16 @@ def test_lag_is_a_problem_where_it_grows_all_the_time_or_no_process_reads() -> N
     assert "no process reads" in look(601, 0, 4_000).problems[0].what
 
 
+def test_lag_that_goes_up_and_down_as_idle_stages_commit_their_ticks_is_no_problem() -> None:
+    history = LagHistory(300)
+    for at_s in range(0, 1_200, 5):
+        lags = [Lag("assembly", "episode-events", 1, 512 * (at_s % 12)), Lag("scoring", "trajectories", 1, 40 * at_s)]
+        seen = Look(now_ms=NOW_MS + at_s * 1000, lags=lags)
+        history.add(seen)
+        growing = [problem.subject for problem in draw_picture(seen, history, LIMITS).problems]
+        assert growing == (["scoring in trajectories"] if at_s >= 300 else [])
+
+
 def test_a_run_without_a_step_for_long_and_one_whose_step_failed_are_problems() -> None:
     assert alarms(draw(steps=[make_step(1, age_s=4_000)])) == ["no_step"]
     failed = StepFailed(

@@ -103,6 +103,12 @@ class World:
             sleep=sleep,
         )
 
+    async def train(self, count: int, **trainer: Any) -> list[TrainingBatch]:
+        """Write `count` batches, and let a trainer take all that there are."""
+        batches = self.add_batches(count)
+        await self.trainer(**trainer).run(until_idle=True)
+        return batches
+
     def steps(self) -> list[StepCompleted | StepSkipped]:
         """The closed steps, in the order of the log."""
         return [each for each in self.records(TRAINING_STEPS) if isinstance(each, StepCompleted | StepSkipped)]

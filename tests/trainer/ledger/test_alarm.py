@@ -122,8 +122,7 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
 async def test_the_alarm_looks_back_over_restarts() -> None:
     world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     for _ in range(3):
-        world.add_batches(1)
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.train(1, alarm=LIMITS)
     world.add_batches(1)
     with pytest.raises(RunStoppedError, match="median mismatch_kl of steps 1 to 3 is 7"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
@@ -132,12 +131,10 @@ async def test_the_alarm_looks_back_over_restarts() -> None:
 async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
     backend = RunawayBackend()
     world = World(backend=backend, settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
-    world.add_batches(2)
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    await world.train(2, alarm=LIMITS)
     log = MemoryLog(world.broker, run_id="main", model="agent")
     await roll_back(log, backend, world.settings, version=0, reason="runs away", now_ms=0)
-    world.add_batches(2)
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    await world.train(2, alarm=LIMITS)
     world.add_batches(2)
     with pytest.raises(RunStoppedError, match="steps 3 to 5"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
@@ -145,8 +142,7 @@ async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
 
 async def test_a_healthy_run_is_never_paused() -> None:
     world = World()
-    batches = world.add_batches(6)
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    batches = await world.train(6, alarm=LIMITS)
     check_exactly_once(world, batches)
 
 

@@ -117,11 +117,9 @@ def test_crashes_one_after_another_change_nothing_either(points: list[int], kill
 
 async def test_a_torn_last_line_of_the_journal_never_happened(tmp_path: Path) -> None:
     world = World(backend=MemoryBackend(folder=tmp_path))
-    batches = world.add_batches(1)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(1)
     with (tmp_path / "journal.jsonl").open("a") as file:
         file.write('{"kind": "trai')
     world.backend = MemoryBackend(folder=tmp_path)
-    batches += world.add_batches(1)
-    await world.trainer().run(until_idle=True)
+    batches += await world.train(1)
     check_exactly_once(world, batches)

@@ -39,8 +39,7 @@ class AwayAfter(MemoryBackend):
 
 async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> None:
     world = World()
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
     assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted] * 3
     assert [(each.version, each.parent) for each in world.records(POLICY_VERSIONS)] == [
@@ -56,8 +55,7 @@ async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> Non
 
 async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was_not() -> None:
     world = World()
-    world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    await world.train(2)
     step = world.steps()[1]
     assert isinstance(step, StepCompleted)
     assert [(each.trajectory_id, each.lag, each.sampled_tokens) for each in step.trained] == [
@@ -96,8 +94,7 @@ async def test_a_batch_seen_again_trains_nothing_and_publishes_nothing() -> None
 
 async def test_trajectories_older_than_the_limit_are_dropped_as_stale() -> None:
     world = World()
-    batches = world.add_batches(3)
-    await world.trainer(max_off_policy_steps=1).run(until_idle=True)
+    batches = await world.train(3, max_off_policy_steps=1)
     check_exactly_once(world, batches)
     stale = [each.trajectory_id for each in world.steps()[2].dropped if each.reason == "stale"]
     assert len(stale) == 5
@@ -199,8 +196,7 @@ async def test_a_run_that_trains_nothing_for_several_batches_stops_and_says_wher
 
 async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_trainer() -> None:
     world = World()
-    world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    await world.train(2)
     world.add_batches(1)
     with pytest.raises(DataLossError, match=r"version 2 by the log.*head is version 0"):
         await world.trainer(backend=MemoryBackend()).run(until_idle=True)
@@ -208,8 +204,7 @@ async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_train
 
 async def test_versions_that_the_backend_brings_along_are_announced_before_the_first_step() -> None:
     before, world = World(), World()
-    before.add_batches(2)
-    await before.trainer().run(until_idle=True)
+    await before.train(2)
     world.backend = before.backend
     batches = world.add_batches(1, name="other")
     await world.trainer().run(until_idle=True)
@@ -219,8 +214,7 @@ async def test_versions_that_the_backend_brings_along_are_announced_before_the_f
 
 async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_recorded_as_new() -> None:
     before, world = World(), World()
-    before.add_batches(2)
-    await before.trainer().run(until_idle=True)
+    await before.train(2)
     world.backend = before.backend
     world.add_batches(1)
     with pytest.raises(DataLossError, match=r"trained batch .* before"):
@@ -245,8 +239,7 @@ async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> N
             return None if slow else await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
 
     world = World()
-    batches = world.add_batches(2)
-    await world.trainer(log=SlowLog(world.broker, run_id="main", model="agent")).run(until_idle=True)
+    batches = await world.train(2, log=SlowLog(world.broker, run_id="main", model="agent"))
     check_exactly_once(world, batches)
 
 

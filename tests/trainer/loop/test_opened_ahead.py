@@ -194,8 +194,7 @@ async def test_an_attempt_that_fails_in_a_step_opened_ahead_is_tried_again_as_th
             raise OSError("disk full")
 
     world = slow_world(fault=fault)
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
     assert [(each.step, each.attempt) for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)] == [
         (2, 1)

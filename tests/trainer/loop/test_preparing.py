@@ -41,8 +41,7 @@ class Noting(MemoryBackend):
 async def test_what_was_read_ahead_is_prepared_as_it_is_submitted_afterwards() -> None:
     backend = Noting()
     world = World(backend=backend)
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
     assert [each.base_version for each in backend.submitted] == [0, 1, 2]
     expected = [replace(each, base_version=each.base_version - 1) for each in backend.submitted[1:]]
@@ -56,8 +55,7 @@ async def test_a_backend_that_takes_nothing_ahead_is_sent_nothing() -> None:
 
     backend = Plain()
     world = World(backend=backend)
-    batches = world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(2)
     check_exactly_once(world, batches)
     assert backend.prepared == []
 
@@ -69,8 +67,7 @@ async def test_what_cannot_be_prepared_fails_no_step(error: Exception) -> None:
             raise error
 
     world = World(backend=Refusing())
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
     assert world.pauses == []
 
@@ -87,8 +84,7 @@ async def test_what_takes_longer_than_the_update_is_given_up() -> None:
                 raise
 
     world = World(backend=Slow())
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
     assert given_up == [batch.batch_hash for batch in batches[1:]]
 
@@ -102,8 +98,7 @@ async def test_an_episode_excluded_after_its_batch_was_prepared_is_not_submitted
 
     backend = Excluding()
     world = World(backend=backend)
-    batches = world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(2)
     check_exactly_once(world, batches)
     (prepared,), (_, submitted) = backend.prepared, backend.submitted
     excluded = prepared.trajectories[0].trajectory_id

@@ -164,8 +164,7 @@ async def test_a_batch_tried_again_does_not_lose_the_one_that_was_read_ahead_mea
             raise OSError("disk full")
 
     world = World(backend=MemoryBackend(step_s=0.02, fault=fails_once))
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     check_exactly_once(world, batches)
 
 

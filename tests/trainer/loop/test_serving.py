@@ -68,8 +68,7 @@ async def test_a_version_serves_before_the_log_says_so(heeds: bool) -> None:
 async def test_a_candidate_is_served_by_nobody() -> None:
     backend = Noting()
     world = World(backend=backend)
-    world.add_batches(2)
-    await world.trainer(serve="after_evaluation").run(until_idle=True)
+    await world.train(2, serve="after_evaluation")
     assert backend.to_serve == [False, False]
     assert backend.promoted == []
 

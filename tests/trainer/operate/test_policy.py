@@ -77,8 +77,7 @@ async def test_training_does_not_go_on_from_a_version_that_never_served_since_it
 
 async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
     world = World()
-    world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    await world.train(3)
     for each in announced(make_version(2, 1, state="quarantined"), "main"):
         world.broker.append(each.topic, each.record)
     before = world.records(POLICY_VERSIONS)
@@ -90,11 +89,9 @@ async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
 
 async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:
     world = World()
-    batches = world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    batches = await world.train(3)
     assert await rolled_back(world, 1) == (3, 2)
-    batches += world.add_batches(1)
-    await world.trainer().run(until_idle=True)
+    batches += await world.train(1)
     check_exactly_once(world, batches)
     last = world.steps()[-1]
     assert isinstance(last, StepCompleted)
@@ -137,12 +134,10 @@ async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> No
 async def test_a_rollback_that_died_at_any_point_is_completed_by_another() -> None:
     for point in range(40):
         world = World()
-        batches = world.add_batches(2)
-        await world.trainer().run(until_idle=True)
+        batches = await world.train(2)
         if not await rolled_back_by_another(world, point):
             return
-        batches += world.add_batches(1)
-        await world.trainer().run(until_idle=True)
+        batches += await world.train(1)
         check_exactly_once(world, batches)
         assert (await world.backend.versions()).head == 3
     raise AssertionError("a rollback has fewer points than that")
@@ -217,8 +212,7 @@ async def test_nothing_is_rolled_back_while_an_update_may_still_make_a_version()
 
 async def test_only_an_ancestor_of_the_head_can_be_rolled_back_to() -> None:
     world = World()
-    world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    await world.train(2)
     with pytest.raises(ConfigurationError, match=r"version 7 .* those are: 2, 1, 0"):
         await rolled_back(world, 7)
     assert (await world.backend.versions()).head == 2
@@ -249,8 +243,7 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
 async def test_a_rollback_to_a_version_whose_checkpoint_is_gone_is_refused_before_anything_is_written() -> None:
     """Written first, it would leave a log whose head no backend can take."""
     world = World(backend=Forgetful())
-    world.add_batches(3)
-    await world.trainer().run(until_idle=True)
+    await world.train(3)
     before = world.records(POLICY_VERSIONS)
     with pytest.raises(ConfigurationError, match=r"version 1 has no checkpoint .* those that have one are: 3, 2, 0"):
         await rolled_back(world, 1)
@@ -268,8 +261,7 @@ class Forgetful(MemoryBackend):
 
 async def test_a_backend_that_cannot_go_back_is_asked_before_anything_is_written() -> None:
     world = World(backend=OnlyOnwards())
-    world.add_batches(2)
-    await world.trainer().run(until_idle=True)
+    await world.train(2)
     before = world.records(POLICY_VERSIONS)
     with pytest.raises(ConfigurationError, match=r"trains and serves its newest version, 2, .* above 1 away"):
         await rolled_back(world, 1)

@@ -13,6 +13,7 @@ from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
+    FilterConfig,
     GroupingConfig,
     RunConfig,
     ScoringConfig,
@@ -200,6 +201,23 @@ async def test_two_runs_on_one_log_decide_each_for_themselves() -> None:
     assert {batch.run_id for batch in batches} == {"main", "other"}
     assert [state.run_id for state in flow.records(CURRICULUM)] == ["other"]
     assert set(fates(flow, "main").values()) == set(fates(flow, "other").values()) == {1}
+
+
+async def test_children_without_a_reward_of_their_own_reach_a_batch() -> None:
+    grouping = GroupingConfig(group_size=2, feedback_tasks=("play",), reward_grace_ms=180_000)
+    helpers = FilterConfig(agents=("helper",))
+    run = RunConfig(filter=helpers, grouping=grouping, batching=BatchingConfig(groups_per_step=1))
+    flow = make_flow(run, assembly=ASSEMBLY.model_copy(update={"pass_down": {"reward": "inherit"}}))
+    await flow.tick(make_tick(0))
+    events: list[Any] = []
+    for root, value in (("r1", 1.0), ("r2", 0.25)):
+        start = {"parent_episode_id": root, "agent": "helper"}
+        child = make_episode(f"{root}-child", root=root, reward=None, start=start)
+        feedback = make_reward(root, value, key=root, writer="user")
+        events += [*child, *make_episode(root, reward=None), feedback]
+    await pour(flow, events)
+    ((group,),) = [batch.groups for batch in flow.records(BATCHES)]
+    assert {member.episode_id: member.reward for member in group.members} == {"r1-child": 1.0, "r2-child": 0.25}
 
 
 async def test_a_reward_by_alias_reaches_the_group() -> None:

@@ -82,7 +82,7 @@ test-java: setup ## Read and write the wire format with Apache Avro for Java (Ma
 	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'
 
 test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (about a minute)
-	@command -v chromium > /dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } > .make/chromium.log 2>&1
+	@command -v "$${CHROMIUM:-chromium}" > /dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } > .make/chromium.log 2>&1
 	@mkdir -p .make/ui && cp tests/ui/package.json tests/ui/package-lock.json .make/ui/ && npm ci --prefix .make/ui --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
 	@$(PYTHON_BIN)/pytest -q tests/hostile/rebinding.py

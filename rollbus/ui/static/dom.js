@@ -41,9 +41,9 @@ export const short = (id) => (id.length > 14 ? `${id.slice(0, 12)}…` : id);
 export const clock = (at) => (at === null || at === undefined ? "–" : `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`);
 export const time = (text) => (text ? text.replace("T", " ").replace(/(\.\d{3})\d*/, "$1").replace(/\+00:00$/, "Z") : "–");
 
-/** Columns: [{title, of: row => text or element, number?: true, id?: true}]; `key` names a row, which keeps its element. */
+/** Columns: [{title, of: row => text or element, number?: true, id?: true, moment?: true}]; `key` names a row, which keeps its element. */
 export function table(caption, columns, rows, { hidden = false, key = null } = {}) {
-  const cell = (tag, column, content) => make(tag, { class: column.number ? "number" : column.id ? "id" : null, scope: tag === "th" ? "col" : null }, content);
+  const cell = (tag, column, content) => make(tag, { class: column.number ? "number" : column.id ? "id" : column.moment ? "moment" : null, scope: tag === "th" ? "col" : null }, content);
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     make("table", {},
       make("caption", { class: hidden ? "unseen" : null }, caption),

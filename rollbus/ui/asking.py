@@ -4,7 +4,7 @@ The page asks by name and never sends SQL. Its answers are smaller than those of
 """
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "questions"
 LIMITS = {"max_execution_time": 20, "max_result_rows": 20_000, "result_overflow_mode": "throw", **READ_ONLY}
+RUNS = "runs"
 CONNECTIONS = 4
 """Questions at a time: a page asks several at once, and ClickHouse uses all its threads for each."""
 
@@ -35,22 +36,40 @@ def questions() -> Mapping[str, SavedQuery]:
     return {query.name: query for query in (*list_queries(), *own)}
 
 
+def add_configured(rows: list[list[Any]], runs: Mapping[str, str]) -> list[list[Any]]:
+    """Return the rows of the question `runs` and the runs of the settings; those that have both come first. Pure."""
+    stored = {run: (step, model) for run, step, model in rows}
+    ordered = sorted({**runs, **stored}, key=lambda run: (run not in stored, run not in runs))
+    known = {run: stored.get(run, (0, "")) for run in ordered}
+    return [[run, step, model or runs.get(run, "")] for run, (step, model) in known.items()]
+
+
 class Asking:
     """ClickHouse behind the page. Thread-safe."""
 
-    def __init__(self, settings: "ClickHouseSettings", namespace: str, runs: Collection[str] = ()) -> None:
-        """Ask about a namespace; `runs` are those of the settings, which may have no rows yet."""
+    def __init__(self, settings: "ClickHouseSettings", namespace: str, runs: Mapping[str, str] | None = None) -> None:
+        """Ask about a namespace; `runs` are those of the settings with their models: they may have no rows yet."""
         self._settings = settings
         self._namespace = namespace
-        self._runs = runs
+        self._runs = runs or {}
         self._idle: LifoQueue[ClickHouse] = LifoQueue()
         self._places = threading.Semaphore(CONNECTIONS)
 
     def ask(self, name: str, values: Mapping[str, str]) -> tuple[list[str], list[list[Any]]]:
         """Answer one question; raises ConfigurationError for a wrong one, ServiceError if ClickHouse fails.
 
-        A run that neither the settings nor any row names is an UnknownRunError.
+        A run that neither the settings nor any row names is an UnknownRunError. The runs of the settings are known
+        without ClickHouse.
         """
+        if name != RUNS:
+            return self._ask(name, values)
+        try:
+            _, stored = self._ask(name, values)
+        except ServiceError:
+            stored = []
+        return ["run_id", "newest_step", "model"], add_configured(stored, self._runs)
+
+    def _ask(self, name: str, values: Mapping[str, str]) -> tuple[list[str], list[list[Any]]]:
         query = questions().get(name)
         if query is None:
             raise ConfigurationError(f"no question {name!r}")

@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { BUSY, CLICKHOUSE, LONG, OWNER, SCREENSHOTS } = process.env;
+const { BUSY, CLICKHOUSE, FRESH, LONG, OWNER, PAGE, SCREENSHOTS } = process.env;
 const TRAJECTORIES = "12,800", STEPS = 99;
 
 test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
@@ -197,6 +197,23 @@ test("a narrow window scrolls in one direction only, in every view", async () =>
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "a trajectory is wider than its window");
 });
 
+for (const width of [320, 390]) {
+  test(`in a window of ${width} pixels no label of the fates is cut or covered by another`, async () => {
+    await open("#/", { viewport: { width, height: 800 } });
+    const [room, labels] = await card("fates").evaluate((each) => [each.getBoundingClientRect().right, [...each.querySelectorAll("svg text")].map((text) => {
+      const { left, right, top, bottom } = text.getBoundingClientRect();
+      return { text: text.textContent, left, right, top, bottom };
+    })]);
+    assert.equal(labels.length, 9);
+    for (const { text: said, right } of labels) assert.ok(right <= room, `${said} ends ${right - room} px outside`);
+    for (const [at, one] of labels.entries()) for (const other of labels.slice(at + 1)) {
+      assert.ok(one.right <= other.left || other.right <= one.left || one.bottom <= other.top + 1 || other.bottom <= one.top + 1, `${one.text} is over ${other.text}`);
+    }
+    await page.setViewportSize({ width: 1360, height: 900 });
+    await page.waitForFunction(() => document.querySelector(".flow").viewBox.baseVal.width === 1100);
+  });
+}
+
 test("episodes are found by task, label, reward, version, fate, reason, text and time", async () => {
   await open("#/find/", { tolerated: /400/ });
   assert.match(await text("found"), /1 to 100 of 12,800/);
@@ -226,6 +243,24 @@ test("a reason leads to what was dropped for it, and to its episodes", async () 
   await card("drops").getByRole("link", { name: "missing events" }).click();
   await card("units").waitFor();
   assert.match(await text("units"), /13 of 13, .* episode [0-9a-f]+/);
+  await card("units").locator("td.id a").first().click();
+  await card("decided").waitFor();
+  assert.match(await text("trajectories"), /It became none/);
+  assert.match(await text("decided"), /assembly dropped: missing_events/);
+});
+
+test("what was found can be exported by the command that is shown, of the run and data set that were chosen", async () => {
+  await open("#/find/" + encodeURIComponent("data_set=gold&task=what's \"up\"!&id=x"), { address: PAGE });
+  assert.match(await text("found"), /None matches/);
+  await page.goto(new URL("#/find/" + encodeURIComponent("data_set=gold&fate=dropped"), page.url()).href);
+  await card("found").locator("summary", { hasText: "Take them" }).click();
+  assert.match(await card("found").locator("pre").innerText(), /^rollbus export sft out\/sft --run main --data-set gold --where "fate = 'dropped'"$/m);
+  assert.ok(await page.locator('datalist#data-sets option[value="gold"]').count());
+  await card("search").locator("[name=reason]").fill("no signal"); // as the page writes it
+  await card("search").locator("[name=data_set]").fill("");
+  await card("search").locator("[name=fate]").selectOption("");
+  await card("search").getByRole("button", { name: "Find" }).click();
+  await page.waitForFunction(() => /of 3,752,/.test(document.querySelector('[data-card="found"]')?.innerText));
 });
 
 test("evaluations, served versions and pauses are on one axis of time", async () => {
@@ -243,7 +278,7 @@ test("two versions are side by side, with the difference and its interval", asyn
   await card("compared").locator("[name=left_version]").fill("5");
   await card("compared").locator("[name=right_version]").fill("80");
   await card("compared").getByRole("button").click();
-  await page.waitForFunction(() => /all tasks 0\.456 0\.760 \+0\.304 ± 0\.115 125 \/ 125/.test(document.querySelector('[data-card="rewards"]')?.innerText.replace(/\s+/g, " ")));
+  await page.waitForFunction(() => /all tasks 0\.456 0\.760 \+0\.304 ± 0\.116 125 \/ 125/.test(document.querySelector('[data-card="rewards"]')?.innerText.replace(/\s+/g, " ")));
 });
 
 test("the advantage is next to the log-prob of each token", async () => {
@@ -255,6 +290,12 @@ test("the advantage is next to the log-prob of each token", async () => {
   assert.match(await turn.locator(".token").first().getAttribute("aria-label"), new RegExp(`log-prob -?[\\d.]+, chance .*, advantage ${advantage}`));
   await turn.locator("summary", { hasText: "As a table" }).click();
   assert.match((await turn.locator("tbody tr").first().innerText()).replace(/\s+/g, " "), new RegExp(` \\d+ -?[\\d.]+ [\\d.]+ % ${advantage}$`));
+});
+
+test("before the sink has made a table the page has the run of the settings, and says what is missing", async () => {
+  await open("#/", { address: FRESH, tolerated: /400/ });
+  assert.equal(await page.locator("#run").inputValue(), "orders");
+  assert.match(await page.locator("main").innerText(), /the sink creates database and tables when it starts/);
 });
 
 test("a run that is gone is named, with those that are there", async () => {

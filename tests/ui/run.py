@@ -49,10 +49,11 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "page", folder) as calm,
                 page(port, "hostile", folder) as harmful,
                 page(port, "long", folder) as long,
+                page(port, "fresh", folder, run="orders") as fresh,
                 page(port, "page", folder, kafka=broker.address) as busy,
             ):
                 told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
-                told |= {"OWNER": OWNER}
+                told |= {"FRESH": fresh, "OWNER": OWNER}
                 return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
@@ -60,14 +61,15 @@ def main(modules: Path, screenshots: Path | None) -> int:
 
 
 @contextmanager
-def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9") -> Iterator[str]:
+def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9", run: str = "main") -> Iterator[str]:
     """Start the page as a user does; yields its address. Without an address of Kafka, there is none."""
+    (folder / f"{run}.yaml").write_text(f"runs: [{{run_id: {run}, model: agent}}]\n")
     own = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
         "ROLLBUS_CLICKHOUSE__PORT": str(port),
         "ROLLBUS_CLICKHOUSE__DATABASE": database,
     }
     own["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
-    command = [ROLLBUS, "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
+    command = [ROLLBUS, "--config", f"{run}.yaml", "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
     process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None

@@ -18,7 +18,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
 from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
-from rollbus.ui.asking import Asking, questions
+from rollbus.ui.asking import Asking, add_configured, questions
 from rollbus.ui.lag import LagRow, make_lag_rows
 from rollbus.ui.token_text import decode_each, load_texts
 
@@ -187,6 +187,20 @@ def test_health_is_the_picture_or_why_there_is_none() -> None:
     assert (away.status_code, away.json()) == (200, {"error": "Kafka at x does not answer"})
     assert watched.is_closed
     assert browser(Told()).get("/api/health").json() == {"health": None}
+
+
+def test_the_runs_of_the_settings_are_known_without_clickhouse() -> None:
+    nobody = Asking(ClickHouseSettings(port=1), "rollbus.", {"orders": "agent"})
+    assert nobody.ask("runs", {}) == (["run_id", "newest_step", "model"], [["orders", 0, "agent"]])
+
+
+def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_has_its_model() -> None:
+    stored = [["a", 5, "other"], ["orders", 0, ""]]
+    assert add_configured(stored, {"fresh": "agent-2", "orders": "agent"}) == [
+        ["orders", 0, "agent"],
+        ["a", 5, "other"],
+        ["fresh", 0, "agent-2"],
+    ]
 
 
 def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:

@@ -1,10 +1,13 @@
 -- name: conversation
--- The events of one trajectory's episode in order: turns with messages, tokens and log-probs, tool calls, rewards, ends.
+-- The events of an episode, or of a trajectory's, in order: turns with messages, tokens and log-probs, tool calls, rewards.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param trajectory String = '' : trajectory id
+-- param episode String = '' : episode id, also of one that became no trajectory
 WITH episode AS
 (
     SELECT episode_id FROM trajectories WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
+    UNION DISTINCT
+    SELECT {episode:String}
 )
 SELECT
     each.event_id AS event_id,

@@ -24,6 +24,8 @@ WITH
     (
         SELECT throwIf(isNull(earliest) OR isNull(latest), 'since and until are times in UTC such as 2026-01-31 12:00')
     ) AS are_no_times,
+    -- as JSON has it, which the messages are stored in: few texts are then read as JSON
+    replaceAll(replaceAll({text:String}, '\\', '\\\\'), '"', '\\"') AS quoted,
     found AS
     (
         SELECT *, trajectory_key FROM trajectories FINAL
@@ -46,8 +48,12 @@ WITH
             (
                 SELECT episode_id FROM turns
                 WHERE namespace = {namespace:String}
-                    AND (positionCaseInsensitiveUTF8(completion, {text:String}) > 0
-                        OR positionCaseInsensitiveUTF8(added_messages, {text:String}) > 0)
+                    AND (positionCaseInsensitiveUTF8(completion, quoted) > 0
+                        OR positionCaseInsensitiveUTF8(added_messages, quoted) > 0)
+                    AND arrayExists(field -> field.1 NOT IN ('role', 'tool_call_id')
+                        AND positionCaseInsensitiveUTF8(field.2, {text:String}) > 0, arrayFlatten(arrayMap(
+                            message -> JSONExtractKeysAndValues(message, 'String'),
+                            arrayPushBack(JSONExtractArrayRaw(added_messages), completion))))
             ))
     )
 SELECT

@@ -1,5 +1,5 @@
 -- name: runs
--- The runs that have groups or steps, with their newest step and the model that it trained.
+-- The runs that have rows, with their newest step and the model that it trained. The page adds those of the settings.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 SELECT run_id, max(number) AS newest_step, argMax(trained_model, number) AS model
 FROM

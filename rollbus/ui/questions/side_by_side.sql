@@ -1,5 +1,5 @@
 -- name: side_by_side
--- Rewards of two models or versions, by task and by component, with the difference and its 95 % interval.
+-- Rewards of two models or versions, by task and by component, with the difference and its 95 % interval (Welch's).
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param left_model String = '' : model on the left; empty means any
 -- param right_model String = '' : model on the right; empty means any
@@ -13,6 +13,7 @@ WITH
                 AND ({left_version:Int64} = -1 OR max_policy_version = {left_version:Int64}) AS on_left,
             ({right_model:String} = '' OR model = {right_model:String})
                 AND ({right_version:Int64} = -1 OR max_policy_version = {right_version:Int64}) AS on_right,
+            arrayFilter(side -> if(side = 0, on_left, on_right), [0, 1]) AS sides,
             toString(task) AS task_name,
             assumeNotNull(value) AS reward,
             components
@@ -22,22 +23,32 @@ WITH
 SELECT
     kind,
     name,
-    countIf(on_left) AS left_count,
-    countIf(on_right) AS right_count,
-    avgIf(number, on_left) AS left_mean,
-    avgIf(number, on_right) AS right_mean,
+    countIf(side = 0) AS left_count,
+    countIf(side = 1) AS right_count,
+    avgIf(number, side = 0) AS left_mean,
+    avgIf(number, side = 1) AS right_mean,
     right_mean - left_mean AS difference,
-    1.96 * sqrt(varSampIf(number, on_left) / left_count + varSampIf(number, on_right) / right_count) AS margin
+    varSampIf(number, side = 0) / left_count AS left_part,
+    varSampIf(number, side = 1) / right_count AS right_part,
+    pow(left_part + right_part, 2) / (pow(left_part, 2) / (left_count - 1) + pow(right_part, 2) / (right_count - 1))
+        AS freedom,
+    -- of Student's t; the engine's own test ends the whole question where all rewards of one task are equal
+    if(freedom < 30,
+        [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
+            2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045][toUInt8(freedom + 1e-6)],
+        1.96 + 2.4 / freedom) AS quantile,
+    if(left_part + right_part > 0, quantile * sqrt(left_part + right_part), NULL) AS margin
 FROM
 (
-    SELECT on_left, on_right, 'all' AS kind, 'all tasks' AS name, reward AS number FROM known
+    SELECT sides, 'all' AS kind, 'all tasks' AS name, reward AS number FROM known
     UNION ALL
-    SELECT on_left, on_right, 'task', task_name, reward FROM known
+    SELECT sides, 'task', task_name, reward FROM known
     UNION ALL
-    SELECT on_left, on_right, 'component', toString(component), amount
+    SELECT sides, 'component', toString(component), amount
     FROM known
     ARRAY JOIN mapKeys(components) AS component, mapValues(components) AS amount
 )
+ARRAY JOIN sides AS side
 GROUP BY kind, name
 ORDER BY indexOf(['all', 'component', 'task'], kind), least(left_count, right_count) DESC, name
 LIMIT 500

@@ -1,5 +1,6 @@
 -- name: timeline
 -- What happened when: mean reward and evaluations as lines, versions that were served and commands to the run as marks.
+-- Of an evaluation with intervals, what has one is a line: the others are counts, as of the episodes that an estimate used.
 -- Each kind has at most so many points; of more, the last of each stretch of time stays, and of rewards the mean.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
@@ -42,7 +43,8 @@ FROM
         LIMIT {points:UInt32} BY name
     )
     ARRAY JOIN arrayFilter(
-        key -> NOT (endsWith(key, '_low') OR endsWith(key, '_high')),
+        key -> mapContains(metrics, concat(key, '_low'))
+            OR NOT (endsWith(key, '_low') OR endsWith(key, '_high') OR arrayExists(each -> endsWith(each, '_low'), mapKeys(metrics))),
         arrayMap(key -> toString(key), mapKeys(metrics))) AS metric
     UNION ALL
     SELECT 'version', toString(argMax(state, changed_at)), toUnixTimestamp64Milli(max(changed_at)), NULL, NULL, NULL,

@@ -3,15 +3,16 @@
 import { ask, liveAt, takeToken } from "./ask.js";
 import { closeCharts, drawCharts } from "./charts.js";
 import { make, short } from "./dom.js";
+import { narrow } from "./flow.js";
 import { watchHealth } from "./health.js";
 import { morphChildren } from "./morph.js";
 import { compare } from "./views/compare.js";
-import { event, group, step, trajectory } from "./views/drill.js";
+import { episode, event, group, step, trajectory } from "./views/drill.js";
 import { dropped, find } from "./views/find.js";
 import { overview } from "./views/overview.js";
 
-const VIEWS = { find, dropped, compare, step, group, trajectory, event };
-const DEPTH = { find: 0, dropped: 0, compare: 0, step: 1, group: 2, trajectory: 3, event: 4 };
+const VIEWS = { find, dropped, compare, step, group, trajectory, episode, event };
+const DEPTH = { find: 0, dropped: 0, compare: 0, step: 1, group: 2, trajectory: 3, episode: 3, event: 4 };
 // The trail keeps what is above.
 const main = document.getElementById("main");
 const trail = document.getElementById("trail");
@@ -108,6 +109,7 @@ async function start() {
   addEventListener("hashchange", () => { takeToken(); show(); });
   addEventListener("rollbus:again", show);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(main, true));
+  narrow.addEventListener("change", show);
   watchHealth(document.getElementById("health"), () => runs.value);
   await show();
   listen();

@@ -41,7 +41,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     log_to_stderr()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
     app = make_app(
-        Asking(settings.clickhouse, settings.namespace, [run.run_id for run in settings.runs]),
+        Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
         namespace=settings.namespace,
         texts=texts,
         acting=Acting(settings.kafka, settings.namespace),

@@ -19,7 +19,7 @@ export async function compare(run, asked) {
   const [left, right] = sides;
   const isSame = left.run === right.run;
   const [rewards, ...each] = await Promise.all([
-    ask("side_by_side", {
+    sides.some((side) => side.model === "") ? [] : ask("side_by_side", {
       left_model: left.model, right_model: right.model,
       ...(left.version === "" ? {} : { left_version: left.version }), ...(right.version === "" ? {} : { right_version: right.version }),
     }),
@@ -29,7 +29,7 @@ export async function compare(run, asked) {
   return [
     make("h1", {}, `${names[0]} and ${names[1]}`),
     card("What is compared", "A run with all of its versions, or one version of a run's model.", form(sides, runs), { wide: true, name: "compared" }),
-    card("Rewards", "The difference is right − left, with its 95 % interval; the interval is missing where a side has fewer than two episodes.", rewardTable(rewards, names), { wide: true, name: "rewards" }),
+    card("Rewards", "The difference is right − left, with its 95 % interval; the interval is missing where a side has fewer than two episodes, or all of them have one reward.", rewardTable(rewards, names), { wide: true, name: "rewards" }),
     ...(isSame ? [] : [
       card("Fates", "Share of the trajectories.", fateTable(each.map(([fates]) => fates), names), { wide: true, name: "both fates" }),
       card("Reward by policy version", null, both(each.map(([, , found]) => found.map((row) => ({ at: row.policy_version, mean: row.reward_mean }))), names, "version"), { wide: true, name: "both rewards" }),

@@ -71,22 +71,36 @@ export async function trajectory(run, id) {
   return [
     make("h1", {}, "Trajectory ", make("code", {}, id)),
     card("What it is", null, facts([
-      ["task", found.task], ["example", found.example_id], ["episode", found.episode_id], ["agent", found.agent], ["labels", shown(found.labels)],
+      ["task", found.task], ["example", found.example_id], ["episode", link("episode", found.episode_id, found.episode_id)], ["agent", found.agent], ["labels", shown(found.labels)],
       ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
       ["sampled", found.sampled_tokens], ["reward", found.reward], ["components", shown(found.components)],
       ["advantage", found.advantage], ["group", found.group_id ? link("group", found.group_id) : null],
       ["not trainable", found.trainable ? null : found.untrainable_reason || "yes"], ["in the log", placeOf(found)],
     ]), { wide: true, name: "trajectory" }),
     await owned(found),
-    card("What was decided", "In order, with the record that says so.", table("What was decided", [
-      { title: "stage", of: (row) => row.stage },
-      { title: "what", of: (row) => row.what },
-      { title: "detail", of: (row) => row.detail || "–" },
-      { title: "in the log", of: placeOf, id: true },
-    ], decided, { hidden: true }), { wide: true, name: "decided" }),
+    decisions(decided),
     card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
   ];
 }
+
+/** An episode, also one that became no trajectory: what was decided about it, and what was said. */
+export async function episode(run, id) {
+  const [events, decided, found] = await Promise.all([ask("conversation", { episode: id }), ask("why_not_trained", { run, id }), ask("find_episodes", { run, id })]);
+  if (!events.length && !decided.length) return nothing(`Episode ${id}`);
+  return [
+    make("h1", {}, "Episode ", make("code", {}, id)),
+    card("Trajectories", found.length ? null : "It became none.", found.length ? make("ul", {}, found.map((row) => make("li", {}, link("trajectory", row.trajectory_id), " ", fateOf(row)))) : null, { wide: true, name: "trajectories" }),
+    decisions(decided),
+    card("Conversation", "As far as it was recorded.", conversation(events), { wide: true, name: "conversation" }),
+  ];
+}
+
+const decisions = (rows) => card("What was decided", "In order, with the record that says so.", table("What was decided", [
+  { title: "stage", of: (row) => row.stage },
+  { title: "what", of: (row) => row.what },
+  { title: "detail", of: (row) => row.detail || "–" },
+  { title: "in the log", of: placeOf, id: true },
+], rows, { hidden: true }), { wide: true, name: "decided" });
 
 /** An event: each of its rows, and what it influenced. */
 export async function event(run, id) {

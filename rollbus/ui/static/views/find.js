@@ -9,7 +9,7 @@ const FIELDS = [
   ["reward_from", "reward from", { inputmode: "decimal" }], ["reward_to", "to", { inputmode: "decimal" }],
   ["fate", "fate", { options: ["", "trained", "dropped", "pending"] }], ["stage", "dropped in"], ["reason", "for the reason"],
   ["text", "said"], ["since", "since (UTC)", { placeholder: "2026-01-31 12:00" }], ["until", "until (UTC)", { placeholder: "2026-02-01" }],
-  ["id", "id", { placeholder: "episode, trajectory, example or group" }], ["data_set", "data set"],
+  ["id", "id", { placeholder: "episode, trajectory, example or group" }], ["data_set", "data set", { list: "data-sets" }],
 ];
 const ROWS = 100;
 
@@ -21,6 +21,7 @@ export async function find(run, asked) {
   const values = Object.fromEntries(new URLSearchParams(asked));
   const skip = Number(values.skip ?? 0);
   let rows = [], refused = null;
+  const sets = await ask("data_sets");
   try {
     rows = await ask("find_episodes", { run, limit: ROWS, ...values });
   } catch (error) {
@@ -30,24 +31,25 @@ export async function find(run, asked) {
   const all = rows[0]?.matches ?? 0;
   return [
     make("h1", {}, "Find episodes"),
-    card("What is known of them", "Empty fields match everything. The address of this page is the search: pass it on.", form(values), { wide: true, name: "search" }),
-    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first.` : "None matches.", refused ?? make("div", { class: "all" }, episodes(rows), pages(values, skip, all), take(values, all)), { wide: true, name: "found" }),
+    card("What is known of them", "Empty fields match everything. The address of this page is the search: pass it on.", form(values, sets), { wide: true, name: "search" }),
+    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first.` : "None matches.", refused ?? make("div", { class: "all" }, episodes(rows), pages(values, skip, all), take(run, values, all)), { wide: true, name: "found" }),
   ];
 }
 
-function form(values) {
+function form(values, sets) {
   return make("form", { class: "search", role: "search", onsubmit: (event) => {
     event.preventDefault();
-    location.hash = searchFor(Object.fromEntries([...new FormData(event.currentTarget)].map(([name, value]) => [name, value.trim()])));
+    const given = Object.fromEntries([...new FormData(event.currentTarget)].map(([name, value]) => [name, value.trim()]));
+    location.hash = searchFor({ ...given, reason: given.reason.replaceAll(" ", "_") }); // as the page writes them
   } }, FIELDS.map(([name, title, { options, ...more } = {}]) => make("label", { "data-key": `field ${name}` }, title,
     options ? make("select", { name }, options.map((each) => make("option", { value: each, selected: each === (values[name] ?? "") }, each || "any")))
       : make("input", { name, value: values[name] ?? "", autocomplete: "off", spellcheck: "false", ...more }))),
-  make("button", { type: "submit" }, "Find"));
+  make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set }))), make("button", { type: "submit" }, "Find"));
 }
 
 const episodes = (rows) => table("Episodes", [
   { title: "trajectory", of: (row) => link("trajectory", row.trajectory_id), id: true },
-  { title: "started", of: (row) => time(row.started_at) },
+  { title: "started", of: (row) => time(row.started_at), moment: true },
   { title: "task", of: (row) => (row.example_id ? `${row.task} · ${row.example_id}` : row.task) },
   { title: "labels", of: (row) => shown(row.labels) },
   { title: "version", of: (row) => shown(row.policy_version), number: true },
@@ -62,17 +64,23 @@ function pages(values, skip, all) {
 }
 
 /** The commands that export what was found. */
-function take(values, all) {
+function take(run, values, all) {
   const where = condition(values);
   if (!all || where === null) return null;
-  const quoted = `--where "${where.replace(/["\\$`]/g, "\\$&")}"`;
-  return make("details", {}, make("summary", {}, "Take them as a data set"), make("pre", { tabindex: 0 },
-    ["sft", "dpo", "evaluation"].map((kind) => `rollbus export ${kind} out/${kind} ${where ? quoted : ""}`.trimEnd()).join("\n")));
+  const chosen = [`--run ${quoted(run)}`, values.data_set && `--data-set ${quoted(values.data_set)}`, where && `--where ${quoted(where)}`].filter(Boolean).join(" ");
+  return make("details", { "data-key": "take" }, make("summary", {}, "Take them as a data set"), make("pre", { tabindex: 0 },
+    ["sft", "dpo", "evaluation"].map((kind) => `rollbus export ${kind} out/${kind} ${chosen}`).join("\n")));
+}
+
+/** A word of a shell. */
+function quoted(text) {
+  if (/^[\w.-]+$/.test(text)) return text;
+  return text.includes("!") ? `'${text.replaceAll("'", "'\\''")}'` : `"${text.replace(/["\\$`]/g, "\\$&")}"`; // ! is history between "
 }
 
 /** A search as a condition of `rollbus export`; null if it cannot be one, as with words of the conversation. */
 export function condition(values) {
-  if (values.text || values.stage || values.data_set) return null;
+  if (values.text || values.stage) return null;
   const text = (value) => `'${value.replace(/\\/g, "\\\\").replace(/'/g, "\\'")}'`;
   const parts = [
     ["task", (value) => `task = ${text(value)}`],
@@ -81,7 +89,7 @@ export function condition(values) {
     ["reward_from", (value) => `reward >= ${Number(value)}`], ["reward_to", (value) => `reward <= ${Number(value)}`],
     ["fate", (value) => `fate = ${text(value)}`], ["reason", (value) => `reason = ${text(value)}`],
     ["since", (value) => `started_at >= parseDateTime64BestEffort(${text(value)}, 3, 'UTC')`], ["until", (value) => `started_at < parseDateTime64BestEffort(${text(value)}, 3, 'UTC')`],
-    ["id", (value) => `${text(value)} IN (episode_id, trajectory_id, example_id)`],
+    ["id", (value) => `(${text(value)} IN (episode_id, trajectory_id, ifNull(example_id, '')) OR group_hint = ${text(`group:${value}`)})`],
   ];
   return parts.filter(([name]) => values[name]).map(([name, make]) => make(values[name])).join(" AND ");
 }
@@ -94,10 +102,10 @@ export async function dropped(run, id) {
     make("h1", {}, `Dropped in ${stage}: ${(reason ?? "").replaceAll("_", " ")}`),
     card("Units", units.length ? `${shown(units.length)} of ${shown(units[0].matches)}, the newest first.` : "None.", table("Units", [
       { title: "unit", of: (row) => row.unit },
-      { title: "id", of: (row) => (row.unit === "group" ? link("group", row.unit_id) : row.unit === "event" ? link("event", row.unit_id) : row.unit === "trajectory" ? link("trajectory", row.unit_id) : make("a", { href: searchFor({ id: row.unit_id }), title: row.unit_id }, row.unit_id)), id: true },
+      { title: "id", of: (row) => link(row.unit, row.unit_id), id: true },
       { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
       { title: "detail", of: (row) => row.detail || "–" },
-      { title: "dropped", of: (row) => time(row.dropped_at) },
+      { title: "dropped", of: (row) => time(row.dropped_at), moment: true },
     ], units, { hidden: true, key: (row) => `${row.unit} ${row.unit_id}` }), { wide: true, name: "units" }),
     make("p", { class: "wide" }, make("a", { href: searchFor({ fate: "dropped", stage, reason }) }, "Their trajectories, as episodes to look through")),
   ];

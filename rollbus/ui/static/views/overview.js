@@ -89,7 +89,7 @@ const dropTable = (rows) => rows.length ? table("Dropped", [
   { title: "unit", of: (row) => row.unit },
   { title: "units", of: (row) => shown(row.drops), number: true },
   { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
-  { title: "newest", of: (row) => time(row.newest) },
+  { title: "newest", of: (row) => time(row.newest), moment: true },
 ], rows, { hidden: true, key: (row) => `${row.stage} ${row.reason} ${row.unit} ${row.run_id}` }) : make("p", { class: "empty" }, "Nothing was dropped.");
 
 function stalenessChart(rows) {
@@ -110,7 +110,7 @@ const stepTable = (steps) => steps.length ? table("Newest steps", [
 
 const decisionTable = (rows) => table("Who serves", [
   { title: "", of: (row) => String(row.number), number: true },
-  { title: "decided", of: (row) => time(row.decided_at) },
+  { title: "decided", of: (row) => time(row.decided_at), moment: true },
   { title: "action", of: (row) => row.action },
   { title: "version", of: (row) => row.version ?? "–", number: true },
   { title: "serving", of: (row) => row.serving ?? "–", number: true },
@@ -131,7 +131,7 @@ const lagTable = (rows) => rows.length ? table("Written to ClickHouse", [
   { title: "topic", of: (row) => row.topic },
   { title: "behind", of: (row) => shown(row.lag), number: true },
   { title: "records", of: (row) => shown(row.records), number: true },
-  { title: "newest write", of: (row) => time(row.newest_write) },
+  { title: "newest write", of: (row) => time(row.newest_write), moment: true },
 ], rows, { hidden: true }) : make("p", { class: "empty" }, "The sink has written nothing yet.");
 
 const letterTable = (rows) => rows.length ? table("Dead letters", [

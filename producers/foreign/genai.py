@@ -16,7 +16,6 @@ from rollbus.producers.foreign.trace import Call, Fields, Tool
 CALLS = ("chat", "text_completion", "generate_content")
 TOOLS = ("execute_tool",)
 AGENTS = ("invoke_agent", "create_agent", "invoke_workflow")
-NO_CALLS = ("embeddings", *TOOLS, *AGENTS)
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
 CHOICE = "gen_ai.choice"

@@ -79,11 +79,6 @@ def find_aliases(values: Iterable[bytes | None], episodes: frozenset[str]) -> fr
     return frozenset(each.alias for each in declared if each is not None and is_forgotten(each, episodes))
 
 
-def count_in_archive(archive: Archive, episodes: frozenset[str], progress: Progress = lambda done, of: None) -> int:
-    """Return how many records of these episodes the archive holds."""
-    return sum(count for _, _, count in _affected(archive, episodes, progress))
-
-
 def forget_in_archive(
     archive: Archive,
     episodes: frozenset[str],

@@ -471,9 +471,9 @@ def _name(one: ProcessHealth) -> str:
     return f"{one.kind} {one.pid} on {one.host}"
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _seconds(ms: float) -> str:

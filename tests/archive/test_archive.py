@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollbus.archive.archive import open_archive
 from rollbus.archive.files import ArchivedRecord, digest_of, from_parquet, to_parquet
-from rollbus.archive.forget import count_in_archive, forget_in_archive
+from rollbus.archive.forget import forget_in_archive
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.ids import trajectory_id
@@ -178,14 +178,13 @@ def of_ann_and_bob() -> list[ArchivedRecord]:
 def test_a_forgotten_persons_records_leave_the_archive_wherever_it_is_killed(tmp_path: Path, operation: int) -> None:
     url, who = str(tmp_path), frozenset({"ann-7"})
     add_records(new_archive(url), of_ann_and_bob(), [make_record(100, encode(make_trajectory("bob")))])
-    before = open_archive(url)
-    count = count_in_archive(before, who)
-    assert count == len(make_episode("ann-7")) + 5
+    count = len(make_episode("ann-7")) + 5
     with suppress(Killed):
         forget_in_archive(new_archive(url, DyingStorage(url, operation)), who, now_ms=1, version="0")
     forget_in_archive(open_archive(url), who, now_ms=1, version="0")
     archive = open_archive(url)
-    assert (archive.verify(), archive.find_unnamed(), count_in_archive(archive, who)) == ([], [], 0)
+    assert (archive.verify(), archive.find_unnamed()) == ([], [])
+    assert forget_in_archive(archive, who, now_ms=1, version="0") == 0
     values = [record.value or b"" for record in records_of(archive)]
     assert len(values) == len(of_ann_and_bob()) + 1 - count
     assert [value for value in values if b"ann-7" in value] == [encode(make_excluded("ann-7"))]

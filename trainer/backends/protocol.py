@@ -204,7 +204,6 @@ class Capabilities:
     """The same base, batch and seed give the same weights, bit for bit."""
     inference_url: str | None
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
-    cancel_running: bool = False
     rolls_back: bool = True
     """False if only the newest version can be served and trained on."""
     prepares: bool = False

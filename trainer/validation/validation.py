@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def _find_to_beat(lineage: Lineage, measured: Collection[int], newer: Sequence[i
     return (serving,)
 
 
-def read_examples(path: Path, *, limit: int | None = None) -> tuple[Mapping[str, Any], ...]:
+def read_examples(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Return the rows of a JSON list or of JSON lines; ConfigurationError names the line that is not an object."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -92,7 +91,7 @@ def read_examples(path: Path, *, limit: int | None = None) -> tuple[Mapping[str,
         lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
         rows = ((number, _parse_json(path, number, line, dict)) for number, line in lines)  # type: ignore[assignment]
     examples = []
-    for number, row in islice(rows, limit):
+    for number, row in rows:
         if not isinstance(row, dict):
             raise ConfigurationError(
                 f"validation dataset {path}, row {number}: an example is an object, got {row!r:.60}"

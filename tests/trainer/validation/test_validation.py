@@ -103,7 +103,6 @@ def test_examples_are_read_from_json_lines_and_from_a_list(tmp_path: Path) -> No
     lines.write_text("\n\n".join(json.dumps(example) for example in EXAMPLES))
     whole.write_text(json.dumps(EXAMPLES))
     assert read_examples(lines) == read_examples(whole) == EXAMPLES
-    assert read_examples(lines, limit=1) == EXAMPLES[:1]
 
 
 def test_only_a_newline_ends_a_line_of_json(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rollbus.producers.delivery.spool import Spool
-from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded
@@ -51,17 +49,6 @@ def compare_turns(
         assert (said <= failed) if retried else (said == failed), (said, failed)
     _compare_episodes(events, turns)
     return turns
-
-
-def read_spool(folder: Path) -> list[Event]:
-    """Return the events that processes have left on disk."""
-    spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
-    events: list[Any] = []
-    while spool:
-        events += [decode(record.value) for record in spool.oldest()]
-        spool.discard_oldest()
-    spool.close()
-    return [event for event in events if isinstance(event, Event)]
 
 
 def _compare_turn(one: Answered, turn: TurnRecorded) -> None:

@@ -13,9 +13,10 @@ import pytest
 from rollbus.cli.commands.producers.capture import time_left
 from rollbus.producers.startup.plan import Ended
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded, WriterClosed
-from tests.agents.compare import compare_turns, read_spool
+from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
+from tests.producers.recorded import read_spool
 
 APP = """
     import multiprocessing, os, subprocess, sys

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.compare import compare_turns, read_spool
+from tests.agents.compare import compare_turns
 from tests.agents.conftest import SEED
 from tests.agents.model_server import ModelServer
+from tests.producers.recorded import read_spool
 
 PROGRAM = """
     import multiprocessing, sys

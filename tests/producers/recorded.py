@@ -1,6 +1,11 @@
 """What a recorder has recorded, and whether a turn of it is whole."""
 
+from pathlib import Path
+from typing import Any
+
 from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.delivery.spool import Spool
+from rollbus.schemas.codec import decode
 from rollbus.schemas.records.events import Event, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 
@@ -25,3 +30,14 @@ def assert_whole(turn: TurnRecorded) -> None:
     assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
     assert (turn.model, turn.policy_version, turn.finish_reason) == ("agent@3", 3, "stop")
     assert turn.completion.content == "Hello there"
+
+
+def read_spool(folder: Path) -> list[Event]:
+    """Return the events that processes have left on disk."""
+    spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
+    events: list[Any] = []
+    while spool:
+        events += [decode(record.value) for record in spool.oldest()]
+        spool.discard_oldest()
+    spool.close()
+    return [event for event in events if isinstance(event, Event)]

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from rollbus.producers.delivery import process_hooks
-from rollbus.producers.delivery.spool import Spool
-from rollbus.schemas.codec import decode
 from rollbus.schemas.records.events import EpisodeEnded, ToolCalled, WriterClosed
+from tests.producers.recorded import read_spool
 
 
 class SlowRecorder:
@@ -94,12 +93,7 @@ CHILDREN = """
 def test_a_child_of_multiprocessing_closes_its_part_of_an_episode(tmp_path: Path) -> None:
     script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILDREN), str(tmp_path)]
     subprocess.run(script, capture_output=True, timeout=120, check=True)
-    spool = Spool(tmp_path, owner="reader", quota_bytes=1_000_000, fsync=False)
-    events = []
-    while spool:
-        events += [decode(record.value) for record in spool.oldest()]
-        spool.discard_oldest()
-    spool.close()
+    events = read_spool(tmp_path)
     (called,) = [event for event in events if isinstance(event, ToolCalled)]
     (ended,) = [event for event in events if isinstance(event, EpisodeEnded)]
     assert called.writer_id not in ended.writer_ids

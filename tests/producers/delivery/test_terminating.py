@@ -6,9 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from rollbus.producers.delivery.spool import Spool
-from rollbus.schemas.codec import decode
 from rollbus.schemas.records.events import ToolCalled
+from tests.producers.recorded import read_spool
 
 PROGRAM = """
     import os, signal, sys, time
@@ -50,13 +49,7 @@ def end_of(program: str, folder: Path) -> int:
 
 def tools_in(folder: Path) -> list[str]:
     """The arguments of the tool calls on disk."""
-    spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
-    events = []
-    while spool:
-        events += [decode(record.value) for record in spool.oldest()]
-        spool.discard_oldest()
-    spool.close()
-    return [event.arguments for event in events if isinstance(event, ToolCalled)]
+    return [event.arguments for event in read_spool(folder) if isinstance(event, ToolCalled)]
 
 
 def test_what_was_emitted_is_on_disk_and_the_process_ends_by_the_signal(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rollbus.schemas.ids import content_hash, event_id, reward_event_id, trajectory_id
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.events import (
     AliasDeclared,
     EpisodeEnded,
@@ -17,7 +18,7 @@ from rollbus.schemas.records.events import (
     WriterClosed,
 )
 from rollbus.schemas.records.groups import Group, GroupMember, StepOutcome
-from rollbus.schemas.records.steps import PolicyVersion
+from rollbus.schemas.records.steps import PolicyVersion, StepCompleted
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Reward, Score, Span, Trajectory, Turn
 
@@ -309,6 +310,29 @@ def make_outcome(batch: Any, *, step: int = 1, base: int = 0, version: int | Non
         "policy_version": base + 1 if version is None else version,
     }
     return StepOutcome(**(defaults | fields))
+
+
+def make_step(number: int = 1, **fields: Any) -> StepCompleted:
+    """A completed step that made version `number` from the one before and names no member."""
+    defaults: dict[str, Any] = {
+        "run_id": "main",
+        "model": "agent",
+        "batch_hash": f"b{number}",
+        "batch_number": number,
+        "base_version": number - 1,
+        "policy_version": number,
+        "trained": (),
+        "started_at_ms": START_MS,
+        "completed_at_ms": START_MS,
+    }
+    return StepCompleted(step=number, **(defaults | fields))
+
+
+def make_letter(**fields: Any) -> DeadLetter:
+    """A record of `rollbus.scores` that grouping could not read."""
+    defaults: dict[str, Any] = {"topic": "rollbus.scores", "partition": 0, "offset": 7, "timestamp_ms": START_MS}
+    defaults |= {"stage": "grouping", "error_class": "UndecodableError", "message": "not a record"}
+    return DeadLetter(**(defaults | fields))
 
 
 def make_version(version: int, parent: int | None = None, **fields: Any) -> PolicyVersion:

@@ -17,9 +17,9 @@ from rollbus.archive.forget import forget_in_archive
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.records.drops import DeadLetter, Drop, kept_bytes
+from rollbus.schemas.records.drops import Drop, kept_bytes
 from tests.archive.places import NAME, DyingStorage, Killed, add_records, make_record, new_archive, records_of
-from tests.builders import make_episode, make_excluded, make_score, make_trajectory
+from tests.builders import make_episode, make_excluded, make_letter, make_score, make_trajectory
 
 FIRST, SECOND, THIRD = ([make_record(number) for number in numbers] for numbers in ((0, 1, 3), (4, 9), (10,)))
 some_bytes = st.none() | st.binary(max_size=20)
@@ -157,16 +157,7 @@ def test_a_full_target_is_named_and_nothing_is_half_published(tmp_path: Path) ->
 def of_ann_and_bob() -> list[ArchivedRecord]:
     """Records of two people, in one partition as it never is; of ann also what only mentions her."""
     name = trajectory_id("ann-7")
-    letter = DeadLetter(
-        topic="t",
-        partition=0,
-        offset=1,
-        timestamp_ms=1,
-        stage="s",
-        error_class="E",
-        message="of ann-7",
-        **kept_bytes(b"k", b"no frame"),
-    )
+    letter = make_letter(message="of ann-7", **kept_bytes(b"k", b"no frame"))
     drop = Drop(unit="trajectory", unit_id=name, reason="r", stage="s", detail="text", dropped_at_ms=1)
     records: list[object] = [*make_episode("ann-7"), *make_episode("bob"), make_trajectory("ann-7")]
     records += [make_score(name, episode_id="ann-7"), make_trajectory("bob"), letter, drop, make_excluded("ann-7")]

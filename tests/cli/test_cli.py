@@ -16,8 +16,8 @@ from rollbus.cli.root import COMMANDS, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
-from rollbus.schemas.records.steps import StepCompleted
 from rollbus.settings import Settings
+from tests.builders import make_step
 from tests.console import ROLLBUS
 
 
@@ -123,21 +123,7 @@ def test_saved_questions_are_listed() -> None:
 
 def test_a_record_is_shown_with_every_metric_and_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"metric_{number}" for number in range(30)]
-    show_record(
-        StepCompleted(
-            run_id="main",
-            model="agent",
-            step=1,
-            batch_hash="b",
-            batch_number=0,
-            base_version=0,
-            policy_version=1,
-            trained=(),
-            metrics=dict.fromkeys(names, 1.0),
-            started_at_ms=0,
-            completed_at_ms=1,
-        )
-    )
+    show_record(make_step(metrics=dict.fromkeys(names, 1.0)))
     shown = capsys.readouterr().out
     assert [name for name in names if f"'{name}'" not in shown] == []
     assert shown.endswith(")\n")

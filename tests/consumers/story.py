@@ -11,7 +11,7 @@ from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision
-from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
+from rollbus.schemas.records.drops import Drop, ProducerReport
 from rollbus.schemas.records.groups import (
     ClosedGroup,
     CurriculumState,
@@ -40,6 +40,7 @@ from tests.builders import (
     make_episode,
     make_excluded,
     make_group,
+    make_letter,
     make_member,
     make_outcome,
     make_score,
@@ -283,17 +284,7 @@ def _operations() -> list[Record]:
         )
         return "drops", unit_id, record
 
-    letter = DeadLetter(
-        topic="rollbus.scores",
-        partition=0,
-        offset=7,
-        timestamp_ms=START_MS,
-        key=b"k\xff",
-        value=b"\x00\xff\xfe",
-        stage="grouping",
-        error_class="UndecodableError",
-        message="not a record",
-    )
+    letter = make_letter(key=b"k\xff", value=b"\x00\xff\xfe")
     report = ProducerReport(producer="web", writer_id="w1", counters={"sent": 40}, reported_at_ms=START_MS)
     part = ReplayRange(topic="episode-events", partition=0, from_offset=0, to_offset=40)
     replayed = ReplayManifest(

@@ -21,19 +21,11 @@ from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
 from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of, origin_of
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import OPERATOR
-from rollbus.schemas.records.drops import DeadLetter, kept_bytes
-from tests.builders import make_config, make_excluded, make_tick, make_tool
+from rollbus.schemas.records.drops import kept_bytes
+from tests.builders import make_config, make_excluded, make_letter, make_tick, make_tool
 
-LETTER = DeadLetter(
-    topic="n.episode-events",
-    partition=1,
-    offset=7,
-    timestamp_ms=5,
-    **kept_bytes(b"k", encode(make_tool())[:12]),
-    stage="assembly",
-    error_class="UndecodableError",
-    message="cut short",
-)
+CUT = kept_bytes(b"k", encode(make_tool())[:12])
+LETTER = make_letter(topic="n.episode-events", partition=1, timestamp_ms=5, stage="assembly", **CUT)
 
 
 def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() -> None:
@@ -83,7 +75,7 @@ def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:
     shown = dict(describe_letter(LETTER))
     assert shown["claims to be"] == "ToolCalled"
     assert shown["value"].startswith("12 bytes: c301")
-    assert shown["error"] == "UndecodableError: cut short"
+    assert shown["error"] == "UndecodableError: not a record"
 
 
 @given(st.binary(max_size=12))

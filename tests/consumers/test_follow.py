@@ -11,27 +11,10 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 from rollbus.consumers.loggers.follow_kafka import Takes, _feed
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.steps import StepCompleted
-from tests.builders import START_MS
+from tests.builders import START_MS, make_step
 from tests.consumers.memory_logger import MemoryLogger
 
 PLACE = TopicPartition("rollbus.training-steps", 0)
-
-
-def step(number: int) -> bytes:
-    return encode(
-        StepCompleted(
-            run_id="main",
-            step=number,
-            model="agent",
-            batch_hash="b",
-            batch_number=number,
-            base_version=number - 1,
-            policy_version=number,
-            trained=(),
-            started_at_ms=START_MS,
-            completed_at_ms=START_MS,
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +37,7 @@ class SharedOut:
         self.commits: list[dict[TopicPartition, int]] = []
 
     async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
-        value = step(len(self.commits) + 1)
+        value = encode(make_step(len(self.commits) + 1))
         return {PLACE: [Found(PLACE.topic, PLACE.partition, len(self.commits), START_MS, b"main", value)]}
 
     async def commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -79,7 +62,8 @@ class OneBatch:
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
         self.waiting = [
-            Found(PLACE.topic, PLACE.partition, offset, START_MS, b"main", step(offset)) for offset in range(3)
+            Found(PLACE.topic, PLACE.partition, offset, START_MS, b"main", encode(make_step(offset)))
+            for offset in range(3)
         ]
 
     async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:

@@ -16,6 +16,7 @@ from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.settings import HealthSection
 from rollbus.streams.kafka.settings import StreamSettings
+from tests.builders import make_step
 
 NOW_MS = 1_800_000_000_000
 LIMITS = AlarmLimits()
@@ -37,20 +38,10 @@ def make_beat(kind: str = "worker", *, age_s: float = 1.0, started_s: float = 10
     return Beat(replace(beat, **changes), taken_ms)
 
 
-def make_step(number: int, *, reward: float = 0.5, age_s: float = 60.0, **metrics: float) -> StepCompleted:
-    return StepCompleted(
-        run_id="main",
-        model="agent",
-        step=number,
-        batch_hash=f"b{number}",
-        batch_number=number,
-        base_version=number - 1,
-        policy_version=number,
-        trained=(),
-        metrics={"reward_mean": reward, **metrics},
-        started_at_ms=NOW_MS - round(age_s * 1000) - 500,
-        completed_at_ms=NOW_MS - round(age_s * 1000),
-    )
+def step_of(number: int, *, reward: float = 0.5, age_s: float = 60.0, **metrics: float) -> StepCompleted:
+    ended_ms = NOW_MS - round(age_s * 1000)
+    metrics = {"reward_mean": reward, **metrics}
+    return make_step(number, metrics=metrics, started_at_ms=ended_ms - 500, completed_at_ms=ended_ms)
 
 
 def draw(*beats: Beat, limits: AlarmLimits = LIMITS, **look: Any) -> Picture:
@@ -160,15 +151,15 @@ def test_lag_that_goes_up_and_down_as_idle_stages_commit_their_ticks_is_no_probl
 
 
 def test_a_run_without_a_step_for_long_and_one_whose_step_failed_are_problems() -> None:
-    assert alarms(draw(steps=[make_step(1, age_s=4_000)])) == ["no_step"]
+    assert alarms(draw(steps=[step_of(1, age_s=4_000)])) == ["no_step"]
     failed = StepFailed(
         run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
         error_class="UnavailableError", message="art-server is away", final=True, failed_at_ms=NOW_MS,
     )  # fmt: skip
-    picture = draw(steps=[make_step(1), failed])
+    picture = draw(steps=[step_of(1), failed])
     assert alarms(picture) == ["failed"]
     assert picture.problems[0].what == "step 2 of run main failed: UnavailableError: art-server is away"
-    assert alarms(draw(steps=[make_step(1), failed, make_step(2)])) == []
+    assert alarms(draw(steps=[step_of(1), failed, step_of(2)])) == []
 
 
 def test_an_open_step_is_shown_with_its_age() -> None:
@@ -176,13 +167,13 @@ def test_an_open_step_is_shown_with_its_age() -> None:
         run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
         started_at_ms=NOW_MS - 30_000,
     )  # fmt: skip
-    (run,) = draw(steps=[make_step(1), started]).runs
+    (run,) = draw(steps=[step_of(1), started]).runs
     assert (run.step, run.open_step, run.open_age_ms) == (1, 2, 30_000)
 
 
 def test_a_reward_that_falls_is_a_problem() -> None:
-    steps: list[Step] = [make_step(n, reward=0.8) for n in range(1, 21)]
-    picture = draw(steps=[*steps, *(make_step(n, reward=0.3) for n in range(21, 26))])
+    steps: list[Step] = [step_of(n, reward=0.8) for n in range(1, 21)]
+    picture = draw(steps=[*steps, *(step_of(n, reward=0.3) for n in range(21, 26))])
     assert alarms(picture) == ["reward"]
     assert picture.problems[0].what == "the mean reward of run main fell by 0.500 to 0.300"
 
@@ -201,7 +192,7 @@ def test_a_window_whose_groups_have_no_signal_is_a_problem_of_its_run_before_its
     assert alarms(picture) == ["no_signal"]
     assert picture.problems[0].what == "95% of the groups in the newest window of run main are without a signal"
     assert alarms(draw(windows=window(1, rejected=10))) == []
-    assert draw(windows=window(5), steps=[make_step(1)]).runs[0].no_signal_share == 0.75
+    assert draw(windows=window(5), steps=[step_of(1)]).runs[0].no_signal_share == 0.75
 
 
 def test_dead_letters_are_a_problem_while_they_are_new() -> None:
@@ -212,7 +203,7 @@ def test_dead_letters_are_a_problem_while_they_are_new() -> None:
 def test_what_is_not_to_be_watched_is_not() -> None:
     off = AlarmLimits(no_step_s=None, dead_letters_s=None, clock_s=None, waiting_s=None)
     beat = make_beat(beat_at_ms=NOW_MS + 60_000, waiting_since_ms=1)
-    look: dict[str, Any] = {"steps": [make_step(1, age_s=9_999)], "dead_letters": 1, "newest_dead_letter_ms": NOW_MS}
+    look: dict[str, Any] = {"steps": [step_of(1, age_s=9_999)], "dead_letters": 1, "newest_dead_letter_ms": NOW_MS}
     assert draw(beat, limits=off, **look).problems == ()
 
 

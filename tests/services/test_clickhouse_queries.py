@@ -16,8 +16,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.records.drops import DeadLetter, Drop
-from rollbus.schemas.records.steps import StepCompleted
+from rollbus.schemas.records.drops import Drop
 from rollbus.ui.asking import Asking
 from tests.builders import (
     MINUTE_MS,
@@ -26,7 +25,9 @@ from tests.builders import (
     make_alias_reward,
     make_episode,
     make_group,
+    make_letter,
     make_score,
+    make_step,
     make_tool,
     make_trajectory,
     make_turn,
@@ -83,18 +84,8 @@ def columns_of(client: ClickHouse, table: str) -> set[str]:
 
 def beside_the_story() -> list[Record]:
     """A third step, from version 0 to 1, which both have played."""
-    step = StepCompleted(
-        run_id="main",
-        model="agent",
-        step=3,
-        batch_hash="b3",
-        batch_number=3,
-        base_version=0,
-        policy_version=1,
-        trained=(),
-        started_at_ms=START_MS + 7 * MINUTE_MS,
-        completed_at_ms=START_MS + 8 * MINUTE_MS,
-    )
+    began_ms = START_MS + 7 * MINUTE_MS
+    step = make_step(3, base_version=0, policy_version=1, started_at_ms=began_ms, completed_at_ms=began_ms + MINUTE_MS)
     return [("training-steps", "main", step)]
 
 
@@ -388,15 +379,7 @@ def test_the_ends_of_a_comparison_never_share_a_version(filled: ClickHouseSettin
 
 
 def test_a_record_that_several_consumers_refused_is_counted_once(filled: ClickHouseSettings) -> None:
-    letter = DeadLetter(
-        topic="rollbus.scores",
-        partition=0,
-        offset=7,
-        timestamp_ms=START_MS,
-        stage="sink",
-        error_class="InvalidRecordError",
-        message="the sink's words",
-    )
+    letter = make_letter(stage="sink", error_class="InvalidRecordError", message="the sink's words")
     refused = [
         letter,
         replace(letter, stage="grouping", error_class="UndecodableError", message="the stage's words"),
@@ -648,14 +631,8 @@ def test_an_episode_that_no_group_took_has_no_reward_of_a_group(filled: ClickHou
 
 
 def test_an_episode_that_became_no_trajectory_says_why(filled: ClickHouseSettings) -> None:
-    drop = Drop(
-        unit="episode",
-        unit_id="lost",
-        reason="missing_events",
-        stage="assembly",
-        detail="no start came",
-        dropped_at_ms=START_MS,
-    )
+    drop = Drop(unit="episode", unit_id="lost", reason="missing_events", stage="assembly", detail="no start came",
+                dropped_at_ms=START_MS)  # fmt: skip
     namespace = apart(filled, [("drops", "lost", drop)])
     (row,) = answer(filled, "why_not_trained", namespace=namespace, id="lost")
     assert (row["trajectory_id"], row["stage"], row["what"]) == ("", "assembly", "dropped: missing_events")

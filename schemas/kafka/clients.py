@@ -168,6 +168,22 @@ async def stop_producer(producer: AIOKafkaProducer, *, timeout_s: float = PRODUC
         if not stopped:
             with suppress(Exception):
                 await asyncio.wait_for(producer.client.close(), timeout_s)
+        _see_failures(producer)
+
+
+def _see_failures(producer: AIOKafkaProducer) -> None:
+    """Look at the errors that a failed producer leaves in futures that nothing awaits: asyncio would print each.
+
+    A producer that is fenced has one for its transaction, and one for every partition that it had not sent to yet.
+    Whoever was writing has received the error.
+    """
+    transactions, waiting = producer._txn_manager, producer._message_accumulator._batches.values()
+    left = [future for batches in waiting for batch in batches for future in (batch.future, batch._drain_waiter)]
+    if transactions is not None and transactions._transaction_waiter is not None:
+        left.append(transactions._transaction_waiter)
+    for future in left:
+        if future.done() and not future.cancelled():
+            future.exception()
 
 
 async def stop_all(*stops: Callable[[], Awaitable[None]]) -> None:

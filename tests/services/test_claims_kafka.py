@@ -1,6 +1,7 @@
 """Claims on a real group: whose a partition is, and that only a member of the present generation may say so."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -125,3 +126,24 @@ async def test_who_is_fenced_commits_nothing_of_any_partition_and_what_he_left_o
         assert (await asyncio.wait_for(reader.getone(), 120)).value == b"of the heir"
     finally:
         await reader.stop()
+
+
+async def test_a_session_that_was_fenced_leaves_no_error_that_the_event_loop_reports(
+    settings: StreamSettings, place: Partition
+) -> None:
+    reported = list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+    older, newer = (Session(settings, f"{settings.namespace}counter", "me") for _ in range(2))
+    await older.start()
+    await newer.start()
+    topics = (place.topic, f"{settings.namespace}drops")
+    rows = [Row(topic, number, b"k", b"late") for topic in topics for number in range(settings.event_partitions)]
+    with pytest.raises(ProducerFenced):
+        await older.commit(place, 1, rows)
+    await older.stop()
+    await newer.stop()
+    del older, newer
+    for _ in range(10):  # what stopping has left to do
+        await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []

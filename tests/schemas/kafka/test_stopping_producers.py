@@ -1,10 +1,13 @@
 """A producer is let go of, whatever its own end comes to."""
 
 import asyncio
+import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaError
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, ProducerFenced
 
 from rollbus.schemas.kafka.clients import stop_producer
 
@@ -15,6 +18,7 @@ class Producer:
     def __init__(self, outcome: BaseException | None = None) -> None:
         self.outcome = outcome
         self.client = self
+        self._txn_manager, self._message_accumulator = None, SimpleNamespace(_batches={})
         self.stopping, self.closed = asyncio.Event(), False
 
     async def stop(self) -> None:
@@ -45,3 +49,36 @@ async def test_one_whose_end_nobody_waits_for_has_its_connections_closed() -> No
     with pytest.raises(asyncio.CancelledError):
         await stopping
     assert producer.closed
+
+
+async def test_one_that_was_fenced_leaves_no_error_that_the_event_loop_reports() -> None:
+    """asyncio prints each error that nobody has looked at: one for every partition, with twenty lines each."""
+    reported = list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+    producer = AIOKafkaProducer(transactional_id="me")
+    producer._txn_manager.set_pid_and_epoch(1, 0)
+    await producer.begin_transaction()
+    sent = []
+    for number in range(3):
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=b"k", value=b"v")
+        sent.append(await producer._message_accumulator.add_batch(batch, TopicPartition("t", number), 1.0))
+    failed = await failed_task(ProducerFenced())
+    producer._sender._sender_task = failed
+    producer._sender._fail_all(failed)
+    assert {type(each) for each in await asyncio.gather(*sent, return_exceptions=True)} == {ProducerFenced}
+    await stop_producer(producer)
+    del producer, failed, sent
+    for _ in range(10):  # what stopping has left to do
+        await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []
+
+
+async def failed_task(error: Exception) -> Any:
+    async def fail() -> None:
+        raise error
+
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+    return task

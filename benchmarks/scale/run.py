@@ -46,13 +46,21 @@ CLUSTERS: dict[str, tuple[float, Cluster]] = {
 def main() -> None:
     """Print it all."""
     given = argparse.ArgumentParser()
-    given.add_argument("--costs", type=Path)
+    given.add_argument("--costs", type=read_costs)
     given.add_argument("--seconds", type=float, default=15.0, help="of each run that costs are measured in")
     arguments = given.parse_args()
-    costs = from_json(arguments.costs.read_text()) if arguments.costs else measure_costs(arguments.seconds)
+    costs = arguments.costs or measure_costs(arguments.seconds)
     print_costs(costs)
     for name, (rate, cluster) in CLUSTERS.items():
         print_cluster(name, rate, cluster, costs)
+
+
+def read_costs(path: str) -> Costs:
+    """Return the costs in a file; raises ArgumentTypeError."""
+    try:
+        return from_json(Path(path).read_text())
+    except (OSError, ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"{path} has no costs that a run without --costs wrote: {error}") from error
 
 
 def measure_costs(seconds: float) -> Costs:

@@ -156,8 +156,9 @@ def export_picture(picture: Picture) -> None:
         gauge.clear()
     for group in picture.groups:
         metrics.LAG.labels(group.group, group.topic).set(group.lag)
+    missed = {problem.subject for problem in picture.problems if problem.alarm == "silence"}
     for one in picture.processes:
-        if one.state != "stopped":
+        if one.state in ("working", "waiting") or one.process in missed:  # another may have taken a silent one's place
             metrics.BEAT_AGE_SECONDS.labels(one.kind, one.process).set(one.beat_age_ms / 1000)
     for run in picture.runs:
         if run.step_age_ms is not None:

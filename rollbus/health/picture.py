@@ -308,8 +308,8 @@ def _process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
 def _rate(beat: Beat) -> float | None:
     if beat.before is None or beat.heartbeat.beat_at_ms <= beat.before.beat_at_ms:
         return None
-    spent_ms = beat.heartbeat.beat_at_ms - beat.before.beat_at_ms
-    return (beat.heartbeat.work - beat.before.work) / spent_ms * 1000
+    spent_ms, done = beat.heartbeat.beat_at_ms - beat.before.beat_at_ms, beat.heartbeat.work - beat.before.work
+    return None if done < 0 else done / spent_ms * 1000  # a worker's part that begins again counts from 0
 
 
 def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.alarms import Alarms, Watch
+from rollbus.health.alarms import Alarms, Watch, export_picture
 from rollbus.health.picture import AlarmLimits, Problem
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.health import metrics
 from rollbus.schemas.health.heart import Heart, Report
 from rollbus.schemas.health.server import MetricsServer
 from rollbus.schemas.kafka.connection import KafkaConnection
+from tests.health.test_picture import draw, make_beat
 from tests.services.stream_process import until
 
 
@@ -80,6 +82,13 @@ async def test_a_broker_that_is_away_is_logged_once_and_the_process_goes_on(
             await until(lambda: len(levels()) >= 3, "it does not try again")
     assert levels()[:3] == ["WARNING", "DEBUG", "DEBUG"]
     assert "no heartbeat can be written, and this process looks dead" in caplog.text
+
+
+def test_prometheus_sees_no_silence_of_a_process_whose_place_another_has_taken() -> None:
+    dead, other = make_beat(age_s=120.0), make_beat("sink", age_s=120.0)
+    export_picture(draw(dead, other, make_beat(started_s=60.0)))
+    exported = {sample.labels["process"]: sample.value for sample in metrics.BEAT_AGE_SECONDS.collect()[0].samples}
+    assert exported == {"worker@here:7-60.0": 1.0, "sink@here:7-1000.0": 120.0}
 
 
 async def test_a_port_that_is_taken_ends_the_start_with_its_name() -> None:

@@ -51,7 +51,9 @@ from rollbus.trainer.settings import (
 )
 
 logger = logging.getLogger(__name__)
-Kind = Literal["worker", "trainer", "art-server", "sink", "resample", "proxy", "ingest", "log-to", "alarms"]
+Kind = Literal[
+    "worker", "trainer", "art-server", "sink", "resample", "proxy", "ingest", "log-to", "alarms", "estimate", "shadow"
+]
 """Of long-running processes."""
 SHARED = (
     *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),

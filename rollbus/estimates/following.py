@@ -7,8 +7,11 @@ is logged and tried again later: until then delivery waits, and gives the candid
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.config import ESTIMATES
 from rollbus.trainer.operate.policy_on_log import KnownVersion, list_policy_versions
 from rollbus.trainer.settings import TrainerSettings
@@ -16,6 +19,7 @@ from rollbus.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0
+Progress = Callable[[int, int], None]
 
 
 def find_due(versions: list[KnownVersion]) -> int | None:
@@ -27,22 +31,40 @@ def find_due(versions: list[KnownVersion]) -> int | None:
     return newest.version
 
 
-async def follow_candidates(
-    settings: TrainerSettings, estimate: Callable[[int], Awaitable[None]], stop: asyncio.Event
-) -> None:
-    """Estimate each candidate that is due, until `stop` is set."""
-    last = ""
-    while not stop.is_set():
-        try:
-            due = find_due(list(await asyncio.to_thread(list_policy_versions, settings)))
-            if due is not None:
-                await estimate(due)
-            last = ""
-        except RollbusError as error:
-            if str(error) != last:
-                logger.warning("no estimate, trying every %.0f s: %s", LOOK_S, error)
-            last = str(error)
-        try:
-            await asyncio.wait_for(stop.wait(), LOOK_S)
-        except TimeoutError:
-            continue
+@dataclass(slots=True)
+class Following:
+    """Estimates each candidate that is due; `run` until stopped."""
+
+    settings: TrainerSettings
+    estimate: Callable[[int, Progress], Awaitable[None]]
+    """Takes a version, and what is told how far it is."""
+    trouble: str | None = None
+    _work: int = 0
+    _due: int | None = None
+
+    def report(self) -> Report:
+        """Say which candidate is estimated; the work is the episodes that were asked about."""
+        at = {} if self._due is None else {"version": self._due}
+        return Report(
+            (f"estimates of {self.settings.model}",), at, self._work, self._due is not None, trouble=self.trouble
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look for candidates until `stop` is set."""
+        while not stop.is_set():
+            try:
+                self._due = find_due(list(await asyncio.to_thread(list_policy_versions, self.settings)))
+                if self._due is not None:
+                    await self.estimate(self._due, self._progress)
+                self.trouble = None
+            except RollbusError as error:
+                said = f"no estimate, trying every {LOOK_S:.0f} s: {error}"
+                if said != self.trouble:
+                    logger.warning("%s", said)
+                self.trouble = said
+            self._due = None
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK_S)
+
+    def _progress(self, done: int, of: int) -> None:
+        self._work += 1

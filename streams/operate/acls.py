@@ -66,7 +66,7 @@ class Command:
 
 
 COMMANDS: Mapping[Role, Command] = {
-    "replay": Command(TOPICS, (REPLAYS,)),
+    "replay": Command(TOPICS, (REPLAYS, HEARTBEATS)),
     "promote": Command((RUN_LOG, REPLAYS), tuple(topic for topic in _INPUTS if not topic.is_open), "promote"),
     "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
     "operator": Command(

@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 
 from benchmarks.delivery.worlds import choose
 from rollbus.estimates.recorded import read_rescored
+from rollbus.health.reading import open_health
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.records.config import ESTIMATES
@@ -128,6 +129,9 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
     async with asyncio.timeout(120):
         while b"serves no agent@9" not in said:  # what cannot be scored does not end it
             said += await process.stdout.readline()
+        async with open_health(settings.kafka, namespace) as health:
+            while not any("serves no agent@9" in each.what for each in (await health.picture()).problems):
+                pass
         newer = make_version(10, 0, state="candidate")
         VERSIONS["agent@10"] = VERSIONS["agent@1"]
         await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(newer))])

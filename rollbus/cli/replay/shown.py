@@ -3,15 +3,40 @@
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rollbus.cli.output import Console, Table, format_count, format_time, show_rows
 
 if TYPE_CHECKING:
+    from rollbus.schemas.health.heart import Report
     from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
     from rollbus.streams.replay.compare.differences import Comparison
     from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
+
+
+@dataclass(slots=True)
+class Followed:
+    """What a shadow has read so far, for its heartbeat."""
+
+    name: str
+    records: int = 0
+
+    def watch(self) -> "ProgressCallbacks":
+        """Return the callbacks that the shadow reports to."""
+        from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
+
+        return ProgressCallbacks(progress=self._progress)
+
+    def report(self) -> "Report":
+        """Say how much it has read; ticks alone are records, so a shadow that stands reads none."""
+        from rollbus.schemas.health.heart import Report
+
+        return Report((f"shadow {self.name}",), work=self.records)
+
+    def _progress(self, offsets: int, records: int, size: int) -> None:
+        self.records += records
 
 
 class ProgressLine:

@@ -72,7 +72,7 @@ def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer()
 
 
 def test_a_replay_reads_all_and_writes_what_is_its_own() -> None:
-    assert topics_of("replay", "Write") == {"n.replays", REPLAY_PREFIX}
+    assert topics_of("replay", "Write") == {"n.replays", "n.heartbeats", REPLAY_PREFIX}
     assert topics_of("replay", "Read") == {topic.full_name("n.") for topic in TOPICS} | {REPLAY_PREFIX}
 
 
@@ -94,7 +94,7 @@ def test_a_replays_namespace_begins_as_its_permission_does() -> None:
 def test_no_producer_may_say_that_a_process_lives() -> None:
     """A heartbeat that anybody writes hides the death of a process."""
     assert [role for role in ROLES if "n.heartbeats" in topics_of(role, "Write")] == [
-        *("proxy", "worker", "trainer", "sink", "resampler", "operator")
+        *("proxy", "worker", "trainer", "sink", "resampler", "replay", "operator")
     ]
 
 

@@ -12,7 +12,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, echo, format_count, show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
-from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
+from rollbus.cli.replay.shown import Followed, ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
@@ -124,6 +124,7 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     It writes into its own topics, and continues when it is started again. `rollbus replay promote NAME` makes live
     decide the same.
     """
+    from rollbus.schemas.health.heart import beating
     from rollbus.streams.worker.process import prepare_process
 
     first = "scoring" if chosen["reward"] or chosen["rescore"] else "grouping"
@@ -134,8 +135,12 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     log_to_stderr()
     prepare_process()
 
+    followed = Followed(plan.name)
+
     async def until_signal() -> "ReplayManifest":
-        return await make_replay(settings, plan, chosen["reward"], follow=stop_on_signals()).run()
+        more = {"watch": followed.watch(), "follow": stop_on_signals()}
+        async with beating(settings.heart("shadow"), followed.report):
+            return await make_replay(settings, plan, chosen["reward"], **more).run()
 
     echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
     show_manifest(asyncio.run(until_signal()))

@@ -59,9 +59,10 @@ async def _estimate(
 ) -> None:  # fmt: skip
     from rollbus.cli.signals import stop_on_signals
     from rollbus.estimates.estimate import estimate_version
-    from rollbus.estimates.following import follow_candidates
+    from rollbus.estimates.following import Following, Progress
     from rollbus.estimates.recorded import read_period, read_rescored
     from rollbus.estimates.scoring import EndpointScorer
+    from rollbus.schemas.health.heart import beating
     from rollbus.schemas.kafka.payload import KafkaPayload
     from rollbus.streams.replay.kafka.manifest import find_manifest
     from rollbus.streams.replay.plan.range import parse_bound
@@ -78,25 +79,27 @@ async def _estimate(
     scorer = EndpointScorer(base_url, token.get_secret_value() if token else "none")
     payload = KafkaPayload(stream.kafka, stream.namespace)
 
-    async def estimate_one(number: int) -> None:
+    async def estimate_one(number: int, progress: Progress) -> None:
         since_ms = parse_bound(f"{since} ago", now_ms=wall_clock_ms()).time_ms or 0
         wait_ms = run.delivery.wait_ms if run.delivery is not None else 0
         period = await read_period(
             stream, run.model, since_ms=since_ms, most=episodes, wait_ms=wait_ms, rescored=rescored
         )
-        with show_progress(f"version {number} is asked") as progress:
-            found = await estimate_version(
-                period, run, settings.scoring, number, payload=payload, scorer=scorer, kl_to=kl_to, progress=progress
-            )
+        found = await estimate_version(
+            period, run, settings.scoring, number, payload=payload, scorer=scorer, kl_to=kl_to, progress=progress
+        )
         if rescored is None:
             await publish_evaluation(stream.kafka, stream.namespace, found.to_evaluation(run.model, run.run_id))
         _show(found, period, wait_ms)
 
     try:
         if version is None:
-            await follow_candidates(trainer, estimate_one, stop_on_signals())
+            following = Following(trainer, estimate_one)
+            async with beating(settings.heart("estimate"), following.report):
+                await following.run(stop_on_signals())
         else:
-            await estimate_one(version)
+            with show_progress(f"version {version} is asked") as progress:
+                await estimate_one(version, progress)
     finally:
         await scorer.close()
         await payload.close()

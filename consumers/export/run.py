@@ -27,7 +27,7 @@ from rollbus.consumers.export.formats import (
 )
 from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
 from rollbus.consumers.export.reading import Selected, read_exclusions, read_payloads, select_trajectories
-from rollbus.consumers.export.writing import FileFormat, WrittenFile, write_rows
+from rollbus.consumers.export.writing import FileFormat, WrittenFile, path_of, write_rows
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import hash_bytes
 
@@ -69,6 +69,12 @@ def export(
         raise ConfigurationError(f"{folder} already holds an export; name another folder, or remove it")
     if request.kind == "dpo" and request.dpo_layout == "nemo-dpo" and request.file_format == "parquet":
         raise ConfigurationError("NeMo Customizer reads only JSONL; leave out --format parquet")
+    for name in _file_names(request):
+        if (path := path_of(folder, name, request.file_format)).exists():
+            raise ConfigurationError(
+                f"{path} is there, and {folder} has no {MANIFEST}: it is yours, or of an export that was cut off; name "
+                "another folder, or remove it"
+            )
     exclusions = read_exclusions(client, request.namespace)
     selection = select_trajectories(
         client, request.namespace, request.run, request.where, request.limit, request.data_set
@@ -97,16 +103,22 @@ def export(
     return manifest
 
 
-def _split_validation(request: ExportRequest, selection: list[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the rows of each file by its name; all attempts at one problem are in one file."""
+def _file_names(request: ExportRequest) -> tuple[str, ...]:
+    """Return the names of the files, without endings: of what is trained on, and of what is held back."""
     nemo = request.kind == "dpo" and request.dpo_layout == "nemo-dpo"
     train, held_back = ("training/training_file", "validation/validation_file") if nemo else ("train", "validation")
-    if not request.validation:
-        return [(train, selection)]
+    return (train, held_back) if request.validation else (train,)
+
+
+def _split_validation(request: ExportRequest, selection: list[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each file by its name; all attempts at one problem are in one file."""
+    names = _file_names(request)
+    if len(names) == 1:
+        return [(names[0], selection)]
     held = {hint for hint in {row["group_hint"] for row in selection} if _share(hint) < request.validation}
     return [
-        (train, [row for row in selection if row["group_hint"] not in held]),
-        (held_back, [row for row in selection if row["group_hint"] in held]),
+        (names[0], [row for row in selection if row["group_hint"] not in held]),
+        (names[1], [row for row in selection if row["group_hint"] in held]),
     ]
 
 

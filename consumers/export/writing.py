@@ -79,9 +79,14 @@ class WrittenFile:
     sha256: str
 
 
+def path_of(folder: Path, name: str, file_format: FileFormat) -> Path:
+    """Return where a file of an export is."""
+    return folder / f"{name}.{file_format}"
+
+
 def write_rows(folder: Path, name: str, rows: Iterable[dict[str, Any]], file_format: FileFormat) -> WrittenFile:
     """Write one file; a Parquet file without rows has no columns."""
-    path = folder / f"{name}.{file_format}"
+    path = path_of(folder, name, file_format)
     path.parent.mkdir(parents=True, exist_ok=True)
     write = _write_parquet if file_format == "parquet" else _write_jsonl
     count = write(path, rows)

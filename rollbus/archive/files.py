@@ -65,9 +65,11 @@ def to_parquet(records: Sequence[ArchivedRecord]) -> bytes:
 def from_parquet(data: bytes, path: str) -> list[ArchivedRecord]:
     """Return the records of a file; raises DataLossError for one that cannot be read."""
     try:
-        table = pq.read_table(io.BytesIO(data), schema=_SCHEMA)
+        # In this thread alone: one of Arrow's that lets go of our bytes while Python ends would abort the process.
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        table = file.read(columns=_SCHEMA.names, use_threads=False).cast(_SCHEMA)
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataLossError(f"{path} cannot be read as Parquet: {error}; take it from a copy") from error
     columns[-1] = [tuple((each["name"], each["value"]) for each in headers) for headers in columns[-1]]
     return [ArchivedRecord(*row) for row in zip(*columns, strict=True)]

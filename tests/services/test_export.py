@@ -173,6 +173,14 @@ def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None
     export(client, asked(kind="sft"), tmp_path)
     with pytest.raises(ConfigurationError, match="already holds an export"):
         export(client, asked(kind="sft"), tmp_path)
+    own = tmp_path / "mine" / "validation.jsonl"
+    own.parent.mkdir()
+    own.write_text("mine")
+    with pytest.raises(
+        ConfigurationError, match=r"validation.jsonl is there, .* it is yours, or of an export that was"
+    ):
+        export(client, asked(kind="sft", validation=0.5), own.parent)
+    assert (own.read_text(), list(own.parent.iterdir())) == ("mine", [own])
     with pytest.raises(ConfigurationError, match="NeMo Customizer reads only JSONL"):
         export(client, asked(kind="dpo", dpo_layout="nemo-dpo", file_format="parquet"), tmp_path / "b")
     with pytest.raises(RejectedError, match="rewards"):

@@ -16,13 +16,17 @@ class UnknownRunError(ConfigurationError):
     """A run that neither the settings nor any row names."""
 
 
+def stored_runs(client: ClickHouse, namespace: str) -> list[str]:
+    """Return the runs that have rows."""
+    _, rows = client.query(f"SELECT run FROM ({_STORED}) ORDER BY run", {"namespace": namespace})
+    return [str(name) for (name,) in rows]
+
+
 def require_run(client: ClickHouse, namespace: str, run: str, configured: Collection[str]) -> None:
     """Raise UnknownRunError for a run that is not there; a configured one may have no rows yet."""
     if not run or run in configured:
         return
-    stored = [
-        str(name) for (name,) in client.query(f"SELECT run FROM ({_STORED}) ORDER BY run", {"namespace": namespace})[1]
-    ]
+    stored = stored_runs(client, namespace)
     if run not in stored:
         known = sorted({*stored, *configured})
         raise UnknownRunError(f"no run {run!r} in namespace {namespace!r}; {nearest(run, known)}")

@@ -99,7 +99,7 @@ def evaluation(settings: Settings, **asked: Any) -> None:
 
 
 def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: Any) -> None:
-    from rollbus.consumers.clickhouse.questions.runs import require_run
+    from rollbus.consumers.clickhouse.questions.runs import require_run, stored_runs
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export
@@ -111,11 +111,15 @@ def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: An
         with show_progress("trajectories") as progress:
             request = ExportRequest(namespace=settings.namespace, run=run, **asked)
             manifest = write_export(client, request, folder, progress=progress)
+        stored = stored_runs(client, settings.namespace)
     finally:
         client.close()
     for file in manifest["files"]:
         echo(f"{format_count(file['rows'], 'row')} in {folder / file['path']}")
     for reason, count in manifest["left_out"].items():
         echo(f"left out: {count} {reason}")
+    if run not in stored:
+        others = f"; --run takes one of {', '.join(stored)}" if stored else ""
+        echo(f"run {run} has no rows in ClickHouse, so fate, step and reason are empty{others}", err=True)
     left_out = format_count(manifest["exclusions"]["episodes"], "excluded episode")
     echo(f"left out: {left_out}; see {folder / 'manifest.json'}")

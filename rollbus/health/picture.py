@@ -313,14 +313,13 @@ def _rate(beat: Beat) -> float | None:
 
 
 def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:
-    """Yield each silent process that no later one of its kind has replaced, one for one."""
+    """Yield each silent process that no later one of its kind has replaced, one for one.
+
+    What replaced it may have died or ended since, as in a row of starts that fail: then that one is missed, or none.
+    """
     by_name = {beat.heartbeat.process: beat for beat in beats}
     free = sorted(
-        (
-            (by_name[one.process].heartbeat.started_at_ms - one.clock_ms, one)
-            for one in processes
-            if one.state in ("working", "waiting")
-        ),
+        ((by_name[one.process].heartbeat.started_at_ms - one.clock_ms, one) for one in processes),
         key=lambda pair: pair[0],
     )
     for one in sorted(processes, key=lambda one: -one.beat_age_ms):

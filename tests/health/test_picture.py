@@ -79,6 +79,13 @@ def test_a_later_process_of_its_kind_takes_the_place_of_a_dead_one_and_of_one_on
     assert alarms(draw(*dead, make_beat("sink", started_s=50), make_beat(started_s=500))) == ["silence"] * 2
 
 
+def test_of_a_row_of_starts_that_failed_only_the_last_is_missed_and_none_once_one_works_or_ended() -> None:
+    failed = [make_beat("sink", age_s=age_s, started_s=age_s + 5) for age_s in (900.0, 600.0, 300.0)]
+    assert [problem.subject for problem in draw(*failed).problems] == ["sink@here:7-305.0"]
+    assert draw(*failed, make_beat("sink", started_s=100.0)).problems == ()
+    assert draw(*failed, make_beat("sink", age_s=50.0, started_s=100.0, is_last=True)).problems == ()
+
+
 def test_a_process_that_was_stopped_by_a_signal_is_named_with_what_lets_it_go_on() -> None:
     (problem,) = draw(replace(make_beat(age_s=17), is_frozen=True)).problems
     assert "kill -CONT 7" in problem.remedy

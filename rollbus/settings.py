@@ -41,7 +41,7 @@ from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig,
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, Retention, ServiceSettings
+from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
 from rollbus.trainer.settings import (
     ArtLocalBackend,
     ArtServerBackend,
@@ -82,11 +82,6 @@ class ArtServerSection(ModelOptions):
     token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
-    keep_checkpoints: int | None = Field(default=20, ge=1)
-    """Newest checkpoints kept on disk; null keeps all. What is served, was served before, is a canary or is trained on
-    always stays."""
-    keep_every: int | None = Field(default=50, ge=1)
-    """Checkpoints whose version is a multiple of it are kept for good; null keeps none for that."""
 
 
 class JudgeSection(Section):
@@ -363,7 +358,7 @@ class Settings(Section):
             port=self.stack.model_port,
             api_key=section.token.get_secret_value() if section.token else None,
             insecure=self.insecure,
-            retention=Retention(section.keep_checkpoints, section.keep_every),
+            retention=section.retention,
             decisions=DecisionLog(self.kafka, self.namespace) if self._delivers(section.model) else None,
             options=section,
         )

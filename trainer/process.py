@@ -99,16 +99,20 @@ async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
     art_environment.protect()
     from rollbus.trainer.backends.art.local import ArtLocal
 
-    backend = ArtLocal(
-        ServiceSettings(
-            model=model,
-            base_model=chosen.base_model,
-            directory=chosen.directory,
-            host=chosen.model_host,
-            port=chosen.model_port,
-            api_key=chosen.token.get_secret_value() if chosen.token else None,
-            options=chosen,
-        )
-    )
+    backend = ArtLocal(local_service_settings(model, chosen))
     await backend.start()
     return backend
+
+
+def local_service_settings(model: str, chosen: ArtLocalBackend) -> ServiceSettings:
+    """Return the settings of the model service in the trainer's own process."""
+    return ServiceSettings(
+        model=model,
+        base_model=chosen.base_model,
+        directory=chosen.directory,
+        host=chosen.model_host,
+        port=chosen.model_port,
+        api_key=chosen.token.get_secret_value() if chosen.token else None,
+        retention=chosen.retention,
+        options=chosen,
+    )

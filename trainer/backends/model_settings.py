@@ -52,6 +52,16 @@ class ArtEngine(FrozenSettings):
     """Your own vLLM instead of the one that ART starts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints stay."""
+
+    keep_newest: int | None = None
+    """None keeps every checkpoint."""
+    keep_every: int | None = None
+    """Versions whose number is a multiple of it stay for good."""
+
+
 class ModelOptions(FrozenSettings):
     """How one model is served and trained."""
 
@@ -72,16 +82,16 @@ class ModelOptions(FrozenSettings):
     """None trains all parameters."""
     art: ArtEngine | None = None
     """None takes our model service; otherwise ART's own."""
+    keep_checkpoints: int | None = Field(default=20, ge=1)
+    """Newest checkpoints kept on disk; null keeps all. What is served, was served before, is a canary or is trained on
+    always stays."""
+    keep_every: int | None = Field(default=50, ge=1)
+    """Checkpoints whose version is a multiple of it are kept for good; null keeps none for that."""
 
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Which checkpoints stay."""
-
-    keep_newest: int | None = None
-    """None keeps every checkpoint."""
-    keep_every: int | None = None
-    """Versions whose number is a multiple of it stay for good."""
+    @property
+    def retention(self) -> Retention:
+        """Which checkpoints stay."""
+        return Retention(self.keep_checkpoints, self.keep_every)
 
 
 @dataclass(frozen=True, slots=True)

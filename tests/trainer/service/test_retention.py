@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.settings import Settings
 from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.process import local_service_settings
 from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE
 from rollbus.trainer.service.checkpoints.journal import VersionStore
 from rollbus.trainer.service.checkpoints.retention import expendable
+from rollbus.trainer.settings import ArtLocalBackend
 
 CHAIN = {version: version - 1 if version else None for version in range(21)}
 
@@ -78,3 +83,11 @@ def test_a_crash_between_rename_and_removal_is_cleaned_up(tmp_path: Path) -> Non
     store = store_of(tmp_path, 2)
     (tmp_path / ".tmp-retired-0001").mkdir()
     assert ".tmp-retired-0001" in store.clean()
+
+
+@pytest.mark.parametrize("changes", [{}, {"keep_checkpoints": None, "keep_every": 3}])
+def test_both_services_of_a_model_keep_the_same_by_default_and_by_the_same_settings(changes: dict[str, Any]) -> None:
+    server = Settings.model_validate({"art_server": changes}).art_server_settings(Path("base"))
+    local = ArtLocalBackend(type="art-local", base_model=Path("base"), directory=Path("art"), **changes)
+    kept = Retention(20, 50) if not changes else Retention(None, 3)
+    assert server.retention == local_service_settings("agent", local).retention == kept

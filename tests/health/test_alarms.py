@@ -15,7 +15,7 @@ from rollbus.schemas.health.heart import Heart, Report
 from rollbus.schemas.health.server import MetricsServer
 from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.health.test_picture import draw, make_beat
-from tests.services.stream_process import until
+from tests.waiting import until
 
 
 def problem(subject: str, what: str = "it is silent") -> Problem:

@@ -1,6 +1,5 @@
 """YAML, JSON and spool files of a stranger: small texts that stand for large ones, and frames that are wrong."""
 
-import asyncio
 import json
 import os
 import struct
@@ -20,6 +19,7 @@ from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.trainer.backends.wire_batch import request_from_bytes
 from rollbus.trainer.service.serve.tool_calls import read_tool_calls, with_parsed_arguments
+from tests.waiting import until
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
@@ -86,9 +86,7 @@ async def test_a_frame_that_names_no_topic_is_counted_and_the_rest_is_sent(tmp_p
     inner, counters = MemorySink(), Counters()
     sink = SpoolSink(lambda: inner, lambda: Spool(tmp_path, owner="two", quota_bytes=1_000_000), counters)
     await sink.start()
-    async with asyncio.timeout(120):
-        while list(tmp_path.rglob("*.segment")):  # noqa: ASYNC110, ASYNC240 - looks at a folder
-            await asyncio.sleep(0.01)
+    await until(lambda: not list(tmp_path.rglob("*.segment")), "the spool is not sent")
     await sink.close()
     assert [record.value for record in inner.sent] == [b"first", b"first"]
     assert counters.get("spool_torn_bytes") == len(bad)

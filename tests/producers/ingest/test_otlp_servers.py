@@ -40,6 +40,7 @@ from tests.hostile.http2 import make_call
 from tests.producers.foreign.reading import make_span, request_of
 from tests.producers.foreign.test_otlp import AGENT
 from tests.producers.ingest.otlp_server import TOKEN, Served, served, serving
+from tests.waiting import until
 
 __all__ = ["served"]
 TOOLS: list[Any] = [
@@ -243,9 +244,7 @@ async def test_no_other_program_can_take_the_port_while_the_server_starts_again(
     monkeypatch.setattr(grpc_server, "_make_server", make_after_another)
     _, writer = await asyncio.open_connection(host, port)
     writer.write(make_call(served.grpc, "/path", {}, b"").replace(b"/path", b"/\xff\xff\xff\xff"))
-    async with asyncio.timeout(120):
-        while not outcomes:  # noqa: ASYNC110 - the server does not report that it starts again
-            await asyncio.sleep(0.01)
+    await until(lambda: outcomes, "the server does not start again")
     assert outcomes == ["held"]
     assert await asyncio.to_thread(grpc_exporter(served).export, make_spans()) is SpanExportResult.SUCCESS
     writer.close()

@@ -21,6 +21,7 @@ from rollbus.streams.worker import ticker as ticker_kafka
 from rollbus.streams.worker.ticker import Ticker
 from rollbus.streams.worker.worker import Worker
 from tests.builders import make_group, make_tick
+from tests.waiting import until
 
 
 def run(clocks: list[int], interval_ms: int = 1_000) -> list[Tick]:
@@ -119,9 +120,7 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
     monkeypatch.setattr(ticker_kafka, "RETRY_S", 0.0)
     ticker = Ticker(StreamSettings())
     ticker.set_wanted(True)
-    async with asyncio.timeout(120):
-        while ticker.last is None:  # noqa: ASYNC110 - looks at what the ticker does
-            await asyncio.sleep(0)
+    await until(lambda: ticker.last, "no tick comes", every_s=0)
     await ticker.stop()
 
 

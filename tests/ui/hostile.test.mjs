@@ -44,6 +44,11 @@ test("a text too long to look at is folded, opens on demand, and is never wider 
     await more.click();
     assert.equal((await bubble.locator("p").textContent()).length, size);
   }
+  await page.evaluate(() => dispatchEvent(new Event("rollbus:again"))); // as when something was written
+  await page.waitForTimeout(100);
+  await drawn();
+  assert.equal((await said(3).first().locator("p").textContent()).length, 300_000, "what a reader has unfolded stays");
+  assert.ok(!(await said(3).first().getByRole("button").isVisible()), "its button does nothing any more");
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than its window");
 });
 

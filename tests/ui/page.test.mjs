@@ -271,6 +271,8 @@ test("evaluations, served versions and pauses are on one axis of time", async ()
   assert.match(await marks.innerText(), /2026-01-01 01:00:00Z to 2026-01-01 01:20:00Z: paused/);
   assert.match(await marks.innerText(), /version 99 serving/);
   assert.match(await card("time").locator(".plot").getAttribute("aria-label"), /held-out win/);
+  const marked = await page.evaluate(async () => { const { moments } = await import("/static/charts.js"); return [moments([0, 30], 30), moments([86340, 86400], 60)]; });
+  assert.deepEqual(marked, [["00:00:00\n1970-01-01", "00:00:30"], ["23:59\n1970-01-01", "00:00\n1970-01-02"]]);
 });
 
 test("two versions are side by side, with the difference and its interval", async () => {
@@ -358,6 +360,23 @@ test("only the owner's token writes, and its refusal is said where it was tried"
   await own.getByRole("button", { name: "Put into" }).click();
   await page.waitForFunction(() => /Kafka at/.test(document.querySelector(".answer").innerText), null, { timeout: 30000 });
   assert.match(await answer.getAttribute("class"), /error/);
+});
+
+test("what the owner wrote shows when the sink has written it, and its answer stays", async () => {
+  await open("#/find/fate%3Dtrained", { address: BUSY });
+  await card("found").locator("td.id a").first().click();
+  await card("own").waitFor();
+  const id = await page.locator("h1 code").innerText(), own = card("own");
+  await own.locator("[name=token]").fill(OWNER);
+  await own.locator("[name=data_set]").fill("silver");
+  await own.getByRole("button", { name: "Put into" }).click();
+  await page.waitForFunction(() => /^It is in the log/.test(document.querySelector(".answer").innerText), null, { timeout: 120000 });
+  await insert(`INSERT INTO page.data_set_members (namespace, data_set, trajectory_id, episode_id, is_member, changed_at, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) SELECT 'rollbus.', 'silver', '${id}', 'e', true, now64(3), 'data-sets', 0, 99, now64(3)`);
+  await page.evaluate(() => dispatchEvent(new Event("rollbus:again")));
+  await own.getByText("It is in silver (1)").waitFor();
+  assert.equal(await own.locator(".answer").innerText(), "It is in the log.");
+  await own.getByRole("button", { name: "take it out of silver" }).click();
+  await page.waitForFunction(() => /^It is in the log/.test(document.querySelector(".answer").innerText), null, { timeout: 120000 });
 });
 
 const insert = async (body) => assert.equal((await fetch(CLICKHOUSE, { method: "POST", body })).status, 200);

@@ -116,15 +116,15 @@ function axis(ticks, times = false) {
     font: "12px system-ui, sans-serif",
     grid: { stroke: colour("line"), width: 1, show: !ticks },
     ticks: { show: false },
-    ...(times ? { values: (_, values) => moments(values) } : ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks } : { values: (_, values) => values.map((value) => (Number.isInteger(value) ? shown(value) : "")) }),
+    ...(times ? { values: (_, values, __, ___, step) => moments(values, step) } : ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks } : { values: (_, values) => values.map((value) => (Number.isInteger(value) ? shown(value) : "")) }),
   };
 }
 
-/** Times of day, and the day where it begins. */
-function moments(values) {
+/** Times of day, to the second where the marks are closer than a minute, and the day where it begins. */
+export function moments(values, step) {
   let day = null;
   return values.map((value) => {
-    const [date, hour] = new Date(value * 1000).toISOString().slice(0, 16).split("T");
+    const [date, hour] = new Date(value * 1000).toISOString().slice(0, step < 60 ? 19 : 16).split("T");
     const isNew = date !== day;
     day = date;
     return isNew ? `${hour}\n${date}` : hour;

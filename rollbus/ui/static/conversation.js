@@ -64,7 +64,7 @@ function tokens(event, advantage) {
   const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at], advantage));
   const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": `${ids.length} sampled tokens` }, from(0, MOST_TOKENS));
   return [make("div", { class: "sampled" }, sampled,
-    ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => sampled.append(...from(MOST_TOKENS))) : null,
+    ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => { sampled.isUnfolded = true; sampled.append(...from(MOST_TOKENS)); }) : null,
     make("p", { class: "label legend" }, advantage === null ? null : make("span", { class: `push ${pushed(advantage)}` }, `advantage ${advantage > 0 ? "+" : ""}${shown(advantage)}`),
       advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${shown(ids.length)} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
       make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`),

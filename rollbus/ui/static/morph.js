@@ -1,7 +1,7 @@
 // A new picture of the page → the page that is there, changed where they differ: focus, selection, scroll and what is
 // open stay with the elements that stay. Elements are the same if their `data-key` is, else by their place.
 
-const KEPT = new Set(["open", "style"]); // what a reader has opened, and what a script sets while it draws
+const KEPT = new Set(["hidden", "open", "style"]); // what a reader has opened, and what a script sets while it draws
 
 /** Make `old` like `made`; a chart takes the newer data, and a text that a reader has unfolded stays. */
 export function morph(old, made) {

@@ -28,6 +28,6 @@ export function told(tag, properties, text) {
 
 /** A button that goes once it was pressed. */
 export function more(label, act) {
-  const button = make("button", { type: "button", class: "more", onclick: () => { act(); button.remove(); } }, label);
+  const button = make("button", { type: "button", class: "more", onclick: () => { act(); button.hidden = true; } }, label);
   return button;
 }

@@ -18,9 +18,9 @@ export async function owned(found) {
     ], ({ value, name, comment }) => send("feedback", { episode_id: found.episode_id, value: Number(value), name, ...(comment ? { comment } : {}) }, token)),
     form("data-sets", "Put into this data set", [input("data_set", "data set", { required: true, list: "data-sets" }), make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set })))],
       ({ data_set: name }) => member(found, name, true)),
-    mine.length ? make("p", {}, "It is in ", ...mine.flatMap((row, at) => [at ? ", " : "", make("a", { href: searchFor({ data_set: row.data_set }) }, `${row.data_set} (${shown(row.members)})`), " ",
+    mine.length ? make("p", { "data-key": "member of" }, "It is in ", ...mine.flatMap((row, at) => [at ? ", " : "", make("a", { href: searchFor({ data_set: row.data_set }) }, `${row.data_set} (${shown(row.members)})`), " ",
       make("button", { type: "button", class: "more", "data-key": `out of ${row.data_set}`, "aria-label": `take it out of ${row.data_set}`, onclick: (event) => act(event.currentTarget.closest(".own"), () => member(found, row.data_set, false)) }, "take out")])) : null,
-    make("p", { class: "answer label", role: "status" })), { wide: true, name: "own" });
+    make("p", { class: "answer label", role: "status", "data-key": "answer" })), { wide: true, name: "own" });
 }
 
 const member = (found, name, isMember) => send("data-sets", { data_set: name, trajectory_id: found.trajectory_id, episode_id: found.episode_id, is_member: isMember }, token);

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from rollbus.demo.game.job import Game
+from rollbus.demo.job import Job
+from rollbus.demo.routing.job import LookUp, Routing
 from rollbus.demo.show.comparison import Comparison, rate_of
-from rollbus.demo.show.plot import draw, points
+from rollbus.demo.show.plot import build_figure, draw, points
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
 from rollbus.schemas.records.steps import Evaluation
@@ -107,6 +109,18 @@ def test_the_plot_is_a_png(tmp_path: Path) -> None:
     job, groups = Game(), [GroupWins(0, 0.4), GroupWins(1, 0.6)]
     draw(path, job, groups, make_comparison(), job.references(0, job.amounts), seed=0)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("job", [Routing(), LookUp(), Game()], ids=lambda job: job.run)
+def test_every_text_of_the_plot_is_inside_it(job: Job) -> None:
+    names = [name for name, _ in job.outcomes]
+    before, after = (make_evaluation(n, **dict.fromkeys(names, 100 + 50 * n)) for n in range(2))
+    figure = build_figure(job, [GroupWins(0, 0.4)], Comparison(before, after, names[0]), [("words", 0.5)], seed=0)
+    figure.draw_without_rendering()
+    assert len(figure.texts) == 2
+    for text in figure.texts:
+        box = text.get_window_extent()
+        assert figure.bbox.x0 < box.x0 < box.x1 < figure.bbox.x1, text.get_text()
 
 
 def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:

@@ -157,7 +157,7 @@ class LookUp(Routing):
         success="right",
         result="Orders looked up and sent to teams, learned from verdicts in traffic",
     )
-    amounts = Amounts(episodes=400, episodes_per_s=0.5, evaluated=416)
+    amounts = Amounts(episodes=600, episodes_per_s=0.5, evaluated=416, share=0.08)
 
     def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
         """Return that of a constant answer; the words of these tickets say nothing."""

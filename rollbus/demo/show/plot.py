@@ -50,6 +50,19 @@ def draw(
     seed: int,
 ) -> None:
     """Write the picture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    build_figure(job, groups, comparison, references, seed=seed).savefig(path)
+
+
+def build_figure(
+    job: Job,
+    groups: Sequence[GroupWins],
+    comparison: Comparison,
+    references: Sequence[tuple[str, float]],
+    *,
+    seed: int,
+) -> Figure:
+    """Return the picture: the course of the rewards, and both evaluations."""
     figure = Figure(figsize=(12, 5.6), dpi=130, layout="constrained", facecolor="white")
     course, outcome = figure.subplots(1, 2, width_ratios=(5, 3))
     _draw_course(course, job, points(groups), comparison, references)
@@ -57,7 +70,7 @@ def draw(
     gain = comparison.gain
     before, after = (100 * rate.value for rate in comparison.rates())
     figure.suptitle(
-        f"{job.words.result}: {before:.1f} % → {after:.1f} % {job.words.success}  ({100 * gain.value:+.1f} points, "
+        f"{job.words.result}\n{before:.1f} % → {after:.1f} % {job.words.success}  ({100 * gain.value:+.1f} points, "
         f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})",
         fontsize=12.5,
         color=INK,
@@ -68,8 +81,7 @@ def draw(
         fontsize=8,
         color="#6b7884",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    return figure
 
 
 def _point(groups: Sequence[GroupWins]) -> Point:

@@ -271,6 +271,19 @@ test("evaluations, served versions and pauses are on one axis of time", async ()
   assert.match(await marks.innerText(), /2026-01-01 01:00:00Z to 2026-01-01 01:20:00Z: paused/);
   assert.match(await marks.innerText(), /version 99 serving/);
   assert.match(await card("time").locator(".plot").getAttribute("aria-label"), /held-out win/);
+  const lines = await page.evaluate(async () => {
+    const { timeline } = await import("/static/timeline.js");
+    const measured = ["draw", "illegal", "loss", "win", "z"].map((name) => ({ kind: "line", name, at_ms: 1, value: 0.5 }));
+    return timeline([...measured, { kind: "line", name: "reward", at_ms: 1, value: 0.5 }]).textContent;
+  });
+  assert.match(lines, /win/);
+  const paused = await page.evaluate(async () => {
+    const { timeline } = await import("/static/timeline.js");
+    const commands = ["pause", "resume"].map((name, at) => ({ kind: "command", name, at_ms: 60_000 * (at + 1) }));
+    return timeline([{ kind: "line", name: "reward", at_ms: 0, value: 0.5 }, ...commands]).querySelector(".plot").data[0];
+  });
+  assert.deepEqual(paused, [0, 60, 120], "a pause after the newest reward is on the axis");
+  assert.doesNotMatch(lines, /Not drawn/);
   const marked = await page.evaluate(async () => { const { moments } = await import("/static/charts.js"); return [moments([0, 30], 30), moments([86340, 86400], 60)]; });
   assert.deepEqual(marked, [["00:00:00\n1970-01-01", "00:00:30"], ["23:59\n1970-01-01", "00:00\n1970-01-02"]]);
 });

@@ -4,7 +4,7 @@ import { chart } from "./charts.js";
 import { clock, make } from "./dom.js";
 
 const COLOURS = ["one", "two", "trained", "pending"];
-const MOST_LINES = COLOURS.length;
+const MOST_LINES = 2 * COLOURS.length; // the second time dashed
 
 /** The chart, and in words what its marks are. */
 export function timeline(moments) {
@@ -12,11 +12,12 @@ export function timeline(moments) {
   const names = [...new Set(lines.map((row) => row.name))].sort((one, other) => (other === "reward") - (one === "reward"));
   const rows = new Map();
   for (const row of lines) rows.set(row.at_ms, { ...rows.get(row.at_ms), at: row.at_ms, [row.name]: row.value });
-  const ordered = [...rows.values()].sort((one, other) => one.at - other.at);
+  const inOrder = () => [...rows.values()].sort((one, other) => one.at - other.at);
   const served = moments.filter((row) => row.kind === "version").map((row) => ({ from: row.at_ms, colour: row.name === "serving" ? "trained" : "dropped", label: `version ${row.version} ${row.name.replaceAll("_", " ")}` }));
-  const paused = pauses(moments.filter((row) => row.kind === "command"), ordered.at(-1)?.at);
-  const drawn = chart("Over time", ordered, { title: "time", of: (row) => row.at }, names.slice(0, MOST_LINES).map((name, at) => ({
-    title: name, of: (row) => row[name], colour: COLOURS[at], points: name !== "reward",
+  const paused = pauses(moments.filter((row) => row.kind === "command"), inOrder().at(-1)?.at);
+  if (rows.size) for (const at of paused.flatMap(({ from, to }) => [from, to])) rows.set(at, rows.get(at) ?? { at }); // the axis reaches them
+  const drawn = chart("Over time", inOrder(), { title: "time", of: (row) => row.at }, names.slice(0, MOST_LINES).map((name, at) => ({
+    title: name, of: (row) => row[name], colour: COLOURS[at % COLOURS.length], dash: at < COLOURS.length ? undefined : [6, 4], points: name !== "reward",
   })), { times: true, marks: [...paused, ...served], height: 220 });
   const said = [...paused, ...served];
   return make("div", {}, drawn, names.length > MOST_LINES ? make("p", { class: "label" }, `Not drawn: ${names.slice(MOST_LINES).join(", ")}`) : null,

@@ -5,8 +5,8 @@ import { card, make, shown, table, time } from "../dom.js";
 import { fateOf, link } from "./drill.js";
 
 const FIELDS = [
-  ["task", "task"], ["label", "label"], ["label_value", "its value"], ["version", "version", { inputmode: "numeric" }],
-  ["reward_from", "reward from", { inputmode: "decimal" }], ["reward_to", "to", { inputmode: "decimal" }],
+  ["task", "task"], ["label", "label"], ["label_value", "its value"], ["version", "version", { inputmode: "numeric", pattern: "[0-9]*" }],
+  ["reward_from", "reward from", { inputmode: "decimal", pattern: "-?[0-9.]*" }], ["reward_to", "to", { inputmode: "decimal", pattern: "-?[0-9.]*" }],
   ["fate", "fate", { options: ["", "trained", "dropped", "pending"] }], ["stage", "dropped in"], ["reason", "for the reason"],
   ["text", "said"], ["since", "since (UTC)", { placeholder: "2026-01-31 12:00" }], ["until", "until (UTC)", { placeholder: "2026-02-01" }],
   ["id", "id", { placeholder: "episode, trajectory, example or group" }], ["data_set", "data set", { list: "data-sets" }],

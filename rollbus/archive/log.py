@@ -11,6 +11,8 @@ from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 class ArchiveLog:
     """The records of an archive, partition by partition."""
 
+    lacks_forgotten = True
+
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 

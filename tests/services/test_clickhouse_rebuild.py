@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.archive.archive import open_archive
+from rollbus.archive.forget import forget_in_archive
 from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.archive.log import ArchiveLog
 from rollbus.consumers.clickhouse.maintain import forget
@@ -17,9 +18,11 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
 from rollbus.consumers.clickhouse.sink.log import Partition, Span
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate.forget import Episode, exclusions
@@ -213,3 +216,32 @@ async def test_an_archive_older_than_the_list_brings_nobody_back(written: SinkSe
     client.close()
     assert made.forgotten == 1
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
+
+
+async def test_an_archive_without_the_forgotten_brings_a_lost_table_and_a_lost_database_back(
+    written: SinkSettings, tmp_path: Path
+) -> None:
+    failed = Drop(
+        unit="trajectory", unit_id=trajectory_id("e2"), reason="score_failed", stage="scoring",
+        detail="words of hers", dropped_at_ms=START_MS,
+    )  # fmt: skip
+    await send(written, [*encoded([("drops", failed.unit_id, failed)]), ("scores", "k", b"junk about e2")])
+    await archive_of(written, tmp_path)
+    await put_on_the_list(written, "e2")
+    await run_until_written(written)
+    forget.delete_rows(written.clickhouse, ["e2"])
+    forget_in_archive(open_archive(str(tmp_path)), frozenset({"e2"}), now_ms=START_MS, version="")
+    before, log = counts(written), await archive_of(written, tmp_path)
+    without_drop = {table: before[table] - 1 for table in ("drops", "drop_trajectories")}
+    client = ClickHouse(written.clickhouse)
+    client.command("DROP TABLE scores SYNC")
+    made = await rebuild(client, log, written.namespace)
+    assert (made.uncompared_ranges > 1, made.verified_ranges > 5, counts(written)) == (True, True, before)
+    client.command(f"DROP DATABASE {written.clickhouse.database} SYNC")
+    migrate(written.clickhouse)
+    await rebuild(client, log, written.namespace)
+    assert (counts(written), of(written, "e2")) == (before | without_drop, 0)
+    await rebuilt(written)  # from Kafka, which still has them
+    assert (counts(written), of(written, "e2")) == (before, 0)
+    assert ask(written.clickhouse, "SELECT count() FROM drops WHERE detail = 'words of hers'").rows == [(0,)]
+    client.close()

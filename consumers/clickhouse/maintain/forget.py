@@ -103,13 +103,25 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
         for table in TABLES:
             condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
             deleted += delete_where(client, table, condition)
-        known = _quote_all([*ids, *map(trajectory_id, ids)])
-        failed = f"unit_id IN ({known}) AND detail != ''"
-        deleted += _mutate_where(client, "drops", f"UPDATE detail = '' WHERE {failed}", failed)
-    for portion in _portions(episode_ids, NEEDLES // 2):
+    return deleted + empty_errors(client, episode_ids, "drops") + delete_letters(client, episode_ids, "dead_letters")
+
+
+def empty_errors(client: ClickHouse, episode_ids: Iterable[str], table: str) -> int:
+    """Empty the error texts about these episodes in the drops, and return how many there were."""
+    emptied = 0
+    for ids in _portions(sorted(episode_ids)):
+        failed = f"unit_id IN ({_quote_all([*ids, *map(trajectory_id, ids)])}) AND detail != ''"
+        emptied += _mutate_where(client, table, f"UPDATE detail = '' WHERE {failed}", failed)
+    return emptied
+
+
+def delete_letters(client: ClickHouse, episode_ids: Iterable[str], table: str) -> int:
+    """Delete the dead letters that name these episodes, and return how many there were."""
+    deleted = 0
+    for portion in _portions(sorted(episode_ids), NEEDLES // 2):
         known = _quote_all([*portion, *map(trajectory_id, portion)])
         anywhere = f"multiSearchAny(concat(ifNull(key, ''), ' ', ifNull(value, ''), ' ', message), [{known}])"
-        deleted += delete_where(client, "dead_letters", anywhere)
+        deleted += delete_where(client, table, anywhere)
     return deleted
 
 

@@ -8,16 +8,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rollbus.consumers.clickhouse.maintain.forget import KEPT, TABLES, Place, delete_reports
+from rollbus.consumers.clickhouse.maintain.forget import (
+    KEPT,
+    TABLES,
+    Place,
+    delete_letters,
+    delete_reports,
+    empty_errors,
+)
 from rollbus.consumers.clickhouse.sink.log import Log
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.schemas.codec import decode_if
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.events import AliasDeclared, Excluded
 from rollbus.schemas.topics import EXCLUSIONS
 
 LIST = "forgotten_rebuild"
-"""Table of the ids, which exists while a rebuild runs: its statements need thousands of ids."""
+"""Table of the ids of episodes and trajectories, which exists while a rebuild runs: its statements need thousands."""
 _STORED = (
     "SELECT DISTINCT episode_id FROM events WHERE namespace = {namespace:String} "
     "AND kind = 'Excluded' AND writer_id = 'operator' AND sequence = -1"
@@ -44,12 +52,26 @@ def write_list(client: ClickHouse, episodes: frozenset[str]) -> None:
     """Create the table of the ids, in place of an earlier one."""
     drop_list(client)
     client.command(f"CREATE TABLE {LIST} (episode_id String) ENGINE = MergeTree ORDER BY episode_id")
-    client.insert(LIST, [{"episode_id": episode} for episode in sorted(episodes)])
+    client.insert(LIST, [{"episode_id": each} for each in sorted({*episodes, *map(trajectory_id, episodes)})])
 
 
 def drop_list(client: ClickHouse) -> None:
     """Remove the table of the ids."""
     client.command(f"DROP TABLE IF EXISTS {LIST} SYNC")
+
+
+def lacking_condition(table: str) -> str:
+    """Return the condition of the rows that stay though an archive has no record of them any more, in its log's part.
+
+    `forget` takes a drop with its error text out of an archive; its rows stay, with the text emptied.
+    """
+    return f"unit_id IN (SELECT episode_id FROM {LIST})" if table in ("drops", "drop_trajectories") else "false"
+
+
+def empty_content(client: ClickHouse, table: str, episodes: frozenset[str], suffix: str = "") -> int:
+    """Do what `forget` does in a table that names episodes in its texts alone, and return how many rows that were."""
+    change = {"drops": empty_errors, "dead_letters": delete_letters}.get(table)
+    return change(client, episodes, table + suffix) if change is not None and episodes else 0
 
 
 def kept_condition(table: str) -> str:

@@ -12,7 +12,8 @@ that is killed leaves no empty table that looks whole. A rebuild of all tables a
 and no range covers: the log before a new database, and what retention took from the sink and an archive still has.
 
 Forgotten episodes stay forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
-rebuild reads the list again at the end, for the episodes that were added meanwhile.
+rebuild reads the list again at the end, for the episodes that were added meanwhile. An archive has lost their records
+by then: of a range with fewer records than the sink has read, no digest can be right, and its rows alone are compared.
 """
 
 import asyncio
@@ -24,8 +25,10 @@ from rollbus.consumers.clickhouse.maintain.forget import delete_rows_by
 from rollbus.consumers.clickhouse.maintain.forgotten import (
     AliasReports,
     drop_list,
+    empty_content,
     kept_condition,
     kept_rows,
+    lacking_condition,
     read_list,
     stored_list,
     write_list,
@@ -70,6 +73,8 @@ class Rebuilt:
     records: int = 0
     verified_ranges: int = 0
     """Ranges of the sink whose bytes are the same in the log."""
+    uncompared_ranges: int = 0
+    """Those of which an archive has not every record, as episodes were forgotten: their rows alone are compared."""
     noted_ranges: int = 0
     """Ranges that the sink had not noted, or that were lost."""
     tables: list[Comparison] = field(default_factory=list)
@@ -199,14 +204,18 @@ class _Rebuild:
             else:
                 self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
         self._columns = self._read_columns()
-        self._copy({table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._kept}, "", SUFFIX)
+        outside = {table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._kept}
+        if self._log.lacks_forgotten:
+            outside = {table: f"({where} OR {lacking_condition(table)})" for table, where in outside.items()}
+        self._copy(outside, "", SUFFIX)
 
     async def _read_log(self, spans: Mapping[Partition, Span]) -> None:
         total, done = sum(span.end - span.begin for span in spans.values()), 0
         ranges = await asyncio.to_thread(read_noted, self._client, self._namespace)
+        lacks_forgotten = self._log.lacks_forgotten and bool(self._forgotten)
         for partition, span in spans.items():
             noted = ranges.get(partition, [])
-            digests = Digests(partition, span, noted)
+            digests = Digests(partition, span, noted, lacks_forgotten=lacks_forgotten)
             for part, is_noted in split_by_ranges(span, noted):
                 topic, number = partition
                 buffer = PartitionBuffer(namespace=self._namespace, topic=topic, partition=number, start=part.begin)
@@ -222,6 +231,7 @@ class _Rebuild:
                 buffer.advance(part.end)
                 await self._insert_range(buffer, is_noted=is_noted)
             self._rebuilt.verified_ranges += digests.finish()
+            self._rebuilt.uncompared_ranges += digests.uncompared
             done += span.end - span.begin
         self._progress(total, total)
 
@@ -237,7 +247,8 @@ class _Rebuild:
                 self._rebuilt.left_out += len(rows) - len(kept)
                 await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", kept)
         if not is_noted and set(self._tables) == set(all_tables()):
-            self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={})
+            digest = "" if self._log.lacks_forgotten and self._forgotten else cut.digest
+            self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={}, digest=digest)
 
     def _exchange_tables(self, spans: Mapping[Partition, Span]) -> None:
         if "rewards" in self._tables:
@@ -245,6 +256,9 @@ class _Rebuild:
                 self._reports.delete(self._client, "rewards")
             self._rebuilt.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
         for table in self._tables:
+            if table not in self._lost:
+                empty_content(self._client, table, self._forgotten)
+            self._rebuilt.left_out += empty_content(self._client, table, self._forgotten, SUFFIX)
             self._rebuilt.tables.append(self._compare(table, spans))
         since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
         newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._kept}

@@ -19,6 +19,8 @@ POLL_MS = 500
 class KafkaLog:
     """Committed records of a namespace's topics; use it as an async context."""
 
+    lacks_forgotten = False
+
     def __init__(self, kafka: KafkaConnection, namespace: str) -> None:
         """Nothing connects before the context is entered."""
         self._kafka = kafka

@@ -23,6 +23,9 @@ class Span:
 class Log(Protocol):
     """The records of a namespace, partition by partition."""
 
+    lacks_forgotten: bool
+    """Whether the records of forgotten episodes were taken out of it."""
+
     async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
         """Return the partitions of these topics and their offsets; raises UnavailableError."""
 

@@ -93,6 +93,9 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     Console().print(table)
     verified = format_count(rebuilt.verified_ranges, "range")
     echo(f"{format_count(rebuilt.records, 'record')} read; with the bytes that the sink wrote: {verified}")
+    if rebuilt.uncompared_ranges:
+        ranges = format_count(rebuilt.uncompared_ranges, "range")
+        echo(f"compared by their rows alone, as the archive lacks forgotten episodes: {ranges}")
     if rebuilt.noted_ranges:
         echo(f"not known to have been read, and noted now: {format_count(rebuilt.noted_ranges, 'range')}")
     if rebuilt.forgotten:

@@ -27,7 +27,7 @@ from tests.services.test_clickhouse_queries import write
 HERE = Path(__file__).parent
 OWN_PYTEST = ("-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "--noconftest")
 """Without the settings and plugins of this project, which the environment of ibis does not have."""
-LIMIT_S = 300
+LIMIT_S = 600
 """Go compiles its client and Maven fetches one the first time."""
 OWNER, READER = "owner's secret", "reader's secret"
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +28,15 @@ class Broker(NamedTuple):
 
 
 @contextmanager
-def broker(heap: str = "") -> Iterator[Broker]:
-    """Start a broker, and stop it and remove its data in the end; `heap` is its memory where 400 MB are too little."""
+def broker(heap: str = "", changes: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """Start a broker, and stop it and remove its data in the end; `heap` is its memory where 400 MB are too little.
+
+    `changes` to its settings win over those of a local stack.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
+        ports = {"client_port": find_free_port(), "controller_port": find_free_port()}
+        service = kafka_service(folder=folder, **ports, changes=changes)
         if heap:  # the JVM takes this variable after the options of its command line
             service = replace(service, env={**os.environ, "_JAVA_OPTIONS": f"-Xmx{heap}"})
         process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())

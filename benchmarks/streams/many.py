@@ -35,6 +35,8 @@ PATIENCE_S = 1_200.0
 """Fifty workers start and settle on the few cores of one machine."""
 HEAP = "2g"
 """512 partitions are 4,600 with those of all topics, and each takes some of the broker's memory."""
+AS_A_CLUSTER = {"group.initial.rebalance.delay.ms": "3000"}
+"""Kafka's default: a new group waits a moment for more members. A local stack has one worker and does not wait."""
 FORK = multiprocessing.get_context("fork")
 
 
@@ -173,7 +175,7 @@ def main(partitions: list[int], workers: list[int], changes: dict[str, Any]) -> 
     """Measure each number of partitions with each number of workers, on a broker of their own."""
     for number in partitions:
         for count in workers:
-            with broker(HEAP) as running:
+            with broker(HEAP, AS_A_CLUSTER) as running:
                 measure(running, number, count, changes)
 
 

@@ -9,9 +9,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
-
-from aiokafka.errors import ProducerFenced
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.health.heart import Heart, beating
@@ -72,7 +69,6 @@ async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) 
     async with open_backend(settings) as backend:
         trainer = Trainer(log, backend, settings, validation=validation)
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_ignore_fencing)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, trainer.stop)
         try:
@@ -85,12 +81,6 @@ async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) 
             await log.close()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-
-
-def _ignore_fencing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report once that another trainer took over: aiokafka leaves the same error in futures that nothing awaits."""
-    if not isinstance(context.get("exception"), ProducerFenced):
-        loop.default_exception_handler(context)
 
 
 async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:

@@ -12,6 +12,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -182,4 +183,6 @@ def main(partitions: list[int], workers: list[int], changes: dict[str, Any]) -> 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and so end the workers and the broker
     chosen = sys.argv[1:] + ["64,512", "4,8,16", "{}"][len(sys.argv) - 1 :]
+    if not all(re.fullmatch(r"[1-9][0-9]*(,[1-9][0-9]*)*", text) for text in chosen[:2]):
+        sys.exit(f"partitions and workers are numbers such as 64,512 and 4,8,16, not {' and '.join(chosen[:2])}")
     main(*[[int(each) for each in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))

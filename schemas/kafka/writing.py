@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import IllegalOperation
 from aiokafka.partitioner import murmur2
 
 from rollbus.schemas.kafka.clients import new_producer, running
@@ -69,7 +70,11 @@ async def write(producer: AIOKafkaProducer, rows: Iterable[Row]) -> None:
             if (size := size + builder.size()) > FLIGHT_BYTES:
                 await _confirmed(futures)
                 futures, size = [], builder.size()
-            future = await producer.send_batch(builder, topic, partition=partition)
+            try:
+                future = await producer.send_batch(builder, topic, partition=partition)
+            except IllegalOperation:  # something ended the transaction; the batches sent before carry the reason
+                await _confirmed(futures)
+                raise
             future.add_done_callback(_mark_retrieved)
             futures.append(future)
     await _confirmed(futures)

@@ -21,6 +21,7 @@ from rollbus.trainer.backends.protocol import (
     TrainTrajectory,
     TurnTokens,
 )
+from tests.waiting import until
 
 MODEL = "agent"
 
@@ -140,9 +141,7 @@ class BackendContract:
         request = make_request((await backend.versions()).head)
         held = sys.getrefcount(request)
         await submit_and_wait(backend, request)
-        async with asyncio.timeout(120):
-            while sys.getrefcount(request) > held:  # noqa: ASYNC110 - nobody is told
-                await asyncio.sleep(0.01)
+        await until(lambda: sys.getrefcount(request) <= held, "the batch is kept")
 
     async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
         request = make_request((await backend.versions()).head)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import Recorded, read_everything
 from tests.flow.reference import expect
 from tests.services.stream_fixtures import read_topic
+from tests.waiting import until_found
 
 SIZE = 3
 """Episodes of a group."""
@@ -39,7 +41,6 @@ RUN = RunConfig(
     batching=BatchingConfig(groups_per_step=1, batches_ahead=100_000),
 )
 """Every group that closes becomes a batch at once: nothing is pending in the end."""
-DONE_S = 90.0
 
 
 def pipeline() -> list[AnyStage]:
@@ -95,12 +96,11 @@ class Traffic:
         finally:
             await producer.stop()
 
-    async def until_trained(self, *, within_s: float = DONE_S) -> None:
+    async def until_trained(self) -> None:
         """Wait until each trajectory is in a batch or dropped."""
         wanted = {trajectory_id(event.episode_id) for event in self.events}
-        async with asyncio.timeout(within_s):
-            while not wanted <= await _fates(self.settings):  # noqa: ASYNC110 - looks at topics
-                await asyncio.sleep(0.5)
+        look = partial(_fates, self.settings)
+        await until_found(look, "not every trajectory has a fate", is_enough=wanted.issubset, every_s=0.5)
 
     async def check(self) -> Recorded:
         """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""

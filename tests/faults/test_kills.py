@@ -10,7 +10,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from tests.faults.conftest import NewWorker
 from tests.faults.episodes import Traffic, numbers_until, pipeline
 from tests.faults.recorded import read_everything
-from tests.services.stream_process import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)]  # six processes start in turn
 

@@ -5,8 +5,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker.worker import Worker, serve
 from tests.services.stream_fixtures import read_drops
+from tests.waiting import many, until, until_found
 
 SCRIPT = Path(__file__).with_name("stream_worker.py")
 WAIT_S = 240.0
@@ -91,20 +93,10 @@ async def until_ended(settings: StreamSettings, stages: Sequence[Any]) -> None:
         await serve(settings, stages, stop=asyncio.Event())
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for a condition of this process."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - looks at other objects' state
-            await asyncio.sleep(0.05)
-    assert condition(), what
-
-
 async def until_counted(settings: StreamSettings, events: int) -> list[Any]:
     """Wait until the counting stage has answered so many events; return its answers."""
-    async with asyncio.timeout(WAIT_S):
-        while len(drops := await read_drops(settings)) < events:  # noqa: ASYNC110 - looks at a topic
-            await asyncio.sleep(0.3)
-    return drops
+    look = partial(read_drops, settings)
+    return await until_found(look, f"{events} events are not answered", is_enough=many(events), every_s=0.3)
 
 
 def check_exactly_once(drops: Sequence[Any], keys: Sequence[str], per_key: int) -> None:

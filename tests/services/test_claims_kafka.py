@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -17,6 +18,7 @@ from rollbus.streams.exactly_once.transaction import Session, Sessions
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.stream_fixtures import CountStage, stream_settings
+from tests.waiting import until, until_found
 
 pytestmark = pytest.mark.services
 
@@ -52,9 +54,8 @@ async def new_member(settings: StreamSettings, place: Partition) -> AsyncIterato
 
 async def until_committed(member: AIOKafkaConsumer, place: Partition, expected: Committed) -> None:
     """Wait until a transaction that has been committed can be read."""
-    async with asyncio.timeout(120):
-        while await committed_offset(member, place) != expected:  # noqa: ASYNC110 - the broker tells nobody
-            await asyncio.sleep(0.02)
+    look = partial(committed_offset, member, place)
+    await until_found(look, "the offset is not committed", is_enough=lambda found: found == expected)
 
 
 async def test_a_claim_is_read_back_and_a_transaction_takes_its_place(
@@ -76,9 +77,7 @@ async def test_a_claim_of_an_earlier_generation_is_refused(place: Partition, new
     generation = member._coordinator.generation
     await require_generation(member, generation)
     await new_member()
-    async with asyncio.timeout(120):
-        while member._coordinator.generation <= generation:  # noqa: ASYNC110 - it rejoins by itself
-            await asyncio.sleep(0.05)
+    await until(lambda: member._coordinator.generation > generation, "it does not rejoin by itself")
     with pytest.raises(CommitFailedError):
         await claim_offset(member, place, Committed(3, "late", "first claim"), generation)
     assert await committed_offset(member, place) is None

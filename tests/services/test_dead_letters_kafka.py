@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.builders import make_tick
 from tests.hostile.attacker import keys
 from tests.services.stream_fixtures import CountStage, send, stream_settings
 from tests.services.stream_process import running
+from tests.waiting import many, until_found
 
 pytestmark = pytest.mark.services
 
@@ -44,10 +46,8 @@ class Operator:
 
     async def letters(self, count: int) -> list[DeadLetter]:
         """Return all letters, once there are so many."""
-        async with asyncio.timeout(120):
-            while len(found := await read_dead_letters(self.settings.kafka, self.settings.namespace)) < count:  # noqa: ASYNC110 - looks at a topic
-                await asyncio.sleep(0.2)
-        return found
+        look = partial(read_dead_letters, self.settings.kafka, self.settings.namespace)
+        return await until_found(look, f"{count} letters do not come", is_enough=many(count))
 
     async def attempts(self, count: int) -> list[int]:
         """Return the attempts of all letters, once there are so many."""

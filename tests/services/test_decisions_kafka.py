@@ -15,7 +15,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.backends.art.following import Following
 from rollbus.trainer.backends.model_settings import DecisionLog
 from tests.services.stream_fixtures import send, stream_settings
-from tests.services.stream_process import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_score, make_tick, make_version
 from tests.console import ROLLBUS
 from tests.services.stream_fixtures import read_topic, send, stream_settings
-from tests.services.stream_process import WorkerProcess, until
+from tests.services.stream_process import WorkerProcess
+from tests.waiting import many, until, until_found
 
 pytestmark = pytest.mark.services
 
@@ -127,9 +129,8 @@ async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, n
 
 
 async def _until_decided(settings: StreamSettings, count: int) -> None:
-    async with asyncio.timeout(120):
-        while len(await read_decisions(settings.kafka, settings.namespace, "agent")) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    look = partial(read_decisions, settings.kafka, settings.namespace, "agent")
+    await until_found(look, "no decision comes", is_enough=many(count))
 
 
 async def _say_rollbus(config: Path, command: str, *, expect: int = 0) -> str:

@@ -1,6 +1,5 @@
 """On a real broker: groups larger than a fetch are judged, admitted and batched, as smaller ones are."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -26,6 +25,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_episode
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import running
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -62,9 +62,7 @@ async def test_groups_larger_than_a_fetch_are_judged_admitted_and_batched(kafka:
     async with running(settings, stages):
         events = [event for name in NAMES for event in make_episode(name)]
         await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])
-        async with asyncio.timeout(120):
-            while not (batches := await read_topic(settings, BATCHES.name, 1)):  # noqa: ASYNC110 - looks at a topic
-                await asyncio.sleep(0.2)
+        batches = await until_found(lambda: read_topic(settings, BATCHES.name, 1), "no batch comes")
     closed = [one for one in await read_topic(settings, CLOSED_GROUPS.name) if isinstance(one, ClosedGroup)]
     judged = [one for one in await read_topic(settings, RUN_LOG.name, 1) if isinstance(one, Group)]
     assert all(len(encode(record)) > FETCH_BYTES for record in (*closed, *judged, *batches))

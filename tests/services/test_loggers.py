@@ -20,7 +20,7 @@ from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
 from tests.services.sink_fixtures import create_topics, encoded, send, sink_settings
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
@@ -230,9 +230,7 @@ async def test_a_log_feeds_a_logger_that_may_fail(settings: Any) -> None:
     running = asyncio.create_task(
         follow(kafka, settings.namespace, logger, name="memory", stop=stop, first_pause_s=0.01)
     )
-    async with asyncio.timeout(120):
-        while not (logger.steps and logger.evaluations):  # noqa: ASYNC110 - filled in another thread
-            await asyncio.sleep(0.05)
+    await until(lambda: logger.steps and logger.evaluations, "nothing is logged")
     stop.set()
     assert (await running, logger.tries, logger.closed) == (2, 2, True)
     assert logger.steps["main", 1]["train/loss"] == 0.25

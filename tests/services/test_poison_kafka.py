@@ -23,6 +23,7 @@ from tests.faults.recorded import read_everything
 from tests.services.stream_fixtures import send, stream_settings
 from tests.services.stream_process import running
 from tests.streams.exactly_once.poison import fuzzed
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -80,9 +81,7 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
         await traffic.send(range(2, 4))
         await traffic.until_trained()
         named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:8]}
-        async with asyncio.timeout(120):
-            while not named <= await refused(settings):  # noqa: ASYNC110 - looks at a topic
-                await asyncio.sleep(0.5)
+        await until_found(lambda: refused(settings), "not all poison is refused", is_enough=named.issubset)
     found = await read_everything(settings, pipeline())
     await check_log(found, pipeline(), traffic.published)
     assert len(found.dead_letters) > FUZZED

@@ -19,6 +19,7 @@ from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import running
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -49,9 +50,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
         await send(settings, EPISODE_EVENTS.name, [(event.episode_id.encode(), encode(event)) for event in events])
 
     async def until(condition: Callable[[Mapping[str, RunStatus]], bool]) -> None:
-        async with asyncio.timeout(120):
-            while not condition(await list_runs(settings)):  # noqa: ASYNC110 - looks at a topic
-                await asyncio.sleep(0.2)
+        await until_found(lambda: list_runs(settings), "the runs do not get there", is_enough=condition)
 
     async with running(settings, stages):
         await play(0)

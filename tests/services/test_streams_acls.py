@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ from tests.services.acl_broker import (
 from tests.services.stream_fixtures import read_topic
 from tests.services.stream_process import running
 from tests.trainer.scenario import SETTINGS
+from tests.waiting import until_found
 
 __all__ = ["server"]
 pytestmark = pytest.mark.services
@@ -135,7 +137,7 @@ async def work(server: Server, namespace: str) -> None:
         content=canonical_json(RUN.model_dump(mode="json")),
     )
     async with running(settings_of(server, namespace, "worker"), pipeline(), [applied]):
-        await traffic.until_trained(within_s=120)
+        await traffic.until_trained()
         log = KafkaLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
         try:
             trainer = Trainer(log, MemoryBackend(), SETTINGS.model_copy(update={"batch_wait_s": 5.0}))
@@ -154,9 +156,8 @@ async def record_as_proxy(server: Server, namespace: str) -> None:
     records = [Outbound(EPISODE_EVENTS.full_name(namespace), b"p", encode(group_events(1)[0]), START_MS)]
     async with Heart(kafka, namespace, "proxy", "0.1.0").beating(lambda: Report(("proxy of x",))):
         assert await sink.send(records) == frozenset()
-        async with asyncio.timeout(120):
-            while not (await read_health(connection(server, "operator"), namespace)).processes:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        look = partial(read_health, connection(server, "operator"), namespace)
+        await until_found(look, "no heart beats", is_enough=lambda picture: picture.processes)
     await sink.close()
 
 

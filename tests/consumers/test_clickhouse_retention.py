@@ -47,7 +47,7 @@ def test_episodes_that_forget_could_not_find_in_the_archive_are_refused() -> Non
     st.integers(0, 25),
 )
 def test_a_log_is_split_where_ranges_begin_and_end(ranges: list[tuple[int, int]], begin: int, length: int) -> None:
-    noted = [NotedRange(first, first + size - 1, first + size, 1, "") for first, size in sorted(ranges)]
+    noted = [NotedRange(first, first + size - 1, first + size, 1, 1, "") for first, size in sorted(ranges)]
     covered = {offset for each in noted for offset in range(each.first, each.next)}
     span = Span(begin, begin + length)
     parts = split_by_ranges(span, noted)

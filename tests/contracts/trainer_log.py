@@ -1,7 +1,7 @@
 """What every `TrainerLog` keeps to; run on the shipped in-memory log and on a real broker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pytest
@@ -24,7 +24,6 @@ from rollbus.trainer.ledger.log import Publication, TrainerLog
 from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
-from tests.waiting import until_found
 
 WAIT_S = 120.0
 """Long enough for a busy broker; only reached where a record is missing."""
@@ -68,21 +67,16 @@ def started(step: int = 1) -> Publication:
 class TrainerLogContract:
     """The tests; a subclass gives the `world` fixture."""
 
-    @pytest.fixture
-    async def log(self, world: LogWorld) -> AsyncIterator[TrainerLog]:
-        """A trainer's log that is open until the test ends."""
-        opened = world.log()
-        await opened.open()
-        yield opened
-        await opened.close()
-
-    async def test_batches_come_in_order_and_those_of_other_runs_do_not(self, world: LogWorld, log: TrainerLog) -> None:
+    async def test_batches_come_in_order_and_those_of_other_runs_do_not(self, world: LogWorld) -> None:
         own = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
         await world.append(BATCHES, "main", *own)
+        log = world.log()
+        await log.open()
         seen = [await log.next_batch(WAIT_S) for _ in own]
         assert [each.batch for each in seen if each is not None] == own
         assert await log.next_batch(0.0) is None
+        await log.close()
 
     async def test_it_is_at_the_end_once_nothing_that_stands_in_the_log_can_still_come(self, world: LogWorld) -> None:
         log = world.log()
@@ -128,15 +122,18 @@ class TrainerLogContract:
         assert list(await world.records(RUN_LOG)) == [version.record]
         await successor.close()
 
-    async def test_what_is_known_last_is_written_with_the_rest(self, log: TrainerLog) -> None:
+    async def test_what_is_known_last_is_written_with_the_rest(self, world: LogWorld) -> None:
         version = Publication(POLICY_VERSIONS, "agent", make_version(0))
 
         async def last() -> list[Publication]:
             return [version]
 
+        log = world.log()
+        await log.open()
         assert list(await log.publish((started(),), last=last)) == [started(), version]
         assert list(await log.publish((started(),))) == [started()]
         assert list(await log.read_ledger()) == [version.record, started().record, started().record]
+        await log.close()
 
     async def test_where_the_last_records_fail_nothing_is_written(self, world: LogWorld) -> None:
         await world.append(BATCHES, "main", make_batch(0, []))
@@ -185,49 +182,68 @@ class TrainerLogContract:
         await log.publish((started(),))
         await log.close()
 
-    async def test_payload_is_found_by_location_and_what_is_not_there_is_missing(
-        self, world: LogWorld, log: TrainerLog
-    ) -> None:
+    async def test_payload_is_found_by_location_and_what_is_not_there_is_missing(self, world: LogWorld) -> None:
         payloads = [make_payload(f"t{number}", seed=number) for number in range(600)]
         locations = await world.append(TRAJECTORIES, "hint", *payloads)
         beyond = Location(topic=locations[0].topic, partition=locations[0].partition, offset=100_000)
         wanted = [*(locations[index] for index in (599, 3, 300, 4)), beyond]
+        log = world.log()
+        await log.open()
         found = await log.fetch(wanted)
         assert {found[location].trajectory_id for location in found} == {"t599", "t3", "t300", "t4"}
         assert found[locations[300]] == payloads[300]
         assert beyond not in found
+        await log.close()
 
-    async def test_payload_that_retention_removed_is_missing_and_the_rest_is_found(
-        self, world: LogWorld, log: TrainerLog
-    ) -> None:
+    async def test_payload_that_retention_removed_is_missing_and_the_rest_is_found(self, world: LogWorld) -> None:
         locations = await world.append(TRAJECTORIES, "hint", *(make_payload(f"t{number}") for number in range(3)))
         await world.expire(locations[0])
+        log = world.log()
+        await log.open()
         assert {each.trajectory_id for each in (await log.fetch(locations)).values()} == {"t1", "t2"}
+        await log.close()
 
-    async def test_no_locations_are_no_payload(self, log: TrainerLog) -> None:
+    async def test_no_locations_are_no_payload(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
         assert dict(await log.fetch([])) == {}
+        await log.close()
 
-    async def test_an_exclusion_is_seen_soon_after_it_was_written(self, world: LogWorld, log: TrainerLog) -> None:
+    async def test_an_exclusion_is_seen_soon_after_it_was_written(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
         await world.append(SCORES, "hint", make_score("t1"))
         assert set(await log.excluded_episodes()) == set()
         await world.append(SCORES, "hint", make_score("t2", excluded=True))
-        assert set(await until_found(log.excluded_episodes, "the exclusion does not come")) == {"e-t2"}
+        async with asyncio.timeout(WAIT_S):
+            while not await log.excluded_episodes():  # noqa: ASYNC110 - a commit's markers come after its answer
+                await asyncio.sleep(0.01)
+        assert set(await log.excluded_episodes()) == {"e-t2"}
+        await log.close()
 
-    async def test_bytes_that_are_no_batch_do_not_stop_the_batches_after_them(
-        self, world: LogWorld, log: TrainerLog
-    ) -> None:
+    async def test_bytes_that_are_no_batch_do_not_stop_the_batches_after_them(self, world: LogWorld) -> None:
         await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
+        log = world.log()
+        await log.open()
         received = await log.next_batch(WAIT_S)
         assert received is not None
         assert received.batch.number == 0
+        await log.close()
 
-    async def test_evaluations_are_those_of_the_model(self, world: LogWorld, log: TrainerLog) -> None:
+    async def test_evaluations_are_those_of_the_model(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
         assert list(await log.evaluations()) == []
         await world.append(EVALUATIONS, "main", *(make_evaluation(model=model) for model in ("agent", "other")))
-        found = await until_found(log.evaluations, "the evaluation does not come")
-        assert [each.model for each in found] == ["agent"]
+        async with asyncio.timeout(WAIT_S):
+            while not await log.evaluations():  # noqa: ASYNC110 - a commit's markers come after its answer
+                await asyncio.sleep(0.02)
+        assert [each.model for each in await log.evaluations()] == ["agent"]
+        await log.close()
 
-    async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld, log: TrainerLog) -> None:
+    async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
         assert await log.paused() is None
         await world.append(RUN_LOG, "main", make_command("pause", key="c1"))
         await world.append(RUN_LOG, "main", make_command("end_window", key="c2"))
@@ -236,6 +252,7 @@ class TrainerLogContract:
         assert await _eventually_paused(log, "c1")
         await world.append(RUN_LOG, "main", make_command("resume", key="c4"))
         assert await _eventually_paused(log, None)
+        await log.close()
 
 
 def make_evaluation(model: str) -> Evaluation:

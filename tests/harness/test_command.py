@@ -41,42 +41,47 @@ def test_check_says_what_a_configuration_would_do(tmp_path: Path) -> None:
     assert "7 times over the examples" in result.output
 
 
+def test_check_finds_a_dataset_that_cannot_be_read(tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("{")
+    result = invoke("--config_file", written(tmp_path), "--check", "--validation_dataset", held_out)
+    assert result.exit_code == 1
+    assert "held_out.jsonl cannot be read as jsonl" in result.output
+
+
+def test_a_mistake_ends_with_code_1_and_no_traceback(tmp_path: Path) -> None:
+    result = invoke("--config_file", written(tmp_path), "-o", "finetuning.num_epoch", "7")
+    assert result.exit_code == 1
+    assert (
+        "-o finetuning.num_epoch: finetuning.num_epoch: is not a setting; did you mean 'num_epochs'?" in result.output
+    )
+    assert "Traceback" not in result.output
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     result = invoke("--config_file", tmp_path / "none.yml")
     assert result.exit_code == 2
     assert "does not exist" in result.output
 
 
-@pytest.mark.parametrize(
-    ("sections", "arguments", "message"),
-    [
-        (
-            {},
-            "-o finetuning.num_epoch 7",
-            "-o finetuning.num_epoch: finetuning.num_epoch: is not a setting; did you mean 'num_epochs'?",
-        ),
-        (
-            {},
-            "--check -o finetuning.run_configuration.config_file x",
-            "finetuning.run_configuration: is set by the command line",
-        ),
-        ({"finetuning": {}}, "", "no `finetuning` section with `enabled: true`"),
-        (
-            {"rollbus": {"settings": {"trainer": {"train": {"entropy": 1}}}}},
-            "--check",
-            "trainer.train.entropy: Extra inputs are not permitted",
-        ),
-        ({"rollbus": {"data_dir": "state"}}, "--resume", "nothing to resume"),
-    ],
-)
-def test_a_mistake_ends_with_code_1_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], arguments: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = invoke("--config_file", written(tmp_path, **sections), *arguments.split())
+def test_a_configuration_without_finetuning_is_refused(tmp_path: Path) -> None:
+    result = invoke("--config_file", written(tmp_path, finetuning={}))
     assert result.exit_code == 1
-    assert message in result.output
-    assert "Traceback" not in result.output
+    assert "no `finetuning` section with `enabled: true`" in result.output
+
+
+def test_a_mistake_in_the_runs_settings_is_found_before_anything_starts(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"settings": {"trainer": {"train": {"entropy": 1}}}})
+    result = invoke("--config_file", path, "--check")
+    assert result.exit_code == 1
+    assert "trainer.train.entropy: Extra inputs are not permitted" in result.output
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
+    result = invoke("--config_file", path, "--resume")
+    assert result.exit_code == 1
+    assert "nothing to resume" in result.output
 
 
 def record(folder: Path, **fields: Any) -> RunRecord:
@@ -201,6 +206,13 @@ def test_a_module_that_breaks_when_it_is_imported_is_named_with_its_line(tmp_pat
     result = invoke("--config_file", path, "--check")
     assert result.exit_code == 1
     assert "module 'torn' cannot be imported: SyntaxError: invalid syntax (torn.py, line 2)" in result.output
+
+
+def test_a_run_configuration_in_the_file_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    result = invoke("--config_file", path, "--check", "-o", "finetuning.run_configuration.config_file", "x")
+    assert result.exit_code == 1
+    assert "finetuning.run_configuration: is set by the command line" in result.output
 
 
 def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path) -> None:

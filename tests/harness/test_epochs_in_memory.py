@@ -15,19 +15,7 @@ from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest
-from tests.harness.world import (
-    RUN,
-    SCORES,
-    WORKFLOWS,
-    Endpoint,
-    ask,
-    document,
-    memory_bus,
-    opened,
-    playing,
-    read,
-    run_epochs,
-)
+from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
 
 
 def use(workflow: Any) -> str:
@@ -96,7 +84,8 @@ async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
 
 async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Path) -> None:
     tuning = {"curriculum_learning": {"enabled": True, "expansion_interval": 2}}
-    async with playing(tmp_path, document(tmp_path, examples=10, **tuning)) as made:
+    config = read(tmp_path, document(tmp_path, examples=10, **tuning))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 5)
     rows = rows_of(tmp_path)
     assert [row["curriculum_percentile"] for row in rows] == pytest.approx([0.3, 0.5, 0.5, 0.7, 0.7])
@@ -161,7 +150,8 @@ async def flaky(question: str, llm: Any) -> str:
 async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["workflow"]["how"] = use(flaky)
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
         view = made.run.log.view
     assert rows_of(tmp_path)[0]["num_trajectories"] == 6
@@ -178,7 +168,8 @@ async def hopeless(question: str, llm: Any) -> str:
 async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["workflow"]["how"] = use(hopeless)
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         (status,) = await run_epochs(made, 1)
     assert status.status is TrainingStatusEnum.COMPLETED
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["num_groups"]) == (4, 2)
@@ -192,7 +183,8 @@ def unsure(item: EvalInputItem) -> float | None:
 async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(unsure)
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["avg_reward"]) == (4, 0.5)
 
@@ -204,8 +196,9 @@ def word_or_number(item: EvalInputItem) -> Any:
 async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(word_or_number)
+    config = read(tmp_path, plain)
     dataset = str(tmp_path / "train.json")
-    async with playing(tmp_path, plain, validation_dataset=dataset) as made:
+    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
         (status,) = await run_epochs(made, 1)
         metrics = await made.trainer.run_validation_evaluation(0, RUN)
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
@@ -225,7 +218,8 @@ def shaped(item: EvalInputItem) -> EvalOutputItem:
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         view = made.run.log.view
@@ -239,7 +233,8 @@ async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -
 
 
 async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path) -> None:
-    async with playing(tmp_path, document(tmp_path, examples=1)) as made:
+    config = read(tmp_path, document(tmp_path, examples=1))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await made.builder.start_run(RUN)
         with pytest.raises(ValueError, match="already in progress"):
             await made.builder.start_run(RUN)
@@ -270,7 +265,8 @@ async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(
 async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
     plain = document(tmp_path, examples=5)
     plain["rollbus"]["groups_per_step"] = 2
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         (status,) = await run_epochs(made, 1)
         assert [len(step.trained) for step in made.run.log.view.completed.values()] == [4, 4, 2]
     assert (status.progress, (status.metadata or {})["steps"]) == (100.0, 3)
@@ -302,13 +298,15 @@ async def test_a_backend_without_memory_ends_the_run_with_what_to_change(tmp_pat
 
 
 async def test_answers_without_log_probs_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with playing(tmp_path, model=Endpoint(with_tokens=False)) as made:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint(with_tokens=False)) as made:
         with pytest.raises(RunStoppedError, match=r"No valid assistant messages with logprobs .*no_logprobs"):
             await run_epochs(made, 1)
 
 
 async def test_a_target_that_nothing_calls_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with playing(tmp_path, document(tmp_path, target_functions=["other"])) as made:
+    config = read(tmp_path, document(tmp_path, target_functions=["other"]))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         with pytest.raises(
             RunStoppedError, match=r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
         ):
@@ -322,8 +320,9 @@ def always_one(item: EvalInputItem) -> float:
 async def test_a_solved_task_ends_well_with_its_final_validation(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(always_one)
+    config = read(tmp_path, plain)
     run: dict[str, Any] = {"validation_dataset": str(tmp_path / "train.json"), "validation_interval": 100}
-    async with playing(tmp_path, plain, **run) as made:
+    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
         statuses = await run_epochs(made, 9)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 5
     assert [row["epoch"] for row in output(tmp_path, "validation_history.json")] == [0, 5]
@@ -336,7 +335,8 @@ def always_half(item: EvalInputItem) -> float:
 async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(always_half)
-    async with playing(tmp_path, plain) as made:
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
             await run_epochs(made, 9)
     assert len(rows_of(tmp_path)) == 4
@@ -349,8 +349,9 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     monkeypatch.setattr(plot, "draw", lambda path, training, rows: drawn.append([row["epoch"] for row in rows]))
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
+    config = read(tmp_path, document(tmp_path))
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
-    async with playing(tmp_path, plots=True, **run) as made:
+    async with opened(config, memory_bus(config), Endpoint(), plots=True, **run) as made:
         await run_epochs(made, 3)
         assert not any("held out" in str(one.turns) for one in made.run.log.view.trajectories.values())
     rows = output(tmp_path, "validation_history.json")
@@ -387,8 +388,9 @@ async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path:
     plain = document(tmp_path)
     plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
     plain["workflow"]["how"] = use(always_two)
+    config = read(tmp_path, plain)
     dataset = str(tmp_path / "train.json")
-    async with playing(tmp_path, plain, validation_dataset=dataset) as made:
+    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
         metrics = await made.trainer.run_validation_evaluation(0, RUN)
     assert metrics["rewards"] == [1.25, 1.25, 1.25]
 
@@ -418,14 +420,16 @@ async def test_a_resumed_run_writes_the_lines_of_an_epoch_once(tmp_path: Path) -
 
 
 async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
-    async with playing(tmp_path) as made:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
         made.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
     assert (tmp_path / "elsewhere" / "training_metrics.jsonl").exists()
 
 
 async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
-    async with playing(tmp_path) as made:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         assert isinstance(made.adapter, BusTrainerAdapter)
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
@@ -439,7 +443,8 @@ async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_pa
 
 
 async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
-    async with playing(tmp_path) as made:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
         metrics = await made.trainer.get_metrics(RUN)
     assert [job["status"]["status"].value for job in metrics["jobs"]] == ["completed"]
@@ -447,8 +452,9 @@ async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
 
 
 async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
     made: Components
-    async with playing(tmp_path) as made:
+    async with opened(config, memory_bus(config), Endpoint()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
     tasks = getattr(made.builder, "evaluation_runs")  # noqa: B009
     assert all(task.done() for played in tasks.values() for task in played)

@@ -18,7 +18,7 @@ from rollbus.demo.game.game import Opening, begin, free_cells, play
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, board_text, parse_cell, reward
 from rollbus.harness.runs.outputs import Outputs
-from tests.harness.world import SCORES, WORKFLOWS, Endpoint, document, playing, run_epochs
+from tests.harness.world import SCORES, WORKFLOWS, Endpoint, document, memory_bus, opened, read, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what the toolkit imports
 GAMES, EPOCHS, TRIES, STEP = 4, 3, 3, "game_move"
@@ -72,7 +72,8 @@ async def test_a_game_with_a_synchronous_chain_and_moves_asked_again_is_scored_b
     plain = document(tmp_path, examples=GAMES)
     plain["workflow"]["how"], plain["eval"]["evaluators"]["good"]["how"] = "play_in_steps", "mean_of_steps"
     plain["trajectory_builders"]["b"]["num_generations"] = 1
-    async with playing(tmp_path, plain, player := Player()) as made:
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), player := Player()) as made:
         statuses = await run_epochs(made, EPOCHS)
         view = made.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * EPOCHS

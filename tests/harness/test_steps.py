@@ -15,7 +15,7 @@ from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepPayload, IntermediateStepType
 
 from tests.harness.test_custom_components import Buying
-from tests.harness.world import SCORES, WORKFLOWS, document, playing, run_epochs
+from tests.harness.world import SCORES, WORKFLOWS, document, memory_bus, opened, read, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 STEP = "agent_move"
@@ -79,7 +79,8 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
     if framework == "llama_index":
         plain["workflow"] = {"_type": "test_llama_index", "llm": "policy"}
     plain["eval"]["evaluators"]["good"]["how"] = "steps"
-    async with playing(tmp_path, plain, Buying()) as made:
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Buying()) as made:
         await run_epochs(made, 1)
         records = list(made.run.log.view.trajectories.values())
     for steps in map(steps_of, seen):

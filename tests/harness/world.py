@@ -208,16 +208,6 @@ async def opened(
                 await log.close()
 
 
-@asynccontextmanager
-async def playing(
-    folder: Path, plain: dict[str, Any] | None = None, model: Endpoint | None = None, **options: Any
-) -> AsyncIterator[Components]:
-    """The components of a configuration, or of the usual one, on a bus of their own."""
-    plan = read(folder, document(folder) if plain is None else plain)
-    async with opened(plan, memory_bus(plan), model or Endpoint(), **options) as made:
-        yield made
-
-
 async def run_epochs(made: Components, epochs: int) -> Sequence[TrainingJobStatus]:
     assert isinstance(made.trainer, BusTrainer)
     return await made.trainer.run(epochs)

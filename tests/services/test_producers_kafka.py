@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,6 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.producers.delivery.sink_contract import SinkContract
-from tests.waiting import until
 
 pytestmark = pytest.mark.services
 PARTITIONS = 4
@@ -133,7 +133,8 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
     recorder = rollbus.producers.init(bootstrap_servers=address, namespace=namespace)
     with recorder.episode(task="t") as episode:
         episode.tool("before any broker")
-        await until(lambda: recorder.healthy is False, "it does not notice that there is no broker")
+        while recorder.healthy is not False:  # noqa: ASYNC110 - another thread
+            await asyncio.sleep(0.05)
         assert not recorder.flush(0.2)
 
         own_broker.start()
@@ -183,7 +184,7 @@ async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, to
     assert recorder.close(120)
 
 
-def run(program: str, *arguments: str) -> None:
+def run(program: str, *arguments: str, ends_with: int = 0) -> None:
     """Run a program of its own that records; its stderr must stay empty."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
@@ -191,7 +192,7 @@ def run(program: str, *arguments: str) -> None:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == ends_with, done.stderr
     assert done.stderr == ""
 
 
@@ -243,6 +244,22 @@ async def test_the_commands_of_the_pages_of_capture_run_as_written(kafka: str, t
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
 
 
+async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None:
+    run(
+        """
+        import logging, sys, time
+        from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
+        logging.disable()
+        process_hooks.EXIT_DEADLINE_S = 0.5
+        recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+        """,
+        namespace,
+    )
+
+
 def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_count(kafka: str, namespace: str) -> None:
     program = """
         import logging, sys, time
@@ -263,6 +280,60 @@ def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_co
     missing = f"topic {namespace}episode-events does not exist on {kafka}; create it with `rollbus topics create`"
     assert f"rollbus: events wait in memory, their sink is unavailable: UnavailableError('{missing}" in unavailable
     assert "rollbus: 5 events were not delivered before the end, and are lost" in lost
+
+
+async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: str) -> None:
+    run(
+        """
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
+        process_hooks.EXIT_DEADLINE_S = 120
+        recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("before")
+            recorder.flush(120)
+            pid = os.fork()
+            if pid == 0:
+                episode.tool("in the child")
+                recorder.close(120)
+                os._exit(0)
+            os.waitpid(pid, 0)
+            episode.tool("after")
+        """,
+        kafka,
+        topics,
+    )
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=7)
+    child = [event for event in events if getattr(event, "name", "") == "in the child"]
+    assert len(child) == 1
+    parent = [event for event in events if event.writer_id != child[0].writer_id]
+    assert [event.sequence for event in parent] == [0, 1, 2, 3, 4]
+    (closed,) = [event for event in events if isinstance(event, WriterClosed) and event.count == 1]
+    assert closed.writer_id == child[0].writer_id
+
+
+async def test_a_killed_process_leaves_its_events_on_disk_for_the_next(kafka: str, topics: str, tmp_path: Path) -> None:
+    program = """
+        import logging, os, signal, sys
+        from rollbus.producers import init
+        logging.disable()
+        recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1], spool_folder=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+        if not recorder.flush(120):
+            sys.exit("nothing reached the disk")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(program, topics, str(tmp_path), ends_with=-signal.SIGKILL)
+    recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics, spool_folder=tmp_path)
+    with recorder.episode(task="next"):
+        pass
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=7)
+    assert [event.sequence for event in events if event.episode_id == events[0].episode_id] == [0, 1, 2, 3]
+    assert recorder.close(120)
+    assert os.listdir(tmp_path) == []
 
 
 class TestKafkaSink(SinkContract):

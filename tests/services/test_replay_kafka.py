@@ -33,7 +33,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics, partitions_on_broker
 from rollbus.streams.replay.compare.live import LIVE, compare_replays, read_side
 from rollbus.streams.replay.compare.side import Span
-from rollbus.streams.replay.kafka.manifest import find_manifest, read_manifests
+from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests, write_manifest
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.kafka.source import open_ranges, read_whole
 from rollbus.streams.replay.kafka.writer import KafkaOutput
@@ -43,9 +43,11 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
+from tests.console import ROLLBUS
 from tests.services.replay_live import frames, records, settings_of, write_settings
 from tests.services.replay_log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
 from tests.services.stream_fixtures import delete_before, send, send_to_all
+from tests.streams.replay.memory import ENVIRONMENTS, environment
 
 pytestmark = pytest.mark.services
 __all__ = ["settings", "shared_log"]
@@ -88,6 +90,16 @@ async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when
             assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
         else:
             assert one == other
+
+
+async def test_what_another_plan_left_behind_is_thrown_away(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "other")
+    first = await replay_of(shared_log, name).run()
+    await write_manifest(stream, replace(first, state="started", digests=(), finished_at_ms=None))
+    grouping = shared_log.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
+    again = await replay_of(shared_log, name, new_grouping=grouping).run()
+    assert again.digests[0] == first.digests[0]
+    assert again.digests[2] != first.digests[2]
 
 
 async def test_what_was_begun_with_other_settings_is_thrown_away(
@@ -151,12 +163,9 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     HeldOutput.go_on.set()
     manifest = await first
     assert manifest == await find_manifest(stream, name)
-    with pytest.raises(ConfigurationError, match="already"):
-        await replay_of(shared_log, name).run()
     assert manifest.digests == (await replay_of(shared_log, name_of(shared_log, "alone")).run()).digests
     deleted = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
     assert "deleted replay" in deleted.output
-    assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
 
 
 async def test_a_name_that_another_log_has_a_replay_of_is_refused(
@@ -225,16 +234,20 @@ async def test_ticks_and_times_bound_a_range_alike(shared_log: Settings) -> None
     assert name not in await read_manifests(shared_log.stream_settings())
 
 
-async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun_up_to_where_the_first_one_ends(
-    shared_log: Settings,
-) -> None:
-    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=3), Bound(tick=7))
-    (first, *_) = ticks.ranges
-    start, end = Bound(offsets=((0, first.from_offset + 1),)), Bound(offsets=((0, first.to_offset + 1),))
+async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
+    start = Bound(offsets=((0, ticks.ranges[0].from_offset + 1),))
     for processes in (1, 2):
-        replay = replay_of(shared_log, name_of(shared_log, "cut"), start=start, end=end)
-        found = await replace(replay, processes=processes).run(dry_run=True)
-        assert (found.from_ms, found.to_ms) == (make_tick(4).stream_time_ms, make_tick(7).stream_time_ms)
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), start=start), processes=processes)
+        assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
+
+
+async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
+    end = Bound(offsets=((0, ticks.ranges[0].to_offset + 1),))
+    for processes in (1, 2):
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), end=end), processes=processes)
+        assert (await replay.run(dry_run=True)).to_ms == make_tick(5).stream_time_ms
 
 
 async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
@@ -336,6 +349,20 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, n
     assert await starts_of(stream, TRAJECTORIES, None) == {}
 
 
+async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    for name, start in (("whole", 0), ("late", 6)):
+        await replay_of(settings, name_of(settings, name), start=Bound(tick=start)).run()
+    whole, late = (name_of(settings, name) for name in ("whole", "late"))
+    await compare_replays(stream, LIVE, whole)
+    await delete_first(stream, 4, TRAJECTORIES)
+    for one, other in ((LIVE, whole), (whole, LIVE)):
+        with pytest.raises(DataLossError, match=r"trajectories\[0\] 0 … 3; replay a range that begins later"):
+            await compare_replays(stream, one, other)
+    await compare_replays(stream, LIVE, late)
+    await compare_replays(stream, late, whole)
+
+
 def without_ticks(at_ms: int) -> dict[Topic, Any]:
     """A record made at that time for each compared topic that ticks do not stand in."""
     window = CurriculumState(run_id="main", window=0, mode="off", percentile=1.0, last_expansion_window=-1,
@@ -346,8 +373,9 @@ def without_ticks(at_ms: int) -> dict[Topic, Any]:
     return {CURRICULUM: window, BATCHES: batch, DROPS: drop}
 
 
-async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
-    """Where no ticks are, the first record that is left tells."""
+async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first_that_is_left(
+    settings: Settings,
+) -> None:
     stream, (whole, late) = settings.stream_settings(), (name_of(settings, name) for name in ("whole", "late"))
     for name, start in ((whole, 0), (late, 6)):
         await replay_of(settings, name, start=Bound(tick=start)).run()
@@ -355,12 +383,10 @@ async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Sett
         for topic, record in without_ticks(make_tick(number).stream_time_ms).items():
             await send_to_all(stream, topic, data=encode(record))
     await compare_replays(stream, LIVE, whole)
-    for topic, deleted in (*dict.fromkeys(without_ticks(0), 1).items(), (TRAJECTORIES, 4)):
-        await delete_first(stream, deleted, topic)
-        told = rf"{topic.name}\[0\] 0 … {deleted - 1}[^;]*; replay a range that begins later"
-        for one, other in ((LIVE, whole), (whole, LIVE)):
-            with pytest.raises(DataLossError, match=told):
-                await compare_replays(stream, one, other)
+    for topic in without_ticks(0):
+        await delete_first(stream, 1, topic)
+        with pytest.raises(DataLossError, match=rf"{topic.name}\[0\] 0 … 0[^;]*; replay a range that begins later"):
+            await compare_replays(stream, LIVE, whole)
     await compare_replays(stream, LIVE, late)
     await compare_replays(stream, late, whole)
 
@@ -419,3 +445,30 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
         await replay.run()
         (found,) = await records(replay.replay_settings, SCORES.name)
         assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
+
+
+async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "del")
+    manifest = await replay_of(shared_log, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
+    with pytest.raises(ConfigurationError, match="already"):
+        await replay_of(shared_log, name).run()
+    assert await delete_replay(stream, manifest, now_ms=1)
+    assert name not in await read_manifests(stream)
+    assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
+
+
+async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
+    shared_log: Settings, kafka: str, tmp_path: Path
+) -> None:
+    path, told = write_settings(tmp_path, kafka, shared_log.namespace), []
+    for processes, other in enumerate(ENVIRONMENTS, 1):
+        process = await asyncio.create_subprocess_exec(
+            ROLLBUS, "--config", str(path),
+            "replay", "--from", "earliest", "--reward", "feedback", "--dry-run", "--processes", str(processes),
+            env=environment(other), cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        told.append(output)
+    assert told[0] == told[1] == told[2]
+    assert b"assembly" in told[0]

@@ -1,9 +1,11 @@
-"""Killed, frozen and stopped workers: every event is answered once, and every count is right."""
+"""Killed, paused, added and removed workers: every event is answered once, and every count is right."""
 
 import asyncio
+import os
 import random
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.stream_fixtures import CountStage, counting, read_drops, send_events, stream_settings
-from tests.services.stream_process import WorkerProcess, check_exactly_once, until_counted
-from tests.waiting import until
+from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until, until_counted
 
 pytestmark = pytest.mark.services
 
@@ -71,9 +75,56 @@ async def test_killed_workers_lose_and_double_nothing(
         await workers[victim].start()
     per_key = await feeding
     drops = await until_counted(settings, len(KEYS) * per_key)
-    for worker, number in zip(workers, (signal.SIGTERM, signal.SIGINT), strict=True):
-        worker.send(number)
-        assert await worker.ended() == 0, worker.log()
+    check_exactly_once(drops, KEYS, per_key)
+
+
+async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, namespace: str) -> None:
+    service = kafka_service(folder=tmp_path, client_port=find_free_port(), controller_port=find_free_port())
+    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
+    settings = stream_settings(service.address, namespace)
+    try:
+        await start(broker)
+        await ensure_topics(settings, [CountStage()])
+        async with running(settings, [CountStage()]):
+            await send_events(settings, KEYS, range(5))
+            await until_counted(settings, 5 * len(KEYS))
+            assert broker.identity is not None
+            os.kill(broker.identity.pid, signal.SIGKILL)
+            await start(broker)
+            await send_events(settings, KEYS, range(5, 10))
+            drops = await until_counted(settings, 10 * len(KEYS))
+        check_exactly_once(drops, KEYS, 10)
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
+async def start(broker: ServiceProcess) -> None:
+    """Start the broker, again if it was killed, and wait for it."""
+
+    def start_and_wait() -> None:
+        while broker.is_running():
+            time.sleep(0.1)
+        broker.start()
+        broker.wait_until_healthy()
+
+    await asyncio.to_thread(start_and_wait)
+
+
+async def test_workers_come_and_go_and_end_with_status_0(
+    settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    first, second = new_worker(), new_worker()
+    await first.start()
+    await first.until_open()
+    feeding = asyncio.create_task(feed(settings))
+    await second.start()
+    await second.until_open()
+    first.send(signal.SIGTERM)
+    assert await first.ended() == 0, first.log()
+    per_key = await feeding
+    drops = await until_counted(settings, len(KEYS) * per_key)
+    second.send(signal.SIGINT)
+    assert await second.ended() == 0, second.log()
     check_exactly_once(drops, KEYS, per_key)
 
 

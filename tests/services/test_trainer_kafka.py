@@ -8,18 +8,23 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.operate.policy_on_log import (
     compare_policies,
     evaluate_policy,
     list_policy_versions,
+    promote_policy,
     roll_back_policy,
     show_policy_version,
 )
+from rollbus.trainer.operate.publishing import publish_evaluation
+from rollbus.trainer.operate.report import list_steps, show_step, trainer_status
 from rollbus.trainer.settings import MemoryBackendSettings, ValidationSettings
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.validation.evaluation import build_evaluation
+from tests.builders import START_MS
 from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
-from tests.waiting import many, until_found
 
 pytestmark = pytest.mark.services
 
@@ -90,6 +95,17 @@ async def test_a_stopped_trainer_ends_clean_and_the_next_goes_on(world: TrainerW
     await world.check()
 
 
+async def test_status_steps_and_show_tell_what_the_log_says(world: TrainerWorld) -> None:
+    await world.add_batches(2)
+    await world.start()
+    await world.wait_for_steps(2)
+    status = await asyncio.to_thread(trainer_status, world.settings())
+    assert (status.closed_steps, status.head, status.serving, status.open_step) == (2, 2, 2, None)
+    assert [each.step for each in await asyncio.to_thread(list_steps, world.settings(), last=1)] == [2]
+    shown = await asyncio.to_thread(show_step, world.settings(), 2)
+    assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", "PolicyVersion"]
+
+
 async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there(world: TrainerWorld) -> None:
     await world.add_batches(2)
     first = await world.start()
@@ -100,11 +116,27 @@ async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there
     assert (status, "FencedError" in errors) == (1, True)
     await world.start()
     await world.wait_for_steps(3)
+    await asyncio.to_thread(promote_policy, world.settings(), 1, reason="the older one is better")
     listed = await asyncio.to_thread(list_policy_versions, world.settings())
-    assert [(each.version, each.parent, each.state) for each in listed][2:] == [
+    assert [(each.version, each.parent, each.state) for each in listed] == [
+        (0, None, "served"),
+        (1, 0, "serving"),
         (2, 1, "rolled_back"),
-        (3, 1, "serving"),
+        (3, 1, "served"),
     ]
+    assert [(each.is_serving, each.is_head) for each in listed][1::2] == [(True, False), (False, True)]
+    shown = await asyncio.to_thread(show_policy_version, world.settings(), 1)
+    assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", *["PolicyVersion"] * 3]
+    reasons = [each.reason for each in shown if isinstance(each, PolicyVersion)]
+    assert reasons == [None, "a bad reward", "the older one is better"]
+    with pytest.raises(ConfigurationError, match="model 'agent' has no version 9"):
+        await asyncio.to_thread(show_policy_version, world.settings(), 9)
+
+
+async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
+    measured = build_evaluation({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
+    await publish_evaluation(world.connection, world.namespace, measured)
+    assert list(await world.records(EVALUATIONS)) == [measured]
 
 
 def play(task: EvaluationTask, context: EvaluationContext) -> dict[str, float]:
@@ -119,7 +151,9 @@ async def test_versions_are_measured_beside_training_listed_compared_and_measure
     await world.add_batches(3)
     process = await world.start()
     await world.wait_for_steps(3)
-    await until_found(lambda: world.records(EVALUATIONS), "no evaluation comes", is_enough=many(2))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(await world.records(EVALUATIONS)) < 2:  # noqa: ASYNC110 - another process writes them
+            await asyncio.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     status, errors = await ended(process)
     assert status == 0, errors

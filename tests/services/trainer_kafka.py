@@ -32,7 +32,6 @@ from rollbus.trainer.settings import BackendSettings, TrainerSettings, Validatio
 from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
 from tests.trainer.scenario import make_batch, make_payload
-from tests.waiting import until_found
 
 EVENT_PARTITIONS = 2
 
@@ -154,7 +153,9 @@ class TrainerWorld(KafkaWorld):
 
     async def wait_for_steps(self, count: int) -> None:
         """Wait until so many steps are closed, and all that was committed with them can be read."""
-        await until_found(self.visible_steps, f"{count} steps do not come", is_enough=lambda seen: seen >= count)
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.visible_steps() < count:  # noqa: ASYNC110 - another process writes them
+                await asyncio.sleep(0.1)
 
     async def visible_steps(self) -> int:
         """Steps of which every record can be read: a commit's markers reach one topic after the other."""

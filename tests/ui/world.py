@@ -13,7 +13,7 @@ from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.health.test_picture import step_of
+from tests.health.test_picture import make_step
 
 HOUR_MS = 3_600_000
 
@@ -24,7 +24,7 @@ async def write(connection: KafkaConnection) -> None:
     await ensure_topics(settings)
     now_ms = int(time.time() * 1000)
     beats = [make_beat("worker", 1, HOUR_MS), make_beat("worker", 2, HOUR_MS), make_beat("sink", 3, 1)]
-    step = replace(step_of(7), started_at_ms=now_ms - 301_000, completed_at_ms=now_ms - 300_000)
+    step = replace(make_step(7), started_at_ms=now_ms - 301_000, completed_at_ms=now_ms - 300_000)
     async with running(connection, new_producer(connection)) as producer:
         for beat in beats:
             await producer.send_and_wait(HEARTBEATS.full_name(settings.namespace), encode(beat), beat.process.encode())

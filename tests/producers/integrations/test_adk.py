@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.lite_llm import LiteLlm
@@ -30,14 +31,34 @@ def load_agent(client: Any, **options: Any) -> LlmAgent:
     return LlmAgent(**{"name": "keeper", "model": model, "tools": [stock], "instruction": "Count.", **options})
 
 
-async def ask(agent: LlmAgent, plugin: RollbusPlugin) -> None:
-    """Run the agent on a question."""
+async def ask(agent: LlmAgent, plugin: RollbusPlugin, *, mode: StreamingMode = StreamingMode.NONE) -> list[str]:
+    """Run the agent on a question and return the texts it said."""
     runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[plugin]))
     session = await runner.session_service.create_session(app_name="shop", user_id="u")
     message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
-    async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message):
-        pass
+    said = []
+    async for event in runner.run_async(
+        user_id="u", session_id=session.id, new_message=message, run_config=RunConfig(streaming_mode=mode)
+    ):
+        said += [part.text for part in (event.content.parts if event.content else None) or () if part.text]
     await runner.close()
+    return said
+
+
+@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
+async def test_an_agents_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, mode: StreamingMode
+) -> None:
+    async with recorder.episode(task="stock"):
+        said = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
+    assert said[-1] == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["keeper", "keeper"]
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.tool_call_id, call.arguments) == ("stock", "call-1", '{"item":"bolts"}')
+    assert "bolts: 7" in (call.result or "")
 
 
 async def test_a_run_is_an_episode_where_a_task_is_named(

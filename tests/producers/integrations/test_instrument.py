@@ -343,7 +343,7 @@ def assert_agent(server: AgentServer, events: list[Event], *, streamed: bool) ->
     assert_sampled(server, turns_of(events))
     assert [(turn.function, turn.streamed) for turn in turns_of(events)] == [("keeper", streamed)] * 2
     (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, call.arguments, "bolts: 7" in (call.result or "")) == ("stock", '{"item":"bolts"}', True)
+    assert (call.name, "bolts: 7" in (call.result or "")) == ("stock", True)
 
 
 def test_a_library_that_is_imported_later_is_patched_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

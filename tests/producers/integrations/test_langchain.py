@@ -30,11 +30,11 @@ class State(TypedDict):
 count_stock = tool(stock)
 
 
-def model_of(server: AgentServer) -> ChatOpenAI:
+def model_of(server: AgentServer, **options: Any) -> ChatOpenAI:
     """A chat model of the scripted server."""
     http: dict[str, Any] = {"http_client": server.http(), "http_async_client": server.async_http()}
     key = SecretStr("k")
-    return ChatOpenAI(model="agent", api_key=key, base_url="http://server/v1", max_retries=0, **http)
+    return ChatOpenAI(model="agent", api_key=key, base_url="http://server/v1", max_retries=0, **http, **options)
 
 
 def graph_of(model: Any) -> Any:
@@ -45,7 +45,10 @@ def graph_of(model: Any) -> Any:
     def plan(state: State) -> dict[str, Any]:
         return {"messages": [bound.invoke(state["messages"])]}
 
-    graph.add_node("planner", RunnableLambda(plan))
+    async def plan_async(state: State) -> dict[str, Any]:
+        return {"messages": [await bound.ainvoke(state["messages"])]}
+
+    graph.add_node("planner", RunnableLambda(plan, afunc=plan_async))
     graph.add_node("tools", ToolNode([count_stock]))
     graph.add_edge(START, "planner")
     graph.add_conditional_edges("planner", tools_condition, {"tools": "tools", END: END})
@@ -81,6 +84,26 @@ def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: Mem
     turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
     assert_sampled(server, turns)
     assert [turn.function for turn in turns] == ["buyer", "buyer", "keeper", "keeper"]
+
+
+async def test_an_asynchronous_graph_is_recorded_alike(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    graph = graph_of(record_model(model_of(server), recorder))
+    async with recorder.episode(task="stock"):
+        await graph.ainvoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["planner", "planner"]
+
+
+def test_a_streamed_model_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    model = record_model(model_of(server, streaming=True), recorder)
+    with recorder.episode(task="stock"):
+        graph_of(model).invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert all(turn.streamed for turn in turns)
 
 
 def test_an_outermost_run_is_an_episode_where_a_task_is_named(

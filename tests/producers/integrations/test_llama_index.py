@@ -44,6 +44,22 @@ def load_agent(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> 
     return FunctionAgent(name=name, description="counts", tools=[tool], llm=llm, streaming=streaming)
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_agents_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, streaming: bool
+) -> None:
+    agent = load_agent(record_llm(llm_of(server), recorder), streaming=streaming)
+    async with recorder.episode(task="stock"):
+        answer = await agent.run("How many bolts?")
+    assert str(answer) == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [(turn.function, turn.streamed) for turn in turns] == [("keeper", streaming)] * 2
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.result, call.arguments) == ("stock", "bolts: 7", '{"item":"bolts"}')
+
+
 async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
     agent = load_agent(record_llm(llm_of(server), recorder), name="helper")
     async with recorder.episode(task="stock") as episode:
@@ -51,9 +67,7 @@ async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: Me
     events = recorded(recorder, sink)
     (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
     assert (child.parent_episode_id, child.agent) == (episode.id, "helper")
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert {turn.episode_id for turn in turns} == {child.episode_id}
+    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
 
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:

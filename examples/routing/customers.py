@@ -1,0 +1,140 @@
+"""The desk's users: customers write tickets in bursts, and colleagues report later what became of each, by its order.
+
+A verdict is feedback from this process, not from the desk's. A tenth of them name a wrong team, one in twenty is taken
+back, and a tenth of the tickets get none. Prints how many tickets the desk sent to the right team; Ctrl-C ends it.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+from contextlib import suppress
+
+import httpx
+from shop import STATES, TEAMS, state_of
+
+import rollbus
+
+KAFKA = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
+DESK = os.environ.get("DESK_URL", "http://127.0.0.1:8080")
+BURST = 8
+"""Tickets arrive together, up to so many."""
+SILENT, WRONG, TAKEN_BACK = 0.1, 0.1, 0.05
+DELAY_S, LONGEST_DELAY_S = 2.0, 4.0
+"""Mean and longest wait for a word on a ticket; seconds here are days in a shop."""
+REPORT_EVERY = 100
+RATE = {"routing": 1.8, "orders": 0.2}
+"""Tickets per second that two cores learn from in time."""
+SENTENCES = {
+    "payment": (
+        "I was charged twice for the {thing}",
+        "the total on the bill for the {thing} is too high",
+        "please send me an invoice for the {thing} for my company",
+        "the voucher for the {thing} was not taken off",
+        "my card is declined when I pay for the {thing}",
+        "can I pay for the {thing} in instalments",
+    ),
+    "delivery": (
+        "where is my {thing}, it should be here since Monday",
+        "the tracking page for the {thing} has not moved for a week",
+        "the driver left the {thing} in the rain",
+        "please ship the {thing} to my office",
+        "the {thing} is stuck at customs",
+        "when will the {thing} arrive",
+    ),
+    "return": (
+        "the {thing} stopped working after two days, I want a new one",
+        "the {thing} is too small, can I exchange it",
+        "how do I send back the {thing}",
+        "you sent me another {thing}, please take it back",
+        "is there a warranty on the {thing}, it makes a noise",
+        "I changed my mind about the {thing}",
+    ),
+    "account": (
+        "I lost my password and cannot see my order of the {thing}",
+        "I cannot log in to check the {thing}",
+        "please change my e-mail address, I ordered the {thing} with the old one",
+        "somebody got into my account and bought the {thing}",
+        "how do I delete my account, I only wanted the {thing}",
+        "the code to confirm my login never comes, and I want the {thing}",
+    ),
+}
+THINGS = ("kettle", "desk lamp", "winter coat", "office chair", "backpack", "toaster", "keyboard", "tent", "mirror")
+STYLES = ("{text}", "Hi, {text}.", "order {order}: {text}", "{text}!!", "Dear team, {text}. Regards, Mei", "{text}?")
+ABOUT_AN_ORDER = ("please check order {order}", "who can help me with {order}", "{order} again, still not solved")
+
+
+def write_ticket(task: str, order: str, rng: random.Random) -> tuple[str, str]:
+    """Return a ticket's text, and the team that it belongs to."""
+    if task == "orders":
+        return rng.choice(ABOUT_AN_ORDER).format(order=order), STATES[state_of(order)]
+    team = rng.choice(TEAMS)
+    text = rng.choice(SENTENCES[team]).format(thing=rng.choice(THINGS))
+    return rng.choice(STYLES).format(text=text, order=order), team
+
+
+class Customers:
+    """Writes the tickets, and reports what became of them."""
+
+    def __init__(self, task: str, recorder: rollbus.Recorder, desk: httpx.AsyncClient) -> None:
+        self.task, self.recorder, self.desk = task, recorder, desk
+        self.answered = self.right = 0
+
+    async def write(self, order: str, rng: random.Random) -> None:
+        """Write a ticket; later report where it belongs."""
+        text, team = write_ticket(self.task, order, rng)
+        try:
+            body = {"order": order, "text": text, "task": self.task}
+            answer = (await self.desk.post("/tickets", json=body)).raise_for_status().json()
+            self.count(answer == team)
+            if rng.random() >= SILENT:
+                await self.report(order, answer, team, rng)
+        except httpx.HTTPError as error:
+            print(f"ticket {order} failed: {error!r}", flush=True)
+
+    async def report(self, order: str, answer: str | None, team: str, rng: random.Random) -> None:
+        """Say once or twice which team it is; the last word ends the ticket."""
+        wrong = rng.choice([other for other in TEAMS if other != team])
+        shares = (1 - WRONG - TAKEN_BACK, WRONG, TAKEN_BACK)
+        (verdicts,) = rng.choices([(team,), (wrong,), (wrong, team)], weights=shares)
+        earlier: str | None = None
+        for verdict in verdicts:
+            await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S))
+            earlier = self.recorder.feedback(
+                alias=order, reward=float(answer == verdict), key=f"{order}:{verdict}", supersedes=earlier
+            )
+        (await self.desk.put(f"/tickets/{order}/team", json={"team": verdicts[-1]})).raise_for_status()
+
+    def count(self, is_right: bool) -> None:
+        """Print now and then how many of the newest answers were right."""
+        self.answered += 1
+        self.right += is_right
+        if self.answered % REPORT_EVERY == 0:
+            print(f"{self.answered} tickets, {self.right} of the last {REPORT_EVERY} to the right team", flush=True)
+            self.right = 0
+
+
+async def bring_traffic(task: str, tickets: int, per_second: float) -> None:
+    """Write so many tickets, in bursts."""
+    recorder = rollbus.init(bootstrap_servers=KAFKA, producer="customers")
+    orders = random.sample(range(100_000, 1_000_000), tickets)
+    try:
+        async with httpx.AsyncClient(base_url=DESK, timeout=60) as desk, asyncio.TaskGroup() as writing:
+            customers = Customers(task, recorder, desk)
+            while orders:
+                burst = [orders.pop() for _ in range(min(random.randint(1, BURST), len(orders)))]
+                for order in burst:
+                    writing.create_task(customers.write(str(order), random.Random(order)))
+                await asyncio.sleep(len(burst) / per_second)
+    finally:
+        await asyncio.to_thread(recorder.close)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=("routing", "orders"), default="routing")
+    parser.add_argument("--tickets", type=int, default=1600)
+    parser.add_argument("--rate", type=float, help="tickets per second; by default what two cores keep up with")
+    chosen = parser.parse_args()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(bring_traffic(chosen.task, chosen.tickets, chosen.rate or RATE[chosen.task]))

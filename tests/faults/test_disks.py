@@ -19,6 +19,7 @@ from tests.faults.conftest import SESSION_S, SOON, NewWorker
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.test_brokers import start
 from tests.services.stream_fixtures import stream_settings
+from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -102,9 +103,7 @@ async def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_with_room(
     feeding = asyncio.create_task(traffic.send(range(40), pause_s=0.2))
     await asyncio.sleep(2.0)
     await asyncio.to_thread(disk.fill)
-    async with asyncio.timeout(30):
-        while broker.is_running():  # noqa: ASYNC110 - a process of its own
-            await asyncio.sleep(0.2)
+    await until(lambda: not broker.is_running(), "the broker goes on without room")
     assert "No space left on device" in broker.log_path.read_text()
     disk.free()
     await asyncio.to_thread(start, [broker])

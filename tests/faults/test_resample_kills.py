@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tests.faults.recorded import read_everything
 from tests.services import resample_maker
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import WAIT_S
+from tests.waiting import many, until_found
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -108,12 +110,8 @@ async def until_all_taken(settings: StreamSettings) -> None:
     await consumer.start()
     try:
         end = (await consumer.end_offsets([place]))[place]
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                found = await committed_offsets(admin, group_id(settings.namespace, RUN.run_id))
-                if place in found and found[place].offset >= end - 1:
-                    return
-                await asyncio.sleep(0.2)
+        look = partial(committed_offsets, admin, group_id(settings.namespace, RUN.run_id))
+        await until_found(look, "not all are taken", is_enough=lambda at: place in at and at[place].offset >= end - 1)
     finally:
         await consumer.stop()
         await admin.close()
@@ -140,9 +138,7 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
     last = workers(settings, stages=stages)
     await last.start()
     await last.until_open()
-    async with asyncio.timeout(WAIT_S):
-        while len(asked := await requests_of(settings)) < ATTEMPTS:  # noqa: ASYNC110 - looks at a topic
-            await asyncio.sleep(0.3)
+    asked = await until_found(lambda: requests_of(settings), "too few requests come", is_enough=many(ATTEMPTS))
     enough.set()
     published = await publishing
     for point in chance.sample(resample_maker.POINTS, len(resample_maker.POINTS)):

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from rollbus.streams.pipeline import AnyStage
 from tests.builders import make_episode, make_excluded, make_reward
 from tests.console import ROLLBUS
 from tests.services.stream_fixtures import places_of, read_places, send, send_to_all
+from tests.waiting import until_found
 
 CLOSING_MS = 2_500
 """Stream time: longer than any episode or group of CONFIG stays open after its last event."""
@@ -146,16 +148,12 @@ async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], to
     async with asyncio.timeout(400):
         while True:
             before = await _counts(settings, topics)
-            await _until_stream_time(settings, await _stream_time_ms(settings) + CLOSING_MS)
+            end_ms = await _stream_time_ms(settings) + CLOSING_MS
+            await until_found(lambda: _stream_time_ms(settings), "no tick comes", is_enough=end_ms.__le__)
             await send_to_all(settings, *{stage.input for stage in stages}, data=encode(FOR_NOBODY))
             await _until_read(settings, stages)
             if await _counts(settings, topics) == before:
                 return
-
-
-async def _until_stream_time(settings: StreamSettings, end_ms: int) -> None:
-    while await _stream_time_ms(settings) < end_ms:  # noqa: ASYNC110 - looks at a topic
-        await asyncio.sleep(0.3)
 
 
 async def _stream_time_ms(settings: StreamSettings) -> int:
@@ -181,8 +179,8 @@ async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> N
         inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, wanted in ends.items():
-            while not _reached(wanted, await committed_offsets(admin, group)):  # noqa: ASYNC110
-                await asyncio.sleep(0.3)
+            look, is_enough = partial(committed_offsets, admin, group), partial(_reached, wanted)
+            await until_found(look, f"{group} does not get to the end", is_enough=is_enough)
     finally:
         await admin.close()
         await consumer.stop()

@@ -24,6 +24,7 @@ from tests.services.sink_fixtures import (
     wait_until_written,
 )
 from tests.services.sink_oracle import oracle, stored
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -100,9 +101,7 @@ async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSe
     quick = logged.model_copy(update={"max_rows": 5, "linger_ms": 10})
     async with sink_process(quick) as first, sink_process(quick) as second:
         await send(logged, late_drops(0, 200))
-        async with asyncio.timeout(120):
-            while not stored(logged):  # noqa: ASYNC110 - the sink is another process
-                await asyncio.sleep(0.1)
+        await until(lambda: stored(logged), "the sink stores nothing")
         first.kill()
         await first.wait()
         await send(logged, late_drops(200, 100))

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.services.sink_fixtures import (
 from tests.services.stream_fixtures import delete_before
 from tests.services.test_clickhouse_rebuild import archive_of, command, leftovers, rebuilt, written
 from tests.services.test_clickhouse_sink import reports
+from tests.waiting import until_found
 
 __all__ = ["written"]
 pytestmark = pytest.mark.services
@@ -200,6 +202,5 @@ def keeping(settings: SinkSettings, **days: int) -> SinkSettings:
 
 
 async def until_counted(settings: SinkSettings, expected: dict[str, int]) -> None:
-    async with asyncio.timeout(120):
-        while await asyncio.to_thread(counts, settings) != expected:  # noqa: ASYNC110 - ClickHouse deletes by itself
-            await asyncio.sleep(0.2)
+    look = partial(asyncio.to_thread, counts, settings)
+    await until_found(look, "ClickHouse does not delete", is_enough=lambda found: found == expected)

@@ -22,6 +22,7 @@ from tests.consumers.story import story
 from tests.services.clickhouse_gate import Gate, Trouble, gate
 from tests.services.sink_fixtures import create_topics, encoded, late_drops, send, sink_settings, wait_until_written
 from tests.services.sink_oracle import oracle, stored
+from tests.waiting import until, until_found
 
 pytestmark = pytest.mark.services
 
@@ -47,9 +48,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     standing.trouble = trouble
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(through, stop=stop))
-    async with asyncio.timeout(120):
-        while len(standing.met) < 4:  # noqa: ASYNC110 - the gate is in other threads
-            await asyncio.sleep(0.05)
+    await until(lambda: len(standing.met) >= 4, "no insert meets trouble")
     lags = await read_sink_status(settings)
     assert sum(lag.lag for lag in lags) >= len(story()), "the lag can be read, and nothing was committed"
     assert bool(stored(settings)) == (trouble != "full"), "what was not answered was written all the same"
@@ -83,9 +82,7 @@ async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_
     running = asyncio.create_task(run_sink_async(settings, stop=stop))
     try:
         await asyncio.to_thread(started, service)
-        async with asyncio.timeout(120):
-            while not await asyncio.to_thread(holds_rows, settings):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.01)
+        await until_found(lambda: asyncio.to_thread(holds_rows, settings), "no row comes", every_s=0.01)
         assert service.identity is not None
         os.kill(service.identity.pid, signal.SIGKILL)
         await asyncio.to_thread(service.stop)

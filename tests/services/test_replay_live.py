@@ -31,6 +31,7 @@ from tests.services.replay_live import (
     workers,
     write_settings,
 )
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -103,8 +104,7 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     events = traffic(count, 90)
     async with workers(path, tmp_path, count) as started:
         publishing = asyncio.create_task(publish(stream, events, chunks=12, pause_s=0.4))
-        while not await records(stream, "trajectories"):  # noqa: ASYNC110 - looks at a topic
-            await asyncio.sleep(0.1)
+        await until_found(lambda: records(stream, "trajectories"), "no trajectory comes")
         victim = started[0]
         assert victim.process is not None
         os.kill(victim.process.pid, signal.SIGKILL)

@@ -18,6 +18,7 @@ from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.services.replay_live import frames, write_settings
 from tests.services.replay_log import name_of, replay_of, shared_log
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 __all__ = ["shared_log"]
@@ -111,9 +112,7 @@ async def test_no_process_outlives_a_replay_that_is_killed(shared_log: Settings,
     finally:
         parent.kill()
         await parent.wait()
-    async with asyncio.timeout(120):
-        while alive(child):  # noqa: ASYNC110 - looks at another process
-            await asyncio.sleep(0.05)
+    await until(lambda: not alive(child), "a process outlives the replay")
 
 
 def alive(pid: int) -> bool:

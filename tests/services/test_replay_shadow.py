@@ -34,6 +34,7 @@ from tests.services.replay_live import publish, records, settings_of, write_sett
 from tests.services.replay_log import send_everywhere
 from tests.services.stream_fixtures import send
 from tests.services.stream_process import running
+from tests.waiting import many, until_found
 
 pytestmark = pytest.mark.services
 
@@ -42,17 +43,13 @@ NEGATED = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
 
 async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | None]:
     """Wait until so many episodes have a score in the namespace; return the values."""
-    async with asyncio.timeout(120):
-        while len(found := await records(stream, "scores")) < count:  # noqa: ASYNC110 - looks at a topic
-            await asyncio.sleep(0.2)
+    found = await until_found(lambda: records(stream, "scores"), "no scores come", is_enough=many(count))
     return {score.episode_id: score.value for score in found}
 
 
 async def until_following(stream: StreamSettings, name: str) -> None:
     """Wait until a shadow has written down from where on it follows."""
-    async with asyncio.timeout(120):
-        while name not in await read_manifests(stream):  # noqa: ASYNC110 - looks at a topic
-            await asyncio.sleep(0.2)
+    await until_found(lambda: read_manifests(stream), "no shadow follows", is_enough=lambda found: name in found)
 
 
 def episodes(*names: str) -> list[Any]:

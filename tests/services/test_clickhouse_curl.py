@@ -94,7 +94,7 @@ def test_a_malformed_parameter_is_the_clients_mistake(guarded: Guarded, query: s
 
 @pytest.mark.parametrize(
     "statement",
-    [b"SELECT 1 FORMAT \xff", b"SELECT 1 FORMAT `\xff`", b"INSERT INTO numbers FORMAT `\xff`\n1",
+    [b"", b"SELECT 1 FORMAT \xff", b"SELECT 1 FORMAT `\xff`", b"INSERT INTO numbers FORMAT `\xff`\n1",
      b"INSERT INTO `\xff` FORMAT CSV\n1", b"SELECT * FROM \xff", b"SELECT " + b"(" * 5000],
 )  # fmt: skip
 def test_a_malformed_statement_is_the_clients_mistake(guarded: Guarded, statement: bytes) -> None:

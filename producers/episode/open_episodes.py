@@ -105,16 +105,18 @@ class OpenEpisodes:
         return episode
 
     def attach(self, origin: str | Mapping[str, str]) -> Episode:
-        """Join an episode of another process, by its id or the headers it sent, which are percent-encoded; where they
-        name none, return a handle that records nothing and hides no episode around it.
+        """Join an episode of another process, by its id or by the headers it sent, which are percent-encoded.
+
+        If the headers name no episode, the handle records nothing. It hides the episode around it only if the headers
+        say that theirs is not recorded.
         """
         if not isinstance(origin, Mapping):
             return self.join(nonempty_text(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
         if "rollbus-episode" not in headers:
-            nothing = self.silent(None)
-            nothing.parent, nothing.nothing = self.current(), not is_unsampled(headers)
-            return nothing
+            silent = self.silent(None)
+            silent.parent, silent.nothing = self.current(), not is_unsampled(headers)
+            return silent
         started = headers.get("rollbus-started", "")
         episode = self.join(unquote(headers["rollbus-episode"]), int(started) if started.isdecimal() else 0)
         episode.function = unquote(headers.get("rollbus-function", ""))
@@ -155,7 +157,7 @@ class OpenEpisodes:
         return any(known.id == episode_id for known in self)
 
     def close_joined(self) -> None:
-        """Close this process's part of the episodes that others end."""
+        """Close this process's parts of the episodes that others end, and its episodes of a single call."""
         for episode in self:
             if not episode.owner or episode.of_call:
                 episode.end()

@@ -203,7 +203,7 @@ class Demo:
     async def _wait_for_traffic(
         self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings, limit_s: float
     ) -> None:
-        """Return once the traffic has ended by itself or by the time limit, as its log must say."""
+        """Return once the traffic has ended, its time is up or the run is paused; UnavailableError if it broke off."""
         deadline = time.monotonic() + limit_s
         while not supervisor.has_ended(name):
             if time.monotonic() > deadline:
@@ -252,7 +252,7 @@ class _Look:
     run: str
 
     async def __call__(self, phase: str, *, may_end: str | None = None) -> DemoStatus:
-        """Look once; `may_end` names a part that ends by itself."""
+        """Check, read and show once, then wait `POLL_S`; `may_end` names a part that ends by itself."""
         try:
             self.supervisor.check()
         except UnavailableError:

@@ -1,7 +1,8 @@
-"""New candidates as they come → an estimate of each, published: the gate before the canary, without an operator.
+"""The newest candidate → its estimate, published: the gate before the canary, without an operator.
 
-A candidate that has an estimate is not estimated again, and older ones than the serving version never are. What fails
-is logged and tried again later: until then delivery waits, and gives the candidate no traffic.
+Only the newest candidate is estimated, once, and only if it is newer than the serving version. A candidate that a
+newer one replaces before its estimate began gets none. What fails is logged and tried again later: until then delivery
+waits, and gives the candidate no traffic.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ def find_due(versions: list[KnownVersion]) -> int | None:
 
 @dataclass(slots=True)
 class Following:
-    """Estimates each candidate that is due; `run` until stopped."""
+    """Estimates the newest candidate when it is due; `run` until stopped."""
 
     settings: TrainerSettings
     estimate: Callable[[int, Progress], Awaitable[None]]
@@ -43,10 +44,14 @@ class Following:
     _due: int | None = None
 
     def report(self) -> Report:
-        """Say which candidate is estimated; the work is the episodes that were asked about."""
-        at = {} if self._due is None else {"version": self._due}
+        """Describe the candidate in work; `work` counts reports of progress, one for a few hundred episodes."""
+        positions = {} if self._due is None else {"version": self._due}
         return Report(
-            (f"estimates of {self.settings.model}",), at, self._work, self._due is not None, trouble=self.trouble
+            holds=(f"estimates of {self.settings.model}",),
+            positions=positions,
+            work=self._work,
+            is_behind=self._due is not None,
+            trouble=self.trouble,
         )
 
     async def run(self, stop: asyncio.Event) -> None:

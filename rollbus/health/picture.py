@@ -1,7 +1,7 @@
 """One look at the log → the picture of health: every process, consumer group and run, and what is wrong.
 
-Pure. Times are the broker's clock, so any machine judges alike. A process is dead for the others when it misses three
-beats, unless its last one said that it ends, or a later process of its kind took its place.
+Pure. Times are the broker's clock, so any machine judges alike. A process that misses `missed_beats` beats is silent.
+That is a problem, unless its last beat said that it ends, or a later process of its kind took its place.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ class AlarmLimits(BaseModel):
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
     """Share of the groups without a signal in a run's newest curriculum window."""
     window_steps: int = Field(default=5, ge=1)
-    """Newest steps that are compared with four times as many before them."""
+    """Newest steps. Their mean is compared with that of up to four times as many before them."""
     dead_letters_s: float | None = Field(default=3_600.0, gt=0)
     """A dead letter is an alarm for so long."""
     clock_s: float | None = Field(default=5.0, gt=0)

@@ -126,7 +126,7 @@ class Runner:
         self._writing = False
         self._paused = False
         self.trouble: str | None = None
-        """What its last transaction failed by; None once one has been committed, or the partition is open again."""
+        """What its last failed transaction or opening failed by; None again once a transaction is committed."""
         self._position = 0
         """Position of the state; the committed one may be some ticks without effect behind."""
         self._committed_s = 0.0
@@ -145,7 +145,7 @@ class Runner:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is work: the partition is being opened, or a batch waits."""
+        """Whether the partition is being opened, a batch waits, or a transaction is being committed."""
         return not self._ready or self._writing or bool(self._queue)
 
     @property

@@ -171,7 +171,7 @@ class _Rebuild:
         return self._rebuilt
 
     def drop_new_tables(self) -> None:
-        """Remove the new tables that were not exchanged yet."""
+        """Remove the new tables that were not exchanged yet, and the table of forgotten episodes."""
         for table in set(self._tables) - set(self._exchanged):
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
         drop_list(self._client)

@@ -208,7 +208,10 @@ class GroupingStage(RunStage[GroupingState]):
         return self.drop(state, "trajectory", score.trajectory_id, reason, (score.trajectory_id,), detail)
 
     def _drop_revision(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
-        """Count a revision that comes too late to change anything; the trajectory itself is counted elsewhere."""
+        """Count a revision that changes nothing: it came too late, or the first score of its trajectory is not known.
+
+        It is dropped as an event; a trajectory that was seen is counted elsewhere.
+        """
         unit_id = f"{score.trajectory_id}#{score.revision}"
         return self.drop(state, "event", unit_id, reason, (), detail)
 

@@ -89,7 +89,7 @@ class Sampler:
             self._retire()
 
     def pin(self, versions: Iterable[int]) -> None:
-        """Keep these loaded at any age."""
+        """Keep these versions loaded at any age, in place of those pinned before."""
         with self._wake:
             self._pinned = set(versions)
             self._retire()
@@ -99,7 +99,7 @@ class Sampler:
             return tuple(sorted(self._models))
 
     def count_rows(self) -> tuple[int, int]:
-        """Completions being generated, and those waiting for a row."""
+        """Return how many completions are being generated, and how many wait for a row."""
         with self._wake:
             return len(self._active), len(self._waiting)
 

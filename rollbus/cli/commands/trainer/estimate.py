@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--replay", "replay_name", metavar="NAME", help="Take the rewards of a replay instead of those recorded.")
 @click.option("--admitted", is_flag=True, help="With --replay: only the episodes that its curriculum admitted.")
 @click.option("--url", help="Ask this endpoint, ending in /v1; without it, the one of the ART server.")
-@click.option("--follow", is_flag=True, help="Estimate each new candidate, until SIGTERM or Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Estimate the newest candidate as new ones come, until SIGTERM or Ctrl-C.")
 @with_settings
 def estimate(
     settings: Settings, run_id: str | None, version: int | None, since: str, episodes: int, kl_to: int | None,

@@ -92,14 +92,14 @@ class OpenEpisodes:
             sampled=sampled,
             parent=parent,
         )
-        given = tracing.valid_traceparent(traceparent) or (parent.traceparent if parent else None)
-        episode.traceparent = given or outbox.guard.call("trace", tracing.current_traceparent, default=None)
+        known_trace = tracing.valid_traceparent(traceparent) or (parent.traceparent if parent else None)
+        episode.traceparent = known_trace or outbox.guard.call("trace", tracing.current_traceparent, default=None)
         outbox.counts.add("episodes_started" if sampled else "episodes_not_sampled")
         if not sampled:
             _remember(self._unsampled, episode_id)
             return episode
         if is_given:
-            self._warn_of_second_use(episode_id)
+            self._note_given_id(episode_id)
         self._know(episode)
         episode.begin(fields)
         return episode
@@ -186,8 +186,8 @@ class OpenEpisodes:
             parent.id,
         )
 
-    def _warn_of_second_use(self, episode_id: str) -> None:
-        """Say that an earlier episode has this id: the events of the two cannot be told apart."""
+    def _note_given_id(self, episode_id: str) -> None:
+        """Remember an id that the host gave; warn if an earlier episode has it: their events cannot be told apart."""
         if episode_id in self._given:
             self._outbox.counts.add("episode_ids_used_again")
             self._warn_once(

@@ -231,25 +231,25 @@ class LagHistory:
 
 def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Picture:
     """Return the picture of a look that `history` has taken in."""
-    processes = [_process(beat, look.now_ms, limits) for beat in _remembered(look, limits)]
-    groups = [_group(lag, history) for lag in look.lags]
-    no_signal = {run_id: _no_signal(window) for run_id, window in look.windows.items()}
+    processes = [_draw_process(beat, look.now_ms, limits) for beat in _recent_beats(look, limits)]
+    groups = [_draw_group(lag, history) for lag in look.lags]
+    no_signal = {run_id: _measure_no_signal(window) for run_id, window in look.windows.items()}
     runs = [
-        _run(run_id, steps, no_signal.get(run_id), look.now_ms, limits)
+        _draw_run(run_id, steps, no_signal.get(run_id), look.now_ms, limits)
         for run_id, steps in _steps_by_run(look.steps).items()
     ]
     frozen = {beat.heartbeat.process for beat in look.beats if beat.is_frozen}
-    problems = [
-        *_silences(processes, look.beats, frozen),
-        *(problem for one in processes if one.state in ("working", "waiting") for problem in _of_process(one, limits)),
-        *_disks(processes),
-        *(problem for group in groups for problem in _of_group(group, history, limits)),
-        *(problem for run in runs for problem in _of_run(run, limits)),
-        *_without_signal(no_signal, limits),
-        *_of_dead_letters(look, limits),
-        *_of_unread(look),
-    ]
     alive = [one for one in processes if one.state in ("working", "waiting")]
+    problems = [
+        *_find_silent(processes, look.beats, frozen),
+        *(problem for one in alive for problem in _find_process_problems(one, limits)),
+        *_find_low_disks(processes),
+        *(problem for group in groups for problem in _find_lag_problems(group, history, limits)),
+        *(problem for run in runs for problem in _find_run_problems(run, limits)),
+        *_find_no_signal(no_signal, limits),
+        *_find_new_dead_letters(look, limits),
+        *_find_unread_beats(look),
+    ]
     return Picture(
         at_ms=look.now_ms,
         processes=tuple(sorted(processes, key=lambda one: (one.state == "stopped", one.kind, one.process))),
@@ -266,13 +266,13 @@ def is_disk_low(free: int, total: int) -> bool:
     return free < min(LOW_BYTES, LOW_SHARE * total)
 
 
-def _remembered(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
+def _recent_beats(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
     for beat in look.beats:
         if look.now_ms - beat.taken_ms <= limits.forget_hours * 3_600_000:
             yield beat
 
 
-def _process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
+def _draw_process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
     said, age_ms = beat.heartbeat, max(0, now_ms - beat.taken_ms)
     waiting_ms = 0 if said.waiting_since_ms is None else said.beat_at_ms - said.waiting_since_ms
     state: State = "working"
@@ -312,13 +312,13 @@ def _rate(beat: Beat) -> float | None:
     return None if done < 0 else done / spent_ms * 1000  # a worker's part that begins again counts from 0
 
 
-def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:
+def _find_silent(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:
     """Yield each silent process that no later one of its kind has replaced, one for one.
 
     What replaced it may have died or ended since, as in a row of starts that fail: then that one is missed, or none.
     """
     by_name = {beat.heartbeat.process: beat for beat in beats}
-    free = sorted(
+    replacements = sorted(
         ((by_name[one.process].heartbeat.started_at_ms - one.clock_ms, one) for one in processes),
         key=lambda pair: pair[0],
     )
@@ -326,12 +326,12 @@ def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen:
         if one.state != "silent":
             continue
         taken_ms = by_name[one.process].taken_ms
-        later = next((pair for pair in free if pair[1].kind == one.kind and pair[0] > taken_ms), None)
+        later = next((pair for pair in replacements if pair[1].kind == one.kind and pair[0] > taken_ms), None)
         if later is not None:
-            free.remove(later)
+            replacements.remove(later)
             continue
         what = f"{_name(one)} has been silent for {_seconds(one.beat_age_ms)}"
-        held = f"; it held {_some(one.holds)}" if one.holds else ""
+        held = f"; it held {_name_first(one.holds)}" if one.holds else ""
         held += f"; {one.trouble}" if one.trouble else ""
         if one.process in frozen:
             remedy = f"process {one.pid} is stopped by a signal: `kill -CONT {one.pid}` lets it go on"
@@ -340,7 +340,7 @@ def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen:
         yield Problem("silence", one.process, what + held, f"{remedy}; {RUNBOOK}#silence")
 
 
-def _of_process(one: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
+def _find_process_problems(one: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
     if one.state == "waiting":
         what = f"{_name(one)} beats, but its work has not moved for {_seconds(one.waiting_ms)}"
         what += f": {one.waiting_at}" if one.waiting_at else ""
@@ -354,7 +354,7 @@ def _of_process(one: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
         yield Problem("clock", one.host, what, f"set the clocks by NTP; {RUNBOOK}#clock")
 
 
-def _disks(processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
+def _find_low_disks(processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
     """Yield each host whose disk is low, once."""
     low = {}
     for one in processes:
@@ -366,13 +366,13 @@ def _disks(processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
         yield Problem("disk", host, what, f"free some, before writers stop; {RUNBOOK}#disk")
 
 
-def _group(lag: Lag, history: LagHistory) -> GroupHealth:
+def _draw_group(lag: Lag, history: LagHistory) -> GroupHealth:
     grown = history.growth(lag.group, lag.topic)
     rate = None if grown is None else grown[0] / grown[1] * 1000
     return GroupHealth(lag.group, lag.topic, lag.members, lag.lag, rate)
 
 
-def _of_group(group: GroupHealth, history: LagHistory, limits: AlarmLimits) -> Iterable[Problem]:
+def _find_lag_problems(group: GroupHealth, history: LagHistory, limits: AlarmLimits) -> Iterable[Problem]:
     if limits.lag_s is None or group.lag < limits.lag_records:
         return
     name = f"{group.group} in {group.topic}"
@@ -395,7 +395,7 @@ def _steps_by_run(steps: Iterable[Step]) -> dict[str, list[Step]]:
     return by_run
 
 
-def _run(
+def _draw_run(
     run_id: str, steps: Sequence[Step], no_signal_share: float | None, now_ms: int, limits: AlarmLimits
 ) -> RunHealth:
     closed = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
@@ -422,12 +422,12 @@ def _run(
     )
 
 
-def _no_signal(window: CurriculumState) -> float | None:
+def _measure_no_signal(window: CurriculumState) -> float | None:
     seen, used = len(window.seen_group_ids), len(window.admitted_group_ids) + len(window.rejected_group_ids)
     return (seen - used) / seen if seen else None
 
 
-def _without_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> Iterable[Problem]:
+def _find_no_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> Iterable[Problem]:
     """Yield each run that gets hardly a group that it can learn from, with or without steps so far."""
     for run_id, share in shares.items():
         if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
@@ -436,7 +436,7 @@ def _without_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> 
             yield Problem("no_signal", f"run {run_id}", what, f"{remedy}; {RUNBOOK}#no-signal")
 
 
-def _of_run(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
+def _find_run_problems(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
     name = f"run {run.run_id}"
     if run.failure is not None:
         yield Problem("failed", name, f"step {run.step + 1} of {name} failed: {run.failure}", f"{RUNBOOK}#failed")
@@ -451,7 +451,7 @@ def _of_run(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
             yield Problem("reward", name, what, f"`rollbus policy rollback` goes back; {RUNBOOK}#reward")
 
 
-def _of_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
+def _find_new_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
     newest_ms, limit_s = look.newest_dead_letter_ms, limits.dead_letters_s
     if limit_s is None or newest_ms is None or look.now_ms - newest_ms > limit_s * 1000:
         return
@@ -459,7 +459,7 @@ def _of_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
     yield Problem("dead_letters", "dead-letters", what, f"`rollbus dead-letters list`; {RUNBOOK}#dead-letters")
 
 
-def _of_unread(look: Look) -> Iterable[Problem]:
+def _find_unread_beats(look: Look) -> Iterable[Problem]:
     for process, taken_ms in look.unread_beats.items():
         if look.now_ms - taken_ms <= UNREAD_MS:
             what = f"{process} beats, and this release cannot read what it says: it is newer"
@@ -470,7 +470,7 @@ def _name(one: ProcessHealth) -> str:
     return f"{one.kind} {one.pid} on {one.host}"
 
 
-def _some(names: Sequence[str]) -> str:
+def _name_first(names: Sequence[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 

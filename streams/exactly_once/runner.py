@@ -131,12 +131,12 @@ class Runner:
         """Position of the state; the committed one may be some ticks without effect behind."""
         self._committed_s = 0.0
         """When the last transaction was committed, by the clock of this process."""
-        self._pause_s = FIRST_PAUSE_S
+        self._retry_wait_s = FIRST_PAUSE_S
         self._failures: tuple[str, int, int] = ("", -1, 0)
         """Error, position and how often in a row."""
         self._task: asyncio.Task[None] | None = None
         self._session: Session | None = None
-        self._work: StagePartition | None = None
+        self._stage_partition: StagePartition | None = None
 
     @property
     def ready(self) -> bool:
@@ -151,7 +151,7 @@ class Runner:
     @property
     def progress_mark(self) -> str:
         """Position, and within it the rows restored or answers received: it changes as long as the work goes on."""
-        activity = self._work.activity if self._work is not None else 0
+        activity = self._stage_partition.activity if self._stage_partition is not None else 0
         if not self._ready:
             activity += self._sessions.reading.records
         return f"{self.metrics.position} (after {activity} rows or answers)" if activity else f"{self.metrics.position}"
@@ -206,7 +206,7 @@ class Runner:
                     if self._count_failure(error):
                         self._on_fatal(self._stopping_error(error))
                         return
-                    wait, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
+                    wait, self._retry_wait_s = self._retry_wait_s, min(self._retry_wait_s * 2, LONGEST_PAUSE_S)
                     self.trouble = f"{type(error).__name__}: {error}"
                     foreseen = isinstance(error, UnavailableError)
                     logger.warning(
@@ -232,7 +232,7 @@ class Runner:
         )
         if group_offset is not None:
             self.metrics.position, self.is_position_known = group_offset.offset, True
-        self._work = StagePartition(
+        self._stage_partition = StagePartition(
             self._stage,
             self.partition,
             app_version=self._app_version,
@@ -240,7 +240,7 @@ class Runner:
             signer_of=self._settings.signer_of(self._stage.input),
         )
         changelog_position, rows = await changelog.restore(
-            self._sessions.reading, self._changelog, self.partition.partition, self._work.restore
+            self._sessions.reading, self._changelog, self.partition.partition, self._stage_partition.restore
         )
         if session_end is not None and changelog_position != session_end:
             raise UnavailableError(
@@ -369,11 +369,11 @@ class Runner:
     async def _run_batch(self, batch: Batch) -> None:
         """Write the results of one batch; if only time has passed, leave that to a later batch."""
         assert self._session is not None
-        assert self._work is not None
+        assert self._stage_partition is not None
         started = time.monotonic()
         hold = started < self._committed_s + QUIET_S
         with self._session.preparing():
-            processed = await self._work.process(batch.records, hold_quiet=hold)
+            processed = await self._stage_partition.process(batch.records, hold_quiet=hold)
             quiet = hold and processed.quiet
             rows = [] if quiet else await self._rows_of(processed, batch.end)
         if quiet:
@@ -386,7 +386,7 @@ class Runner:
             await self._session.commit(self.partition, batch.end, rows)
         finally:
             self._writing = False
-        self._position, self._pause_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
+        self._position, self._retry_wait_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
         self.trouble = None
         TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - started)
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
@@ -414,7 +414,7 @@ class Runner:
         if not self._closed:
             self._host.pause(self.partition)
         self._queue.clear()
-        self._work = self._session = None
+        self._stage_partition = self._session = None
 
     def _count_failure(self, error: BaseException) -> bool:
         """Count an error; return whether it came too often at the same position.
@@ -426,7 +426,7 @@ class Runner:
         passes = isinstance(error, KafkaError | RollbusError) and error.retriable
         if passes or isinstance(error, TimeoutError | OSError):
             return False
-        if isinstance(error, UndecodableError) and self._work is not None and not self._ready:
+        if isinstance(error, UndecodableError) and self._stage_partition is not None and not self._ready:
             return True  # the changelog was written by a newer release
         previous, position, times = self._failures
         same = previous == repr(error) and position == self._position

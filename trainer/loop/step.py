@@ -72,11 +72,11 @@ async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | Non
 
 async def record_failure(context: StepContext, batch: TrainingBatch, failure: StepFailureError, *, final: bool) -> None:
     """Record that an attempt failed."""
-    opened = context.ledger.open_step
+    open_step = context.ledger.open_step
     record = StepFailed(
-        **step_identity(batch, opened.step if opened else context.ledger.closed_steps + 1),
+        **step_identity(batch, open_step.step if open_step else context.ledger.closed_steps + 1),
         attempt=context.ledger.attempt,
-        base_version=opened.base_version if opened else context.ledger.lineage.head or 0,
+        base_version=open_step.base_version if open_step else context.ledger.lineage.head or 0,
         error_class=type(failure.error).__name__,
         message=str(failure.error),
         final=final,
@@ -87,11 +87,11 @@ async def record_failure(context: StepContext, batch: TrainingBatch, failure: St
 
 async def skip_rejected(context: StepContext, received: ReceivedBatch, failure: StepFailureError) -> None:
     """Close the open step of a batch that the backend refuses, with every member dropped."""
-    opened = context.ledger.open_step
-    if opened is None:
+    open_step = context.ledger.open_step
+    if open_step is None:
         raise DataLossError(f"batch {received.batch.batch_hash} was refused, but no step is open for it")
     now_ms = context.clock_ms()
-    facts = StepFacts(received.batch, opened.step, opened.base_version, now_ms, now_ms)
+    facts = StepFacts(received.batch, open_step.step, open_step.base_version, now_ms, now_ms)
     publications = record_skipped_step(
         facts,
         failure.door,
@@ -117,7 +117,7 @@ async def _close_skipped(context: StepContext, opened: ReadyStep, result: TrainR
 
 
 async def _close_completed(
-    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly, seconds_outside: float
+    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly, seconds_outside_backend: float
 ) -> ReadyStep | None:
     """Serve the new version, so that it is announced only once it answers, then write everything at once.
 
@@ -126,10 +126,10 @@ async def _close_completed(
     ended_at_s = time.perf_counter()
     finding = asyncio.create_task(_find_next_step(context, opened, result, sent))
     try:
-        publications = _make_outcome(context, opened, result, seconds_outside)
+        publications = _make_outcome(context, opened, result, seconds_outside_backend)
         await _serve_version(context, opened, result)
         next_offset = opened.received.next_offset
-        if (pause := _check_alarm(context, publications)) is not None:
+        if (pause := _make_pause(context, publications)) is not None:
             await context.publish((*publications, pause), next_offset=next_offset)
             return None
         decision = RunStep(opened.step + 1, 1, result.version, ask_journal=False)
@@ -147,7 +147,7 @@ async def _close_completed(
 
 
 def _make_outcome(
-    context: StepContext, opened: ReadyStep, result: TrainResult, seconds_outside: float
+    context: StepContext, opened: ReadyStep, result: TrainResult, seconds_outside_backend: float
 ) -> tuple[Publication, ...]:
     return record_completed_step(
         _step_facts(context, opened),
@@ -155,7 +155,7 @@ def _make_outcome(
         result,
         lags=opened.lags,
         state="serving" if context.settings.serve_at_once else "candidate",
-        seconds_outside_backend=seconds_outside,
+        seconds_outside_backend=seconds_outside_backend,
     )
 
 
@@ -166,7 +166,7 @@ async def _serve_version(context: StepContext, opened: ReadyStep, result: TrainR
             await context.backend.promote(result.version)
 
 
-def _check_alarm(context: StepContext, publications: tuple[Publication, ...]) -> Publication | None:
+def _make_pause(context: StepContext, publications: tuple[Publication, ...]) -> Publication | None:
     """Return the pause that the step leads to, if any."""
     (completed,) = (each.record for each in publications if isinstance(each.record, StepCompleted))
     pause = context.alarm(completed.step, completed.metrics)

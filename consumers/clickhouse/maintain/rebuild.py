@@ -161,13 +161,13 @@ class _Rebuild:
         self._forgotten = await read_list(self._log)
         await asyncio.to_thread(self._create_tables, spans)
         await self._read_log(spans)
-        await asyncio.to_thread(self._exchange_tables, spans)
+        await asyncio.to_thread(self._compare_and_exchange, spans)
         self._rebuilt.noted_ranges = await asyncio.to_thread(
             note_ranges, self._client, self._namespace, self._unnoted.values()
         )
-        since = await read_list(self._log) - self._forgotten
-        await asyncio.to_thread(delete_rows_by, self._client, since)
-        self._rebuilt.forgotten = len(self._forgotten | since)
+        added = await read_list(self._log) - self._forgotten
+        await asyncio.to_thread(delete_rows_by, self._client, added)
+        self._rebuilt.forgotten = len(self._forgotten | added)
         return self._rebuilt
 
     def drop_new_tables(self) -> None:
@@ -204,7 +204,7 @@ class _Rebuild:
             else:
                 self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
         self._columns = self._read_columns()
-        outside = {table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._kept}
+        outside = {table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._existing}
         if self._log.lacks_forgotten:
             outside = {table: f"({where} OR {lacking_condition(table)})" for table, where in outside.items()}
         self._copy(outside, "", SUFFIX)
@@ -250,7 +250,7 @@ class _Rebuild:
             digest = "" if self._log.lacks_forgotten and self._forgotten else cut.digest
             self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={}, digest=digest)
 
-    def _exchange_tables(self, spans: Mapping[Partition, Span]) -> None:
+    def _compare_and_exchange(self, spans: Mapping[Partition, Span]) -> None:
         if "rewards" in self._tables:
             if "rewards" not in self._lost:
                 self._reports.delete(self._client, "rewards")
@@ -261,7 +261,7 @@ class _Rebuild:
             self._rebuilt.left_out += empty_content(self._client, table, self._forgotten, SUFFIX)
             self._rebuilt.tables.append(self._compare(table, spans))
         since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
-        newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._kept}
+        newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._existing}
         self._copy(newer, "", SUFFIX)  # a reader misses the rows of a moment at most
         for table in self._tables:
             exchange = f"EXCHANGE TABLES {table} AND {table}{SUFFIX}"
@@ -270,20 +270,20 @@ class _Rebuild:
             self._exchanged.append(table)
         self._wait_for_inserts()
         self._copy(newer, SUFFIX, "")
-        for table in self._kept:
+        for table in self._existing:
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
         drop_list(self._client)
 
     @property
-    def _kept(self) -> list[str]:
-        """Return the tables that are there, and not lost."""
+    def _existing(self) -> list[str]:
+        """Return the tables to rebuild that the database still has."""
         return [table for table in self._tables if table not in self._lost]
 
     def _wait_for_inserts(self) -> None:
         """Wait until no insert runs that may still write into a table that had one of these names."""
         deadline = time.monotonic() + INSERTS_END_S
         running = "SELECT count() FROM system.processes WHERE match(query, {pattern:String})"
-        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?({'|'.join(self._kept)})`?[ (]"
+        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?({'|'.join(self._existing)})`?[ (]"
         while self._client.query(running, {"pattern": pattern})[1][0][0] and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
 

@@ -70,7 +70,7 @@ class GroupingStage(RunStage[GroupingState]):
     def _admit(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
         mark, row = state.marks.get(score.trajectory_id), state.scores.get(score.trajectory_id)
         if mark is not None:
-            yield from self._count_too_late(state, score, mark)
+            yield from self._count_late_revision(state, score, mark)
         elif row is not None:
             yield from self._replace_revision(state, row, score, data)
         elif score.revision:
@@ -89,7 +89,7 @@ class GroupingStage(RunStage[GroupingState]):
             else:
                 yield from self._join(state, score.trajectory_id, row)
 
-    def _count_too_late(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
+    def _count_late_revision(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
         if score.revision <= mark.revision:
             return
         state.marks.put(score.trajectory_id, Mark(mark.decided_ms, score.revision))
@@ -130,7 +130,7 @@ class GroupingStage(RunStage[GroupingState]):
         if group is None:
             group = state.groups[key] = OpenGroup()
         group.add(trajectory_id, row)
-        if len(group.members) >= self._size(state, group):
+        if len(group.members) >= self._target_size(state, group):
             yield self._close(state, key, "full")
         elif len(group.members) == 1:
             state.due.watch(OPEN_GROUP + key)
@@ -153,7 +153,7 @@ class GroupingStage(RunStage[GroupingState]):
 
     def _end_window(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
         group, config = state.groups[key], state.config.value.grouping
-        size = self._size(state, group)
+        size = self._target_size(state, group)
         if len(group.members) >= min(config.min_group_size, size):
             yield self._close(state, key, "window")
             return
@@ -228,7 +228,7 @@ class GroupingStage(RunStage[GroupingState]):
             config_hash=state.config.hash,
         )
 
-    def _size(self, state: GroupingState, group: OpenGroup) -> int:
+    def _target_size(self, state: GroupingState, group: OpenGroup) -> int:
         first = state.scores.rows[group.first_member].score()
         declared = first.group_size if first.group_id is not None else None
         return declared or state.config.value.grouping.group_size

@@ -215,14 +215,14 @@ class Sampler:
     def _read_endings(self, model: nn.Module, batch: list[Request]) -> Tensor:
         """Logits [B, V] after each prompt, whose beginnings the rows hold already."""
         endings = [list(request.prompt[request.shared.tokens :]) for request in batch]
-        longest, length = max(map(len, endings)), max(len(request.prompt) for request in batch)
-        padded = [[*ending, *[0] * (longest - len(ending))] for ending in endings]
+        longest_ending, longest_prompt = max(map(len, endings)), max(len(request.prompt) for request in batch)
+        padded = [[*ending, *[0] * (longest_ending - len(ending))] for ending in endings]
         token_ids_B_T = torch.tensor(padded, device=self._device)
         starts_B_1 = torch.tensor([[request.shared.tokens] for request in batch], device=self._device)
-        positions_B_T = starts_B_1 + torch.arange(longest, device=self._device)
+        positions_B_T = starts_B_1 + torch.arange(longest_ending, device=self._device)
         positions_B_T.clamp_max_(self.config.max_tokens - 1)  # of padding: no prompt reaches it
-        mask_B_T_S = torch.arange(length, device=self._device) <= positions_B_T[:, :, None]
-        self._pool.aim(self._slots(batch), positions_B_T, length=length)
+        mask_B_T_S = torch.arange(longest_prompt, device=self._device) <= positions_B_T[:, :, None]
+        self._pool.aim(self._slots(batch), positions_B_T, length=longest_prompt)
         hidden_B_T_D = trunk(model, token_ids_B_T, positions_B_T=positions_B_T, mask_B_T_S=mask_B_T_S)
         last_B = torch.tensor([len(ending) - 1 for ending in endings], device=self._device)
         return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])

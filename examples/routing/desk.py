@@ -73,7 +73,9 @@ def build_desk() -> FastAPI:
     """Return the web service; it records as long as it runs."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, producer="desk", logprob_mode="processed")
     client = recorder.wrap(open_client())
-    teams: defaultdict[str, asyncio.Future[str]] = defaultdict(lambda: asyncio.get_running_loop().create_future())
+    teams_by_order: defaultdict[str, asyncio.Future[str]] = defaultdict(
+        lambda: asyncio.get_running_loop().create_future()
+    )
 
     @asynccontextmanager
     async def recording(_: FastAPI) -> AsyncIterator[None]:
@@ -90,20 +92,20 @@ def build_desk() -> FastAPI:
 
     @desk.put("/tickets/{order}/team")
     async def end(order: str, ended: Ended) -> None:
-        if teams[order].done():  # it was opened again
-            del teams[order]
-        teams[order].set_result(ended.team)
+        if teams_by_order[order].done():  # opened again and ended again: a future takes one result
+            del teams_by_order[order]
+        teams_by_order[order].set_result(ended.team)
 
     @desk.get("/tickets/{order}/team")
     async def read_team(order: str) -> str | None:
-        await asyncio.wait([teams[order]], timeout=WAIT_S)
-        return teams[order].result() if teams[order].done() else None
+        await asyncio.wait([teams_by_order[order]], timeout=WAIT_S)
+        return teams_by_order[order].result() if teams_by_order[order].done() else None
 
     return desk
 
 
 async def again(attempt: Attempt) -> None:
-    """Answer a ticket once more, by the newest weights, once it has ended; a ticket that does not end, not at all."""
+    """Answer a ticket once more with the newest weights, once it has ended; skip it if it does not end in WAIT_S."""
     desk, client = open_clients()
     team = (await desk.get(f"/tickets/{attempt.labels['order']}/team")).raise_for_status().json()
     if team is not None:

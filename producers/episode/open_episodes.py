@@ -22,28 +22,28 @@ from rollbus.producers.turns.answer import text_of
 
 logger = logging.getLogger(__name__)
 MAX_IDS = 10_000
-"""That are remembered of each kind."""
+"""How many ids of each kind are remembered; the oldest are forgotten first."""
 
 
 class OpenEpisodes:
     """Opens, joins and remembers episodes."""
 
     def __init__(self, outbox: Outbox) -> None:
-        """Know none yet."""
+        """Begin without episodes."""
         self._outbox, self._new_id = outbox, outbox.new_id
         self._live: weakref.WeakSet[Episode] = weakref.WeakSet()
         self._lock = threading.RLock()
-        """A set that another thread adds to cannot be looked through."""
+        """Guards `_live`: a set cannot be iterated while another thread adds to it."""
         self._unsampled: OrderedDict[str, None] = OrderedDict()
         self._given: OrderedDict[str, None] = OrderedDict()
         """Ids of the host's own."""
         self._warned = set[str]()
         self.of_process: Episode | None = None
-        """The current one wherever the running code is in no other."""
+        """The episode of the whole process: current where the running code is in no other."""
         self.gives_way = False
-        """Another recorder of the process that records a call, records it alone."""
+        """Whether a call that another recorder of the process records is left to it."""
         self.task_of_calls: str | None = None
-        """A call outside of every episode is one of its own, of this task."""
+        """The task of calls outside every episode, each recorded as its own episode; None if they are not recorded."""
 
     def current(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
@@ -178,7 +178,7 @@ class OpenEpisodes:
             self._live.add(episode)
 
     def _warn_of_own_id(self, episode_id: str, parent: Episode) -> None:
-        """Say that a child with an id of the host's is no part of its root, which only ids made here name."""
+        """Warn that this child cannot be found by its root: only ids made here begin with the root's id."""
         self._warn_once(
             "rollbus: episode %s has an id of its own inside %s: rewards that are passed down and `rollbus forget` "
             "do not reach it by its root; leave `episode_id` out, and name it by rb.alias(…)",

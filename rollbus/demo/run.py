@@ -48,7 +48,7 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 8.0
-"""Each look asks ClickHouse three questions, on the cores that train."""
+"""Between two looks: each asks ClickHouse three questions, on the cores that train."""
 SETTLED_S = 20.0
 """Everything is done if nothing changes for so long: more than the sink's linger and a few ticks."""
 STUCK_S = 150.0
@@ -175,7 +175,7 @@ class Demo:
         return evaluation
 
     def _pace(self) -> Amounts:
-        """Return the amounts that this machine learns from, and say so where it has less traffic for that."""
+        """Return the amounts of traffic that this machine can learn from; print a line if they are not those chosen."""
         chosen = self.options.amounts
         amounts = chosen.paced(self.seconds["evaluation before"])
         if amounts != chosen:
@@ -285,16 +285,16 @@ async def drain(
 
     A paused run trains nothing more. Raises UnavailableError if nothing moves although something is left.
     """
-    moved, status = clock(), await look("the last batches are trained")
+    moved_s, status = clock(), await look("the last batches are trained")
     while not status.pause:
         following = await look("the last batches are trained")
         now = clock()
         if following.progress() != status.progress():
-            moved = now
+            moved_s = now
         status = following
-        if status.is_drained and now - moved > SETTLED_S:
+        if status.is_drained and now - moved_s > SETTLED_S:
             return status
-        if now - moved > STUCK_S:
+        if now - moved_s > STUCK_S:
             raise UnavailableError(
                 f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} episodes are not "
                 f"yet trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"

@@ -39,7 +39,7 @@ UNREAD_MS = 60_000
 
 
 class AlarmLimits(BaseModel):
-    """When the picture calls something wrong; None watches it not at all."""
+    """When the picture calls something wrong; None switches an alarm off."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -219,7 +219,7 @@ class LagHistory:
         return seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
 
     def is_growing(self, group: str, topic: str) -> bool:
-        """Say whether the last third was above the first third at all times.
+        """Say whether every lag in the last third of the time is above every lag in the first third.
 
         Idle stages commit their ticks every ten seconds, so the lag of many partitions goes up and down by thousands.
         """
@@ -313,9 +313,9 @@ def _rate(beat: Beat) -> float | None:
 
 
 def _find_silent(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:
-    """Yield each silent process that no later one of its kind has replaced, one for one.
+    """Yield each silent process, unless a later process of its kind has replaced it; each replaces only one.
 
-    What replaced it may have died or ended since, as in a row of starts that fail: then that one is missed, or none.
+    The later one is reported instead if it is silent too. If it has ended, none is.
     """
     by_name = {beat.heartbeat.process: beat for beat in beats}
     replacements = sorted(

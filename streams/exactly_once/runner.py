@@ -48,7 +48,7 @@ from rollbus.streams.state.stage import EffectsStage, PureAsEffects
 logger = logging.getLogger(__name__)
 
 BATCHES_AHEAD = 3
-"""Fetched batches that wait for their transaction before the partition is paused: a bound in bytes."""
+"""Fetched batches that wait for their transaction before the partition is paused; this bounds memory."""
 FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
 """A batch of this size does not wait for more."""
 MOST_RECORDS = 2_500
@@ -121,7 +121,7 @@ class Runner:
         self._arrived = asyncio.Event()
         self._ready = False
         self.is_position_known = False
-        """Whether `metrics.position` is the partition's position, which it is before the partition is open."""
+        """Whether `metrics.position` is the partition's; this can be so already while its state is restored."""
         self._closed = False
         self._writing = False
         self._paused = False

@@ -178,10 +178,12 @@ async def _find_next_step(
 ) -> NextStepCandidate | None:
     """Find the next step if it can be opened with the end of this one.
 
-    If this step's result came from the journal, open the next one separately.
+    Not if this step's result came from the journal or its version is already in the ledger: then open the next one
+    separately.
     """
     if opened.result is not None or result.version in context.ledger.lineage.parents:
         return None
+    # seen from the new version, each older one is a step further behind
     lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
     return await find_next_step(context, lags, sent)
 

@@ -2,7 +2,7 @@
 
 The order that leaves readers undisturbed and the sink running, for all tables together:
 1. It creates `<table>_rebuild` of each, and copies what the log does not hold: other namespaces, offsets outside it.
-2. It reads the log as far as the sink has written it, and checks each range that the sink noted by its digest.
+2. It reads the log as far as the sink has written it, and checks by its digest each range that the sink noted.
 3. It compares old and new, range by range. If the new table lacks rows of the old one, the rebuild stops.
 4. It exchanges the names of the two, waits for inserts into the old one, copies what the sink wrote meanwhile, and
    drops the old one.
@@ -12,8 +12,8 @@ that is killed leaves no empty table that looks whole. A rebuild of all tables a
 and no range covers: the log before a new database, and what retention took from the sink and an archive still has.
 
 Forgotten episodes stay forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
-rebuild reads the list again at the end, for the episodes that were added meanwhile. An archive has lost their records
-by then: of a range with fewer records than the sink has read, no digest can be right, and its rows alone are compared.
+rebuild reads the list again at the end, for the episodes that were added meanwhile. By then an archive has lost their
+records. A range with fewer records than the sink has read cannot have the right digest, so only its rows are compared.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Rebuilt:
     forgotten: int = 0
     """Episodes on the list of exclusions."""
     left_out: int = 0
-    """Rows of them that the log still gives."""
+    """Rows of forgotten episodes that the log still gives."""
 
 
 def all_tables() -> tuple[str, ...]:
@@ -177,6 +177,7 @@ class _Rebuild:
         drop_list(self._client)
 
     def _written_spans(self, spans: Mapping[Partition, Span]) -> dict[Partition, Span]:
+        """Cut the spans to what the sink has written or committed; keep one whole where it has noted nothing."""
         _, rows = self._client.query(
             "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges "
             "WHERE namespace = {namespace:String} GROUP BY kafka_topic, kafka_partition",
@@ -347,7 +348,7 @@ def _in_log(table: str, namespace: str, spans: Mapping[Partition, Span]) -> str:
         if known:
             given = [known.get(number, Span(0, 0)) for number in range(max(known) + 1)]
             begins, ends = [span.begin for span in given], [span.end for span in given]
-            at = "[kafka_partition + 1]"
+            at = "[kafka_partition + 1]"  # ClickHouse arrays count from 1
             places.append(f"(kafka_topic = '{topic}' AND kafka_offset >= {begins}{at} AND kafka_offset < {ends}{at})")
     return f"namespace = '{namespace}' AND ({' OR '.join(places) or 'false'})"
 

@@ -1,9 +1,9 @@
 """Scores become groups, per run: attempts at the same problem, compared with one another.
 
 If the task is in `feedback_tasks`, its score waits `reward_grace_ms` before it joins a group. Other scores join at
-once. A group closes when it is full or its window is over. A score that cannot be compared leaves before the mean, with
-a reason. Members share prompt tokens, tools and model. A score with another prompt, tools or model than its explicit
-group is dropped as `group_mismatch`. Without an explicit group it starts another group.
+once. A group closes when it is full or its window is over. A score without a usable value is dropped, with a reason,
+before the mean is taken. Members share prompt tokens, tools and model. A score with another prompt, tools or model than
+its explicit group is dropped as `group_mismatch`. Without an explicit group it starts another group.
 """
 
 from collections.abc import Iterable, Iterator
@@ -97,7 +97,7 @@ class GroupingStage(RunStage[GroupingState]):
         yield self._drop_revision(state, score, reason, "revised after its group had closed")
 
     def _replace_revision(self, state: GroupingState, row: ScoreRow, score: Score, data: bytes) -> Iterator[Outgoing]:
-        """Replace a score that is not decided by a newer revision; InvalidRecordError if its group would change."""
+        """Replace an undecided score by a newer revision of it; InvalidRecordError if its group would change."""
         if score.revision <= row.score().revision:
             return
         if state.place_of(score) != state.place_of(row.score()):

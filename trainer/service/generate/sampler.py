@@ -294,7 +294,7 @@ class Sampler:
                 request.on_token(token_ids[index], logprobs[index], alternatives)
 
     def _answer_finished(self) -> None:
-        """Answer the requests that are finished; an error of the user's tokenizer is an answer too."""
+        """Answer the requests that are finished; an error of the user's tokenizer is answered too."""
         unfinished: list[Request] = []
         for request in self._active:
             try:
@@ -352,7 +352,8 @@ class Sampler:
             return
         request.released = True
         if request.slot >= 0:
-            held = [*request.prompt, *request.token_ids[:-1]] if request.token_ids else []  # the last was never read
+            # the model has not read the newest token
+            held = [*request.prompt, *request.token_ids[:-1]] if request.token_ids else []
             self._pool.give_back(request.slot, request.version, held)
             request.slot = -1
         with self._wake:

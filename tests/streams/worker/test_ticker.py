@@ -106,6 +106,8 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broker:
+        _txn_manager, _message_accumulator = None, SimpleNamespace(_batches={})
+
         def __getattr__(self, name: str) -> Any:
             return AsyncMock()
 

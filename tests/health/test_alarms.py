@@ -87,7 +87,9 @@ async def test_a_broker_that_is_away_is_logged_once_and_the_process_goes_on(
 def test_prometheus_sees_no_silence_of_a_process_whose_place_another_has_taken() -> None:
     dead, other = make_beat(age_s=120.0), make_beat("sink", age_s=120.0)
     export_picture(draw(dead, other, make_beat(started_s=60.0)))
-    exported = {sample.labels["process"]: sample.value for sample in metrics.BEAT_AGE_SECONDS.collect()[0].samples}
+    exported = {
+        sample.labels["process"]: sample.value for sample in next(iter(metrics.BEAT_AGE_SECONDS.collect())).samples
+    }
     assert exported == {"worker@here:7-60.0": 1.0, "sink@here:7-1000.0": 120.0}
 
 

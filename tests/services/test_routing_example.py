@@ -49,7 +49,7 @@ class Reader:
     shell: dict[str, str]
 
     def run(self, line: str, *more: str) -> str:
-        return run(*words_of(line), *more, cwd=self.folder, **self.shell).stdout
+        return run(*words_of(line), *more, cwd=self.folder, check=True, **self.shell).stdout
 
     @contextmanager
     def started(self, line: str, *more: str) -> Iterator[None]:
@@ -106,7 +106,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         reader.run("rollbus topics create")
         yield reader
     finally:
-        run(Path(sys.executable).with_name("rollbus"), "down", cwd=folder, **shell)
+        run(Path(sys.executable).with_name("rollbus"), "down", cwd=folder, check=True, **shell)
 
 
 def test_steps_are_made_of_tickets_whose_verdicts_came_late_and_look_ups_take_two_turns(reader: Reader) -> None:

@@ -19,7 +19,8 @@ from rollbus.local.process.service import ServiceProcess
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.stream_fixtures import CountStage, counting, read_drops, send_events, stream_settings
-from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until, until_counted
+from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until_counted
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 

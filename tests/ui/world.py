@@ -13,7 +13,7 @@ from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.health.test_picture import make_step
+from tests.builders import make_step
 
 HOUR_MS = 3_600_000
 

@@ -25,7 +25,7 @@ from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMI
 from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
 from rollbus.local.clickhouse.request import Request, find_lowered_limits
 from rollbus.local.clickhouse.sessions import Sessions
-from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
+from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote, use
 from rollbus.local.clickhouse.sql import (
     InsertData,
     find_format,
@@ -193,8 +193,10 @@ class Engine:
         settings = {name: value for name, value in request.settings.items() if name not in lowered}
         handle = self._open(request.user, lowered)
         try:
-            with applied(handle, settings, request.database, altered=False):
-                yield handle
+            if request.database:
+                use(handle, request.database)
+            apply(handle, settings)
+            yield handle
         finally:
             handle.close()
 

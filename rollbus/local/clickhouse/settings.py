@@ -1,8 +1,8 @@
-"""Apply the settings of one request to a handle that outlives it, and restore them afterwards.
+"""Apply the settings of one request to a handle, and restore them afterwards if the handle outlives it.
 
-The engine keeps SET for the life of a handle, and `readonly=1` can never be taken back; so a request that sends
-`readonly` gets a handle of its own (`needs_own_handle`), and every other setting is restored even if the statement
-fails.
+The engine keeps SET for the life of a handle, and `readonly=1` can never be taken back; so a session's request that
+sends `readonly` gets a handle of its own (`needs_own_handle`), and every other setting of a session is restored even if
+the statement fails.
 """
 
 import json
@@ -38,11 +38,17 @@ def needs_own_handle(settings: Mapping[str, str]) -> bool:
 
 
 def apply(handle: Any, settings: Mapping[str, str]) -> None:
-    """SET each setting, and leave it set."""
-    for name, value in settings.items():
+    """SET the settings in one statement, and leave them set."""
+    for name in settings:
         if not _NAME.match(name):
             raise refusal(Code.SYNTAX_ERROR, f"{name!r} is not the name of a setting")
-        execute(handle, f"SET {name} = {quote(value)}")
+    if settings:
+        execute(handle, "SET " + ", ".join(f"{name} = {quote(value)}" for name, value in settings.items()))
+
+
+def use(handle: Any, database: str) -> None:
+    """Make a database the current one."""
+    execute(handle, f"USE {quote_name(database)}")
 
 
 @contextmanager
@@ -55,7 +61,7 @@ def applied(handle: Any, settings: Mapping[str, str], database: str | None, *, a
     previous_database = execute(handle, "SELECT currentDatabase()").decode().rstrip("\n") if database else ""
     try:
         if database:
-            execute(handle, f"USE {quote_name(database)}")
+            use(handle, database)
         apply(handle, settings)
         yield
     finally:

@@ -22,7 +22,7 @@ OF_OPENAI := $(addprefix tests/producers/,capture episode turns proxy)
 # and beside the tests of services so do those that need torch: with it a process needs 33 s and 1.3 GB until it begins,
 # without it 14 s and 0.3 GB.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
-MODELS := tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
+MODELS := tests/demo/test_warm_start.py tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-models check-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
@@ -87,9 +87,8 @@ test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (abo
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
 	@$(PYTHON_BIN)/pytest -q tests/hostile/rebinding.py
 
-test-clients: setup ## Use the local ClickHouse endpoint with curl, ClickHouse's Python, JavaScript, Go and JDBC clients, ibis and SQLAlchemy (about 1½ minutes)
+test-clients: setup ## Use the local ClickHouse endpoint with JavaScript, Go and JDBC clients, ibis and SQLAlchemy (about a minute)
 	@mkdir -p .make/clients && cp tests/clients/package.json tests/clients/package-lock.json .make/clients/ && npm ci --prefix .make/clients --no-audit --no-fund --silent
-	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
 	@[ -x .venv-clients/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-clients
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-clients/bin/python -r tests/clients/bi/requirements.txt
 	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients .venv-clients/bin/python

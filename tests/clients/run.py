@@ -21,8 +21,8 @@ from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from tests.consumers.story import story
-from tests.services.clickhouse_guarded import write_passwords
-from tests.services.test_clickhouse_queries import write
+from tests.services.clickhouse.test_queries import write
+from tests.services.endpoint.guarded import write_passwords
 
 HERE = Path(__file__).parent
 OWN_PYTEST = ("-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "--noconftest")

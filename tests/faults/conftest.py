@@ -17,8 +17,8 @@ from tests.faults.episodes import Traffic, pipeline
 from tests.faults.seed import REPEAT, SEED
 from tests.services.conftest import namespace
 from tests.services.shared import shared_service
-from tests.services.stream_fixtures import stream_settings
-from tests.services.stream_process import WorkerProcess
+from tests.services.streams.fixtures import stream_settings
+from tests.services.streams.process import WorkerProcess
 
 __all__ = ["namespace"]
 

@@ -30,7 +30,7 @@ from tests.builders import make_episode
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import Recorded, read_everything
 from tests.flow.reference import expect
-from tests.services.stream_fixtures import read_topic
+from tests.services.streams.fixtures import read_topic
 from tests.waiting import until_found
 
 SIZE = 3

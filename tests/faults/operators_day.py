@@ -21,7 +21,7 @@ from rollbus.schemas.topics import EPISODE_EVENTS
 from tests.builders import make_episode
 from tests.faults.test_brokers import nodes, start
 from tests.faults.test_disks import SmallDisk
-from tests.services.health_world import World, make_world, send_records
+from tests.services.stack.health_world import World, make_world, send_records
 from tests.web import QuietHandler
 
 RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"

@@ -19,7 +19,7 @@ from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
-from tests.services.stream_fixtures import read_places
+from tests.services.streams.fixtures import read_places
 
 PATIENCE_S = 5.0
 """Beyond a transaction's deadline: the broker looks for dead ones each second."""

@@ -19,7 +19,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.conftest import SESSION_S, SOON, NewWorker
 from tests.faults.episodes import Traffic, pipeline
-from tests.services.stream_fixtures import stream_settings
+from tests.services.streams.fixtures import stream_settings
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 

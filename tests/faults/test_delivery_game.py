@@ -13,8 +13,8 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from tests.consumers.test_webhook import Hook
 from tests.faults.test_brokers import kill, nodes, start
-from tests.services.art_fixtures import TURNED, ArtServer, Launcher, art_launcher
-from tests.services.delivery_world import DeliveryWorld, settings_document
+from tests.services.art.fixtures import TURNED, ArtServer, Launcher, art_launcher
+from tests.services.delivery.world import DeliveryWorld, settings_document
 from tests.web import serve
 
 __all__ = ["art_launcher"]

@@ -18,7 +18,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.conftest import SESSION_S, SOON, NewWorker
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.test_brokers import start
-from tests.services.stream_fixtures import stream_settings
+from tests.services.streams.fixtures import stream_settings
 from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]

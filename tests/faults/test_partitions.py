@@ -15,7 +15,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import describe_topics
 from tests.faults.conftest import NewWorker
 from tests.faults.episodes import Traffic
-from tests.services.stream_fixtures import send
+from tests.services.streams.fixtures import send
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 

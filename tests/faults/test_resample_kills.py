@@ -29,9 +29,9 @@ from tests.builders import make_episode
 from tests.faults.conftest import SESSION_S, NewWorker
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import read_everything
-from tests.services import resample_maker
-from tests.services.stream_fixtures import read_topic, send, stream_settings
-from tests.services.stream_process import WAIT_S
+from tests.services.stack import resample_maker
+from tests.services.streams.fixtures import read_topic, send, stream_settings
+from tests.services.streams.process import WAIT_S
 from tests.waiting import many, until_found
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]

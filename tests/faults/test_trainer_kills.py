@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 from rollbus.trainer.settings import ArtServerBackend
-from tests.services.art_fixtures import ArtServer, Launcher, art_base_model, art_launcher
-from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
-from tests.services.trainer_process import WHILE_THE_BACKEND_WORKS
+from tests.services.art.fixtures import ArtServer, Launcher, art_base_model, art_launcher
+from tests.services.trainer.kafka import PATIENCE_S, TrainerWorld, ended
+from tests.services.trainer.process import WHILE_THE_BACKEND_WORKS
 
 __all__ = ["art_base_model", "art_launcher"]
 

@@ -136,7 +136,7 @@ if __name__ == "__main__":
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     shift_clock(changes.pop("clock_shift_s", 0.0))
     from rollbus.streams.worker.worker import run_worker
-    from tests.services.stream_fixtures import stream_settings
+    from tests.services.streams.fixtures import stream_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     if (file_bytes := changes.pop("file_bytes", None)) is not None:

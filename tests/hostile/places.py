@@ -16,8 +16,8 @@ from rollbus.schemas.health.server import MetricsServer
 from rollbus.ui.app import page_token
 from tests.console import ROLLBUS
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
-from tests.services.art_fixtures import ArtServer, Launcher
-from tests.services.clickhouse_guarded import Guarded
+from tests.services.art.fixtures import ArtServer, Launcher
+from tests.services.endpoint.guarded import Guarded
 
 MIB = 1 << 20
 CHAT = b'{"model": "agent", "messages": [{"role": "user", "content": "choose"}], "max_tokens": 1}'

@@ -8,7 +8,7 @@ import pytest
 from rollbus.local.process.settings import HOST
 from tests.hostile.doors import Place, ask
 from tests.hostile.places import MIB, all_places, grpc_port, places
-from tests.services.clickhouse_guarded import guarded
+from tests.services.endpoint.guarded import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services

@@ -47,7 +47,7 @@ from tests.hostile.places import MIB, all_places, grpc_port, places
 from tests.hostile.raw_batches import make_batch, make_record
 from tests.producers.foreign.reading import START_NS, request_of
 from tests.producers.foreign.test_otlp import AGENT, ASKED
-from tests.services.clickhouse_guarded import guarded
+from tests.services.endpoint.guarded import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 

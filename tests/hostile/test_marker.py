@@ -39,8 +39,8 @@ from rollbus.streams.kafka.topics import topic_specs
 from tests.console import ROLLBUS
 from tests.hostile.at_rest import files_with, remove_replaced_parts
 from tests.producers.openai_server import Server, completion
-from tests.services.stream_fixtures import send
-from tests.services.test_whole_loop import Processes, started
+from tests.services.stack.test_whole_loop import Processes, started
+from tests.services.streams.fixtures import send
 
 pytestmark = pytest.mark.services
 

@@ -26,8 +26,8 @@ from tests.builders import make_config, make_tick
 from tests.faults.episodes import Traffic, check_fates, pipeline
 from tests.faults.recorded import read_everything
 from tests.hostile.attacker import KEY, keys
-from tests.services.acl_broker import Server, command, connection, server, settings_of, write_configs
-from tests.services.stream_process import running
+from tests.services.kafka.acl_broker import Server, command, connection, server, settings_of, write_configs
+from tests.services.streams.process import running
 
 __all__ = ["server"]
 pytestmark = pytest.mark.services

@@ -14,8 +14,8 @@ from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
 from tests.hostile.raw_batches import make_batch, make_record, send_raw
-from tests.services.stream_fixtures import stream_settings
-from tests.services.stream_process import running
+from tests.services.streams.fixtures import stream_settings
+from tests.services.streams.process import running
 
 pytestmark = pytest.mark.services
 

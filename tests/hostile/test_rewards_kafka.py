@@ -14,8 +14,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.pipeline import namespace_stages
 from tests.hostile.attacker import CHECKERS_KEY, SIGNING, STOLEN
-from tests.services.stream_fixtures import read_topic, stream_settings
-from tests.services.stream_process import running
+from tests.services.streams.fixtures import read_topic, stream_settings
+from tests.services.streams.process import running
 
 pytestmark = pytest.mark.services
 

@@ -21,7 +21,7 @@ from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from tests.console import ROLLBUS
-from tests.services.clickhouse_guarded import Guarded, started
+from tests.services.endpoint.guarded import Guarded, started
 
 pytestmark = pytest.mark.services
 

@@ -18,7 +18,7 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.ui.asking import questions
 from tests.console import ROLLBUS
-from tests.services.clickhouse_guarded import Guarded, guarded
+from tests.services.endpoint.guarded import Guarded, guarded
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services

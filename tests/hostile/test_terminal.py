@@ -29,7 +29,7 @@ from rollbus.schemas.http.server import make_server
 from rollbus.schemas.unseen import escape_unseen
 from tests.console import ROLLBUS
 from tests.hostile.doors import ask
-from tests.services.clickhouse_guarded import Guarded, guarded
+from tests.services.endpoint.guarded import Guarded, guarded
 
 __all__ = ["guarded"]
 TERMINAL = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}

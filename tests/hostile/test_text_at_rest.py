@@ -15,7 +15,7 @@ from rollbus.schemas.records.tokens import decode_token_ids
 from rollbus.schemas.topics import TOPICS
 from rollbus.trainer.backends.protocol import TrainRequest
 from tests.builders import START_MS
-from tests.services.art_fixtures import ArtServer, art_base_model, art_launcher, made_up_batch, own_art_server
+from tests.services.art.fixtures import ArtServer, art_base_model, art_launcher, made_up_batch, own_art_server
 
 __all__ = ["art_base_model", "art_launcher", "own_art_server"]
 

@@ -13,7 +13,7 @@ from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import down, stack_services, status, up
-from tests.services.clickhouse_guarded import write_passwords
+from tests.services.endpoint.guarded import write_passwords
 
 STAND_IN = """#!{python}
 import http.server, sys, xml.etree.ElementTree as ET

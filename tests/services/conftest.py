@@ -1,4 +1,9 @@
-"""Real services, each started once for all worker processes of a run, on free ports, data in temporary folders."""
+"""Real services, each started once for all worker processes of a run, on free ports, data in temporary folders.
+
+A room for each part that a real service is asked about: `kafka` (clients, permissions, lag), `producers`, `streams`,
+`replay`, `delivery`, `trainer` and `art`, `clickhouse` and its local `endpoint`, `consumers`, `archive`; `stack` holds
+what a user starts whole.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -11,7 +16,7 @@ from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import HOST
-from tests.services.art_fixtures import art_base_model, art_launcher, art_server, own_art_server
+from tests.services.art.fixtures import art_base_model, art_launcher, art_server, own_art_server
 from tests.services.shared import shared_service
 
 __all__ = ["art_base_model", "art_launcher", "art_server", "own_art_server"]

@@ -28,8 +28,8 @@ from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
 from tests.finetuning import art_adapter, art_builder, configuration
 from tests.installs import own_environment
-from tests.services.art_fixtures import MODEL, ArtServer, Launcher, art_base_model, art_launcher
-from tests.services.art_releases import environment_of
+from tests.services.art.fixtures import MODEL, ArtServer, Launcher, art_base_model, art_launcher
+from tests.services.art.releases import environment_of
 from tests.services.conftest import clickhouse
 from tests.services.settings_file import write_settings
 

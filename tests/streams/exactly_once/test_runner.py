@@ -19,7 +19,7 @@ from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.runner import BATCHES_AHEAD, Runner
 from rollbus.streams.exactly_once.transaction import Sessions
 from rollbus.streams.kafka.settings import StreamSettings
-from tests.services.stream_fixtures import CountStage, tool_event
+from tests.services.streams.fixtures import CountStage, tool_event
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
 SETTINGS = StreamSettings(namespace="t.", linger_ms=0, equal_failures=2, event_partitions=1)

@@ -34,7 +34,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker import app as app_module
 from rollbus.streams.worker.app import StageApp
 from tests.builders import make_tick
-from tests.services.stream_fixtures import CountStage, tool_event
+from tests.services.streams.fixtures import CountStage, tool_event
 from tests.streams.simulation.log import Broker, FencedError, Transaction
 
 PARTITIONS = 3

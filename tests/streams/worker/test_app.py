@@ -10,7 +10,7 @@ from rollbus.streams.exactly_once import transaction
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker import app
-from tests.services.stream_fixtures import CountStage
+from tests.services.streams.fixtures import CountStage
 
 PLACE = Partition("t.episode-events", 0)
 

@@ -1,0 +1,133 @@
+"""The contract on `ArtLocal`, run by `test_contract_local` where ART is imported."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.trainer.backends.art.local import ArtLocal
+from rollbus.trainer.backends.art.server import build_control_app
+from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
+from rollbus.trainer.backends.protocol import TrainResult
+from tests.contracts.backend import BackendContract, make_request, submit_and_wait
+
+BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
+
+
+class TestArtLocal(BackendContract):
+    @pytest.fixture
+    async def backend(self, tmp_path: Path) -> AsyncIterator[ArtLocal]:
+        settings = ServiceSettings(
+            "agent", Path(os.environ[BASE_MODEL]), tmp_path, options=ModelOptions(max_rows=4, keep_versions=2)
+        )
+        one = ArtLocal(settings)
+        await one.start()
+        yield one
+        await one.close()
+
+    async def test_a_batch_that_waits_behind_another_can_be_canceled_and_submitted_again(
+        self, backend: ArtLocal
+    ) -> None:
+        first, second = make_request(0), make_request(0)
+        async with backend.updates_held():
+            await backend.submit(first)
+            await backend.submit(second)
+            assert (await backend.cancel(second.batch_hash)).state == "canceled"
+        assert (await backend.wait(first.batch_hash, 0.05)).version == 1
+        with pytest.raises(RejectedError, match="canceled"):
+            await backend.wait(second.batch_hash, 0.05)
+        assert (await backend.versions()).head == 1
+        again = replace(second, base_version=1)
+        assert await submit_and_wait(backend, again) == 2
+
+    async def test_a_result_that_could_not_be_written_down_is_taken_from_its_checkpoint(
+        self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_: TrainResult) -> None:
+            raise UnavailableError("no space left")
+
+        request = make_request(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(backend.session.journal, "done", full)
+            with pytest.raises(UnavailableError, match="no space left"):
+                await submit_and_wait(backend, request)
+        assert (await backend.versions()).head == 0
+        assert await submit_and_wait(backend, request) == 1
+        assert [each.version for each in (await backend.versions()).known] == [0, 1]
+
+    async def test_an_old_clients_update_that_could_not_be_written_down_is_not_trained_again_and_is_built_on(
+        self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: Any) -> None:
+            raise UnavailableError("no space left")
+
+        app = build_control_app(backend)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
+            with monkeypatch.context() as patched:
+                patched.setattr(backend.session.journal, "done", full)
+                told, last = (await http.post("/_train_model", json=old_body())).text.splitlines()
+                assert "no space left" in json.loads(last)["error"]
+            versions = await backend.versions()
+            step = (await http.post("/_get_step", json={"name": "agent"})).json()
+            assert (step, versions.head, versions.serving) == (0, 0, 0)
+            for body, number in ((old_body(2.0), 2), (old_body(), 2), (old_body(), 3)):  # another's, again, once more
+                again = (await http.post("/_train_model", json=body)).json()
+                assert again["num_gradient_steps"] == 1
+                versions = await backend.versions()
+                step = (await http.post("/_get_step", json={"name": "agent"})).json()
+                assert (step, versions.head, versions.serving) == (number, number, number)
+                assert (again == json.loads(told)) == (body == old_body() and number == 2)
+        assert [each.parent for each in versions.known] == [None, 0, 1, 2]
+
+    async def test_the_kl_penalty_of_an_old_client_is_taken_against_the_base_model(self, backend: ArtLocal) -> None:
+        app = build_control_app(backend)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
+            for beta in (0.5, 0.5, -1.0):
+                body = {**old_body(), "config": {"learning_rate": 1e-2, "beta": beta}}
+                told = (await http.post("/_train_model", json=body)).json()
+        assert "beta -1.0 would spoil" in told["error"]
+        metrics = backend.service.store.provenance(2)["result"]["metrics"]
+        assert metrics["reference_kl"] > 0
+
+    async def test_retention_removes_what_old_clients_have_trained(self, tmp_path: Path) -> None:
+        base_model = Path(os.environ[BASE_MODEL])
+        backend = ArtLocal(ServiceSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))
+        await backend.start()
+        app = build_control_app(backend)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
+            for _ in range(4):
+                assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
+        known = [each.version for each in (await backend.versions()).known]
+        await backend.close()
+        assert known == [0, 2, 3, 4], "the base model, the head, its parent, and what served before that"
+
+
+def old_body(best: float = 1.0) -> dict[str, Any]:
+    """A group of two answers, as ART's released clients send it."""
+    content = [{"token": f"token_id:{number}", "logprob": -5.9} for number in (7, 8)]
+    choice = {
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "a"},
+        "logprobs": {"content": content},
+    }
+    chat = [{"role": "user", "content": "choose"}, {**choice, "prompt_token_ids": [5, 6], "token_ids": [7, 8]}]
+    rows = [{"messages_and_choices": chat, "reward": reward} for reward in (0.0, best)]
+    return {"model": {"name": "agent"}, "trajectory_groups": [{"trajectories": rows}]}
+
+
+def run(base_model: str, report: str) -> None:
+    os.environ[BASE_MODEL] = base_model
+    imported_before = (
+        "ignore::pytest.PytestAssertRewriteWarning"  # the process that this one is a copy of has all of ART
+    )
+    arts_packing = (
+        "ignore:__array_wrap__ must accept context:DeprecationWarning"  # of advantages that it computes itself
+    )
+    ignored = ("-W", imported_before, "-W", arts_packing)
+    pytest.main([__file__, "-q", "-p", "no:cacheprovider", "-m", "", *ignored, f"--junitxml={report}"])

@@ -1,0 +1,119 @@
+"""Art-servers for the tests, forked from one process that has imported ART, which takes 20 s.
+
+Run as `python -m tests.services.art.process`.
+
+Reads one JSON line per server to start, {"settings": {…}, "die_at": "…"}, and answers with its process id. The servers
+are the real thing, started from settings as `rollbus art-server run` does it; `die_at` names a point of an update that
+the process does not survive; `turned` lets it live and turns the sign of the advantages of its updates.
+{"call": "module:function", "arguments": […]} calls a function instead.
+"""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from rollbus.trainer.backends.art import environment as art_environment
+
+art_environment.protect()
+
+from rollbus.settings import Settings  # noqa: E402
+from rollbus.trainer.backends.art import local as art_local  # noqa: E402, F401
+from rollbus.trainer.backends.art import old_routes as art_old_routes  # noqa: E402, F401
+from rollbus.trainer.backends.art import server as art_server  # noqa: E402
+from rollbus.trainer.service.checkpoints import checkpoint  # noqa: E402
+from rollbus.trainer.service.checkpoints.journal import Journal  # noqa: E402
+from rollbus.trainer.service.update import torch_service  # noqa: E402
+from rollbus.trainer.service.update.update import Learner  # noqa: E402
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave no zombies
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        process_id = os.fork()
+        if process_id == 0:
+            _serve(order)
+        print(process_id, flush=True)
+
+
+def _serve(order: dict[str, Any]) -> None:
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        if "call" in order:
+            module, _, function = order["call"].partition(":")
+            getattr(importlib.import_module(module), function)(*order["arguments"])
+        else:
+            _die_at(order["die_at"])
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+            settings = Settings.model_validate(order["settings"])
+            assert settings.art_server.base_model is not None
+            chosen = settings.art_server_settings(settings.art_server.base_model)
+            art_server.serve(chosen, settings.stack.art_port)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _die_at(point: str) -> None:
+    """Make the process kill itself, as `kill -9` would, when an update gets there."""
+    if point == "started":
+        torch_service.TorchService._step = _killed_before(torch_service.TorchService._step)  # type: ignore[method-assign]
+    elif point == "updated":
+        Learner._apply = _killed_after(Learner._apply)  # type: ignore[method-assign]
+    elif point == "checkpoint":
+        checkpoint.publish_folder = _killed_before(checkpoint.publish_folder)
+    elif point == "torn checkpoint":
+        checkpoint.save_file = _torn  # type: ignore[attr-defined,assignment]
+    elif point == "published":
+        checkpoint.publish_folder = _killed_after(checkpoint.publish_folder)
+    elif point == "turned":
+        Learner.step = _turned(Learner.step)  # type: ignore[method-assign]
+    elif point == "recorded":
+        Journal.done = _killed_after(Journal.done)  # type: ignore[method-assign]
+
+
+def _turned(step: Callable[..., Any]) -> Callable[..., Any]:
+    def turned(learner: Learner, packed: Any, *args: Any, **kwargs: Any) -> Any:
+        return step(learner, {**packed, "advantages": -packed["advantages"]}, *args, **kwargs)
+
+    return turned
+
+
+def _killed_before(function: Callable[..., Any]) -> Callable[..., Any]:
+    def dying(*args: Any, **kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return dying
+
+
+def _killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
+    def dying(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return dying
+
+
+def _torn(tensors: Any, path: Any, **kwargs: Any) -> None:
+    """Half a file, then the end."""
+    with open(path, "wb") as file:
+        file.write(b"\x40\x00\x00\x00")
+        file.flush()
+        os.fsync(file.fileno())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The sink killed, doubled and told to forget: what is in the tables equals an oracle computed from the log."""
+
+import asyncio
+import signal
+import sys
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.schemas.topics import TOPICS
+from tests.consumers.story import story
+from tests.services.clickhouse.sink_fixtures import (
+    create_topics,
+    encoded,
+    late_drops,
+    run_until_written,
+    send,
+    sink_process,
+    sink_settings,
+    wait_until_written,
+)
+from tests.services.clickhouse.sink_oracle import oracle, stored
+from tests.waiting import until
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+
+KILLED_BEFORE_ITS_COMMIT = """
+import os, signal, sys
+from rollbus.consumers.clickhouse.sink.sink import run_sink
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+
+async def commit(self, offsets):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+KafkaSource.commit = commit
+run_sink(SinkSettings.model_validate_json(sys.argv[1]))
+"""
+
+
+async def killed_between_insert_and_commit(settings: SinkSettings) -> None:
+    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_BEFORE_ITS_COMMIT, text)
+    assert await asyncio.wait_for(process.wait(), 120) == -signal.SIGKILL
+
+
+@pytest.fixture
+async def logged(settings: SinkSettings) -> SinkSettings:
+    await create_topics(settings)
+    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
+    migrate(settings.clickhouse)
+    return settings
+
+
+async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(logged: SinkSettings) -> None:
+    await killed_between_insert_and_commit(logged)
+    assert stored(logged), "it had written"
+    assert not any(lag.committed for lag in await read_sink_status(logged))
+    await send(logged, late_drops(0, 20))
+    await killed_between_insert_and_commit(logged.model_copy(update={"max_rows": 7, "linger_ms": 0}))
+    counters = await run_until_written(logged.model_copy(update={"max_rows": 11}))
+    assert counters.records == len(story()) + 1 + 20, "nothing was committed, so everything was read again"
+    expected = await oracle(logged)
+    assert stored(logged) == expected
+    doubled = {table for table, found in stored(logged, final=False).items() if found != expected[table]}
+    assert doubled <= {"policy_versions"}, "that one comes over two topics; no other row waits for a merge"
+
+
+async def test_reading_everything_again_in_other_bounds_changes_nothing(logged: SinkSettings) -> None:
+    await run_until_written(logged)
+    await send(logged, late_drops(0, 30))
+    await run_until_written(logged)
+    before = stored(logged)
+    assert before == await oracle(logged)
+    await forget_offsets(logged)
+    await run_until_written(logged.model_copy(update={"max_rows": 13, "linger_ms": 0}))
+    assert stored(logged) == before
+
+
+async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_their_id(logged: SinkSettings) -> None:
+    client = ClickHouse(logged.clickhouse)
+    client.command("ALTER TABLE drops MODIFY SETTING non_replicated_deduplication_window = 2")
+    client.close()
+    small = logged.model_copy(update={"max_rows": 1, "linger_ms": 0})
+    for first in range(0, 25, 5):
+        await send(logged, late_drops(first, 5))
+        await run_until_written(small)
+    await forget_offsets(logged)
+    await run_until_written(small)
+    assert stored(logged, final=False)["drops"] > stored(logged)["drops"], "the window had overflowed"
+    assert stored(logged) == await oracle(logged)
+
+
+async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSettings) -> None:
+    quick = logged.model_copy(update={"max_rows": 5, "linger_ms": 10})
+    async with sink_process(quick) as first, sink_process(quick) as second:
+        await send(logged, late_drops(0, 200))
+        await until(lambda: stored(logged), "the sink stores nothing")
+        first.kill()
+        await first.wait()
+        await send(logged, late_drops(200, 100))
+        await wait_until_written(logged)
+        assert second.returncode is None
+        second.terminate()
+        await second.wait()
+    assert stored(logged) == await oracle(logged)
+
+
+async def forget_offsets(settings: SinkSettings) -> None:
+    """Put the sink's group back to the beginning of every partition."""
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), group_id=settings.group_id, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [
+            TopicPartition(topic.full_name(settings.namespace), number)
+            for topic in TOPICS
+            for number in range(2 if topic.partitions == "events" else 1)
+        ]
+        consumer.assign(partitions)
+        await consumer.commit(dict.fromkeys(partitions, 0))
+    finally:
+        await consumer.stop()

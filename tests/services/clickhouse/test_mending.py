@@ -1,0 +1,206 @@
+"""A table dropped, a database lost, a hole, rows that are old: what the sink says, and what brings the rest back."""
+
+import asyncio
+import subprocess
+import time
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
+from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.sink import run_sink_async
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.retention import TABLES
+from rollbus.consumers.clickhouse.store.settings import SinkSettings, TableRetention
+from rollbus.schemas.errors import DataLossError, RejectedError
+from tests.console import ROLLBUS
+from tests.consumers.story import story
+from tests.services.clickhouse.sink_fixtures import (
+    counts,
+    create_topics,
+    encoded,
+    late_drops,
+    run_until_written,
+    send,
+    sink_settings,
+)
+from tests.services.clickhouse.test_rebuild import archive_of, command, leftovers, rebuilt, written
+from tests.services.clickhouse.test_sink import reports
+from tests.services.streams.fixtures import delete_before
+from tests.waiting import until_found
+
+__all__ = ["written"]
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+DAY_MS = 86_400_000
+
+
+def cli(settings: SinkSettings, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    file = {
+        "namespace": settings.namespace,
+        "insecure": True,
+        "kafka": {"bootstrap_servers": settings.kafka.bootstrap_servers},
+        "clickhouse": settings.clickhouse.model_dump(mode="json", exclude={"password"}),
+    }
+    (folder / "rollbus.yaml").write_text(yaml.safe_dump(file))
+    words = [ROLLBUS, "--config", "rollbus.yaml", *arguments]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def is_anything_lost(settings: SinkSettings) -> dict[str, dict[str, Any]]:
+    found = run_query(settings.clickhouse, "is_anything_lost", {"namespace": settings.namespace})
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    return {row.pop("topic"): row | {"ranges": None} for row in rows}
+
+
+async def test_the_sink_names_a_dropped_table_and_the_command_that_brings_it_back(
+    written: SinkSettings, tmp_path: Path
+) -> None:
+    before = counts(written)
+    command(written, "DROP TABLE scores")
+    command(written, "DROP TABLE turns")
+    command(written, "DROP VIEW stored_places")
+    refused = await asyncio.to_thread(cli, written, tmp_path, "sink", "run")
+    assert refused.returncode == 1
+    assert "has lost scores, turns; `rollbus sink rebuild scores turns`" in " ".join(refused.stderr.split())
+    rebuilt = await asyncio.to_thread(cli, written, tmp_path, "sink", "rebuild", "scores", "turns")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert counts(written) == before
+    assert leftovers(written) == []
+    await send(written, late_drops(0, 1))
+    await run_until_written(written)
+    assert counts(written) == before | {"drops": before["drops"] + 1}
+    assert all(row["absorbed"] <= 1 and row["holes"] == 0 for row in is_anything_lost(written).values())
+
+
+async def test_a_table_dropped_under_a_running_sink_stops_it_and_loses_nothing(written: SinkSettings) -> None:
+    running = asyncio.create_task(run_sink_async(written, stop=asyncio.Event()))
+    command(written, "DROP TABLE drops")
+    await send(written, late_drops(0, 3))
+    with pytest.raises((RejectedError, DataLossError), match=r"rollbus sink|start the sink"):
+        await asyncio.wait_for(running, 120)
+    await rebuilt(written, "drops")
+    await run_until_written(written)
+    assert counts(written)["drops"] == 3 + sum(1 for topic, _, _ in story() if topic == "drops")
+
+
+async def test_a_rebuild_that_is_killed_leaves_no_empty_table_that_looks_whole(written: SinkSettings) -> None:
+    class Killed(KafkaLog):
+        async def read(self, *_: Any) -> Any:
+            raise KeyboardInterrupt
+            yield
+
+    before = counts(written)
+    command(written, "DROP TABLE scores")
+    with pytest.raises(KeyboardInterrupt):
+        await rebuilt(written, "scores", log_class=Killed)
+    with pytest.raises(DataLossError, match="has lost scores"):
+        migrate(written.clickhouse)
+    await rebuilt(written)
+    assert counts(written) == before
+
+
+async def test_a_new_database_is_refused_until_the_log_has_filled_it(written: SinkSettings, tmp_path: Path) -> None:
+    before, answer = counts(written), is_anything_lost(written)
+    empty = written.clickhouse.model_copy(update={"database": f"sink_{uuid.uuid4().hex[:8]}"})
+    new = written.model_copy(update={"clickhouse": empty})
+    with pytest.raises(DataLossError, match=r"ends at 0: it is new, or a backup; `rollbus sink rebuild` fills it"):
+        await run_sink_async(new, stop=asyncio.Event())
+    done = await asyncio.to_thread(cli, new, tmp_path, "sink", "rebuild")
+    assert done.returncode == 0, done.stderr
+    assert "not known to have been read, and noted now: " in done.stdout
+    assert counts(new) == before
+    assert is_anything_lost(new) == answer
+    await run_until_written(new)
+    assert counts(new) == before
+
+
+async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_them(
+    written: SinkSettings, tmp_path: Path
+) -> None:
+    kept = is_anything_lost(written)["producer-reports"]["stored"]
+    await send(written, reports(2))
+    await run_until_written(written)
+    before, answer = counts(written), is_anything_lost(written)
+    newest = f"kafka_offset >= {kept}"
+    command(written, f"ALTER TABLE producer_reports DELETE WHERE {newest} SETTINGS mutations_sync = 2")
+    last = "kafka_topic = 'producer-reports' AND from_offset > 0"
+    command(written, f"ALTER TABLE sink_ranges DELETE WHERE {last} SETTINGS mutations_sync = 2")
+    with pytest.raises(DataLossError, match="of producer-reports:0, and database"):
+        await run_sink_async(written, stop=asyncio.Event())
+    done = await asyncio.to_thread(cli, written, tmp_path, "sink", "rebuild")
+    assert done.returncode == 0, done.stderr
+    assert (counts(written), is_anything_lost(written)) == (before, answer)
+    await run_until_written(written)
+
+
+async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSettings, tmp_path: Path) -> None:
+    kept = counts(written)["producer_reports"]
+    await send(written, reports(4))
+    log = await archive_of(written, tmp_path)
+    place = TopicPartition(f"{written.namespace}producer-reports", 0)
+    end = (await log.spans(["producer-reports"]))["producer-reports", 0].end
+    await delete_before(written.kafka, {place: end})
+    await send(written, reports(2))
+    await run_until_written(written)
+    assert is_anything_lost(written)["producer-reports"]["holes"] == 1
+    assert counts(written)["producer_reports"] == kept + 2
+    client = ClickHouse(written.clickhouse)
+    await rebuild(client, log, written.namespace)
+    client.close()
+    mended = is_anything_lost(written)["producer-reports"]
+    assert (mended["holes"], mended["absorbed"], mended["stored"]) == (0, 0, mended["in_tables"])
+    assert counts(written)["producer_reports"] == kept + 6
+
+
+async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them_back(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await producer.start()
+    for topic, key, value in encoded(story()):
+        at_ms = int(time.time() * 1000) - 40 * DAY_MS
+        await producer.send_and_wait(settings.namespace + topic, value, key=key.encode(), timestamp_ms=at_ms)
+    await producer.stop()
+    await run_until_written(settings)
+    own = "toDateTime(kafka_timestamp) + toIntervalYear(9)"
+    command(settings, f"ALTER TABLE scores MODIFY TTL {own}")
+    all_rows, kept = counts(settings), keeping(settings, tokens_days=30, texts_days=90)
+    await run_until_written(kept)
+    without_tokens = all_rows | {"turn_tokens": 0, "histories": 0}
+    await until_counted(kept, without_tokens)
+    assert (
+        own
+        in ask(
+            kept.clickhouse,
+            "SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = 'scores'",
+        ).rows[0][0]
+    )
+    await rebuilt(kept)
+    assert counts(kept) == without_tokens
+    of_episodes = keeping(settings, episodes_days=30)
+    migrate(of_episodes.clickhouse)
+    marks = ask(settings.clickhouse, "SELECT count() FROM events FINAL WHERE kind = 'Excluded'").rows[0][0]
+    expired = {table: 0 for tables in TABLES.values() for table in tables} | {"events": marks}
+    await until_counted(settings, all_rows | expired)
+    migrate(settings.clickhouse)
+    engines = "SELECT count() FROM system.tables WHERE database = currentDatabase() AND engine_full LIKE '% TTL %'"
+    assert ask(settings.clickhouse, engines).rows == [(0,)], "no setting, no TTL"
+
+
+def keeping(settings: SinkSettings, **days: int) -> SinkSettings:
+    clickhouse = settings.clickhouse.model_copy(update={"retention": TableRetention(**days)})
+    return settings.model_copy(update={"clickhouse": clickhouse})
+
+
+async def until_counted(settings: SinkSettings, expected: dict[str, int]) -> None:
+    look = partial(asyncio.to_thread, counts, settings)
+    await until_found(look, "ClickHouse does not delete", is_enough=lambda found: found == expected)

@@ -1,0 +1,177 @@
+"""The sink against a real broker and ClickHouse's real engine."""
+
+import asyncio
+import uuid
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.health.reading import read_health
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
+from tests.builders import START_MS, make_trajectory
+from tests.consumers.story import story
+from tests.services.clickhouse.sink_fixtures import (
+    counts,
+    create_topics,
+    encoded,
+    is_written,
+    run_until_written,
+    send,
+    sink_process,
+    sink_settings,
+    wait_until_written,
+)
+from tests.services.streams.fixtures import delete_before
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+
+
+def make_drop_of(unit_id: str) -> Drop:
+    return Drop(unit="event", unit_id=unit_id, reason="late_event", stage="assembly", dropped_at_ms=START_MS)
+
+
+def answer(settings: SinkSettings, name: str) -> list[dict[str, Any]]:
+    found = run_query(settings.clickhouse, name, {"namespace": settings.namespace})
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+async def test_a_sink_without_topics_ends_and_says_what_makes_them(sink_settings: SinkSettings) -> None:
+    missing = f"{sink_settings.namespace}episode-events.*do not exist.*rollbus topics create"
+    with pytest.raises(ConfigurationError, match=missing):
+        await run_sink_async(sink_settings, stop=asyncio.Event())
+
+
+async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    await send(settings, encoded(story()))
+    async with sink_process(settings) as process:
+        async with asyncio.timeout(120):
+            while not await is_written(settings):
+                assert process.returncode is None
+                await asyncio.sleep(0.4)
+        process.terminate()
+        assert await process.wait() == 0
+    assert all(counts(settings).values()), counts(settings)
+    tokens = ask(settings.clickhouse, "SELECT prompt_token_ids, logprobs FROM turn_tokens LIMIT 1").rows
+    assert (list(tokens[0][0])[:3], list(tokens[0][1])) == ([1, 2, 3], [-0.5, -0.5])
+    for row in answer(settings, "is_anything_lost"):
+        repeats = 1 if row["topic"] == "run-log" else 0  # a policy version comes over two topics: once after a merge
+        assert (row["holes"], row["behind"], row["dead_letters"]) == (0, 0, 0), row
+        assert 0 <= row["absorbed"] <= repeats, row
+    (letter,) = ask(settings.clickhouse, "SELECT hex(key), hex(value) FROM dead_letters").rows
+    assert letter == ("6BFF", "00FFFE")
+
+
+async def test_what_cannot_be_read_is_kept_as_a_dead_letter_and_the_others_are_written(
+    settings: SinkSettings,
+) -> None:
+    await create_topics(settings)
+    await send(settings, [("scores", "k", b"junk"), ("trajectories", "k", encode(make_trajectory("other")))])
+    counters = await run_until_written(settings)
+    assert counters.dead_letters == 1
+    (row,) = answer(settings, "dead_letters_by_class")
+    assert (row["stage"], row["topic"], row["error_class"], row["letters"]) == (
+        "sink",
+        f"{settings.namespace}scores",
+        "UndecodableError",
+        1,
+    )
+    assert counts(settings)["trajectories"] == 1
+
+
+async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves_out(settings: SinkSettings) -> None:
+    namespace = settings.namespace
+    await create_topics(settings)
+    refused = DeadLetter(
+        topic=f"{namespace}episode-events", partition=0, offset=7, timestamp_ms=START_MS, key=b"k", value=b"v",
+        stage="assembly", error_class="UndecodableError", message="no known frame",
+    )  # fmt: skip
+    letters = [refused, replace(refused, stage="alias"), replace(refused, offset=8)]
+    await send(settings, [*encoded([("dead-letters", "k", one) for one in letters]), ("scores", "k", b"junk")])
+    await run_until_written(settings)
+    answer = run_query(settings.clickhouse, "dead_letters_by_class", {"namespace": namespace})
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    of_sink = Counter[bool]()
+    for row in rows:
+        of_sink[row["stage"] == "sink"] += row["records"]
+    assert of_sink == {True: 1, False: 2}, rows
+    assert (await read_health(settings.kafka, namespace)).dead_letters == of_sink[False]
+    assert len(await read_dead_letters(settings.kafka, namespace)) == len(letters)
+
+
+async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSettings) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    one = asyncio.create_task(run_sink_async(settings, stop=first))
+    await asyncio.sleep(0.5)  # before there are topics: a sink finds them when they come
+    await create_topics(settings)
+    await send(settings, encoded(story()))
+    two = asyncio.create_task(run_sink_async(settings, stop=second))
+    await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
+    await wait_until_written(settings, one, two)
+    first.set()
+    await one
+    await send(settings, encoded([("drops", "later", make_drop_of("later"))]))
+    await wait_until_written(settings, two)
+    second.set()
+    await two
+    drops = sum(1 for topic, _, _ in story() if topic == "drops")
+    assert counts(settings)["drops"] == drops + 2
+    assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_a_range(
+    settings: SinkSettings, caplog: pytest.LogCaptureFixture, *, running: bool
+) -> None:
+    await create_topics(settings)
+    place = TopicPartition(f"{settings.namespace}producer-reports", 0)
+    await send(settings, reports(3))
+    migrate(settings.clickhouse)
+    source, client, stop = KafkaSource(settings), ClickHouse(settings.clickhouse), asyncio.Event()
+    await source.start()
+    sink = asyncio.create_task(Sink(settings, source, client, stop=stop).run())
+    try:
+        await wait_until_written(settings)
+        if running:
+            source._consumer.pause(place)
+        else:
+            stop.set()
+            await sink
+            await source.stop()
+        await send(settings, reports(4))
+        await delete_before(settings.kafka, {place: 6})  # three reports, the end of their transaction, two more
+        if running:
+            source._consumer.resume(place)
+            await wait_until_written(settings, sink)
+        else:
+            await run_until_written(settings)
+    finally:
+        stop.set()
+        await sink
+        await source.stop()
+        client.close()
+    assert ask(settings.clickhouse, "SELECT count() FROM producer_reports").rows == [(5,)]
+    assert [row["holes"] for row in answer(settings, "is_anything_lost")] == [1]
+    assert "records 4 to 5 of producer-reports:0 were deleted by Kafka's retention" in caplog.text
+
+
+def reports(count: int) -> list[tuple[str, str, bytes]]:
+    made = [
+        ProducerReport(producer="web", writer_id=uuid.uuid4().hex, counters={}, reported_at_ms=START_MS)
+        for _ in range(count)
+    ]
+    return encoded([("producer-reports", "web", report) for report in made])

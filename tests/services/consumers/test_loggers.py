@@ -1,0 +1,237 @@
+"""Loggers against the trackers' own libraries, offline or with a scripted server, and a log that feeds them."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.consumers.loggers.follow_kafka import follow
+from rollbus.consumers.loggers.protocol import RunLogger
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
+from tests.consumers.memory_logger import MemoryLogger
+from tests.consumers.story import story
+from tests.services.clickhouse.sink_fixtures import create_topics, encoded, send, sink_settings
+from tests.waiting import until, wait_until
+from tests.web import QuietHandler, serve
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+(STEP,) = [record for _, _, record in story() if isinstance(record, StepCompleted)]
+(EVALUATION,) = [record for _, _, record in story() if isinstance(record, Evaluation)]
+
+
+def tracker_logger(name: str) -> Any:
+    """The class; its tracker takes seconds to import, which only the process that runs these tests spends."""
+    return getattr(import_module(f"rollbus.consumers.loggers.{name}_logger"), f"{name.capitalize()}Logger")
+
+
+def log_everything_twice(logger: RunLogger) -> None:
+    for _ in range(2):
+        logger.log_step(STEP)
+        logger.log_evaluation(EVALUATION)
+    logger.close()
+
+
+def test_mlflow_keeps_each_point_once_under_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}"
+    log_everything_twice(tracker_logger("mlflow")(uri, namespace="t."))
+    log_everything_twice(tracker_logger("mlflow")(uri, namespace="t."))
+    client = import_module("mlflow").MlflowClient(uri)
+    experiment = client.get_experiment_by_name("rollbus")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "t.main"
+    assert run.data.metrics["train/loss"] == 0.25
+    assert [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "train/entropy")] == [
+        (1, 1.5)
+    ]
+    assert run.data.metrics["evaluation/held-out/win"] == 0.55
+
+
+def test_a_name_that_mlflow_does_not_take_is_no_reason_to_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}"
+    tracker_logger("mlflow")(uri, namespace="t.").log_evaluation(replace(EVALUATION, name="held-out (pass@1)"))
+    client = import_module("mlflow").MlflowClient(uri)
+    experiment = client.get_experiment_by_name("rollbus")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.metrics["evaluation/held-out _pass_1_/win"] == 0.55
+
+
+def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
+        tracker_logger("mlflow")("nowhere://x", namespace="t.")
+
+
+class Away(QuietHandler):
+    """A server that is not ready, and counts who asks."""
+
+    def do_GET(self) -> None:
+        self.server.asked += 1  # type: ignore[attr-defined]
+        self.send_error(503)
+
+
+def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.setenv(name, "")  # put back when the test ends
+        monkeypatch.delenv(name)
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Away)
+    server.asked = 0
+    with serve(server) as address, pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
+        tracker_logger("mlflow")(address, namespace="t.")
+    assert server.asked == 2
+
+
+def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log_everything_twice(tracker_logger("wandb")("p", namespace="t.", mode="offline", folder=tmp_path))
+    (data,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    names = (b"train/loss", b"evaluation/held-out/win", b"t.main")
+    wait_until(
+        lambda: all(name in data.read_bytes() for name in names), "its writer, a process of its own, has not all"
+    )
+
+
+class Tracked:
+    """A run at W&B: a start that goes on with it is given its summary."""
+
+    def __init__(self, **opened: Any) -> None:
+        self.id, self.summary = opened["id"], dict[str, Any]()
+        self.history: list[dict[str, float]] = []
+
+    def define_metric(self, *_: Any, **__: Any) -> None:
+        """W&B's way to draw."""
+
+    def log(self, points: dict[str, float]) -> None:
+        self.history.append(points)
+        self.summary = json.loads(json.dumps({**self.summary, **points}))
+
+    def finish(self) -> None:
+        """Of no use here."""
+
+
+def test_wandb_keeps_each_step_and_each_evaluation_once_over_restarts(tmp_path: Path) -> None:
+    runs: dict[str, Tracked] = {}
+
+    def open_run(**settings: Any) -> Tracked:
+        return runs.setdefault(settings["id"], Tracked(**settings))
+
+    of_an_older_version = replace(EVALUATION, evaluation_id="another", policy_version=0)
+    for _ in range(2):
+        logger = tracker_logger("wandb")("p", namespace="t.", mode="offline", folder=tmp_path, open_run=open_run)
+        log_everything_twice(logger)
+        logger.log_evaluation(of_an_older_version)
+        logger.close()
+    (run,) = runs.values()
+    assert [points["policy_version"] for points in run.history if "step" not in points] == [2, 0]
+    assert [points["step"] for points in run.history if "step" in points] == [STEP.step]
+
+
+def test_wandb_without_a_key_that_it_takes_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "no-key")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="W&B refuses the login"):
+        tracker_logger("wandb")("p", namespace="t.")
+
+
+KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:secret")}
+"""A process has one client of Langfuse's for a public key."""
+
+
+class Tracker(QuietHandler):
+    """Answers as Langfuse does where keys are right, and keeps what it was sent."""
+
+    def do_GET(self) -> None:
+        accepted = self.headers.get("Authorization", "")[6:] in KEYS
+        project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
+        self.answer({"data": [project]} if accepted else {"message": "no"}, 200 if accepted else 401)
+
+    def do_POST(self) -> None:
+        body = self.read_json()
+        if self.server.is_down:  # type: ignore[attr-defined]
+            self.answer({"message": "not now"}, 404)
+            return
+        self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
+        successes = [{"id": event["id"], "status": 201} for event in body["batch"]]
+        self.answer({"successes": successes, "errors": []}, 207)
+
+
+@pytest.fixture
+def tracker() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
+    server.received, server.is_down = [], False
+    with serve(server):
+        yield server
+
+
+def test_langfuse_gets_scores_with_ids_of_their_own(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    logger = tracker_logger("langfuse")(namespace="t.", public_key="public", secret_key="secret", base_url=url)
+    log_everything_twice(logger)
+    scores = [event["body"] for event in tracker.received]
+    loss = [score for score in scores if score["name"] == "train/loss"]
+    assert {score["value"] for score in loss} == {0.25}
+    assert {score["sessionId"] for score in scores} == {"t.main"}
+    assert len(loss) == 2
+    assert len({score["id"] for score in loss}) == 1, "a score that comes again replaces itself"
+
+
+def test_a_langfuse_that_takes_nothing_fails_so_that_it_is_asked_again(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    logger = tracker_logger("langfuse")(namespace="t.", public_key="again", secret_key="secret", base_url=url)
+    tracker.is_down = True
+    with pytest.raises(Exception, match="not now"):
+        logger.log_step(STEP)
+    tracker.is_down = False
+    logger.log_step(STEP)
+    logger.close()
+    assert "train/loss" in {event["body"]["name"] for event in tracker.received}
+
+
+def test_langfuse_with_other_keys_stops_the_start(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    with pytest.raises(ConfigurationError, match="Langfuse"):
+        tracker_logger("langfuse")(namespace="t.", public_key="public2", secret_key="wrong", base_url=url)
+
+
+class Failing(MemoryLogger):
+    """Fails at the first try of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def log_step(self, record: StepCompleted) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise OSError("tracker is away")
+        super().log_step(record)
+
+
+async def test_a_log_feeds_a_logger_that_may_fail(settings: Any) -> None:
+    await create_topics(settings)
+    await send(settings, [("training-steps", "main", b"junk"), *encoded(story())])
+    logger, stop = Failing(), asyncio.Event()
+    kafka = KafkaConnection(bootstrap_servers=settings.kafka.bootstrap_servers)
+    running = asyncio.create_task(
+        follow(kafka, settings.namespace, logger, name="memory", stop=stop, first_pause_s=0.01)
+    )
+    await until(lambda: logger.steps and logger.evaluations, "nothing is logged")
+    stop.set()
+    assert (await running, logger.tries, logger.closed) == (2, 2, True)
+    assert logger.steps["main", 1]["train/loss"] == 0.25
+    assert logger.evaluations["main", 2]["evaluation/held-out/win"] == 0.55

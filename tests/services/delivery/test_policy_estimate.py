@@ -1,0 +1,214 @@
+"""`rollbus policy estimate` on a real broker, with a server that scores prompts as vLLM does: near the known truth,
+refused where the log says nothing, and published for delivery.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import aclosing
+from math import log
+from pathlib import Path
+from random import Random
+
+import pytest
+from aiokafka import TopicPartition
+
+from benchmarks.delivery.worlds import choose
+from rollbus.estimates.recorded import read_rescored
+from rollbus.health.reading import open_health
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.kafka.reading import read_from
+from rollbus.schemas.records.config import ESTIMATES
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory
+from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, POLICY_VERSIONS, SCORES, TRAJECTORIES
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from tests.builders import make_score, make_trajectory, make_version
+from tests.console import ROLLBUS
+from tests.services.streams.fixtures import read_topic, send, stream_settings
+from tests.web import QuietHandler, serve
+
+pytestmark = pytest.mark.services
+
+PROMPT, ANSWERS, GOOD = [1, 2, 3], (10, 11, 12, 13), (0.9, 0.6, 0.3, 0.0)
+VERSIONS = {
+    "agent@0": (0.25, 0.25, 0.25, 0.25),
+    "agent@1": (0.45, 0.3, 0.15, 0.1),
+    "agent@2": (0.1, 0.1, 0.1, 0.1),  # the rest on answers that were never recorded
+    "agent@3": (0.225, 0.225, 0.225, 0.225),  # a tenth
+}
+SETTINGS = """
+namespace: {namespace}
+kafka: {{bootstrap_servers: '{kafka}'}}
+worker: {{event_partitions: 2}}
+runs: [{{run_id: main, delivery: {{wait_ms: 0}}}}]
+trainer: {{serve: after_evaluation}}
+"""
+
+
+class Scoring(QuietHandler):
+    """Answers echo with the log-probs of `VERSIONS`; each prompt token has a half."""
+
+    def do_POST(self) -> None:
+        body = self.read_json()
+        assert (body["echo"], body["max_tokens"]) == (True, 0)
+        probabilities = VERSIONS.get(body["model"])
+        if probabilities is None:
+            self.answer({"error": {"message": f"The model `{body['model']}` does not exist"}}, 404)
+            return
+        logprobs = [[None, -0.5, -0.5, log(probabilities[ANSWERS.index(ids[-1])])] for ids in body["prompt"]]
+        choices = [{"index": i, "logprobs": {"token_logprobs": each}} for i, each in enumerate(logprobs)]
+        self.answer({"choices": choices})
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serve(Scoring) as address:
+        yield f"{address}/v1"
+
+
+async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_of_it(
+    kafka: str, namespace: str, url: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [])
+    await record(settings, 500)
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+
+    said = await say(config, f"policy estimate 1 --since 1h --kl-to 0 --url {url}")
+    for reason in ("10 reward outstanding", "5 excluded", "7 temperature"):
+        assert f"left out: {reason}" in said, said
+    assert "version 1: 478 episodes" in said
+    assert "doubly robust ◀" in said
+    assert "assumes that rewards still outstanding will come like those of episodes that are older" in said
+    refused = await say(config, f"policy estimate 2 --since 1h --url {url}")
+    assert "no estimate: the log shows" in refused, refused
+    partly = await say(config, f"policy estimate 3 --since 1h --kl-to 0 --url {url}")
+    assert "doubly robust" in partly
+    assert "no KL divergence: the log shows 90% of what the version would do" in partly, partly
+    gone = await say(config, f"policy estimate 9 --since 1h --url {url}", expect=1)
+    assert "serves no agent@9: its checkpoint is gone" in gone
+
+    found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
+    assert [(each.policy_version, each.name) for each in found] == [(number, ESTIMATES) for number in (1, 2, 3)]
+    assert {each.episodes for each in found} == {478}
+    estimated, unknown, partly_known = (each.metrics for each in found)
+    truth = sum(p * good for p, good in zip(VERSIONS["agent@1"], GOOD, strict=True))
+    earned = sum(0.25 * good for good in GOOD)
+    for name in ("ips", "self_normalised", "per_decision", "doubly_robust"):
+        assert estimated[f"{name}_low"] < truth < estimated[f"{name}_high"]
+    assert estimated["difference_low"] < truth - earned < estimated["difference_high"]
+    assert estimated["difference_low"] > 0, "it is certainly better"
+    kl = sum(p * log(p / 0.25) for p in VERSIONS["agent@1"])
+    assert estimated["kl_low"] < kl < estimated["kl_high"]
+    assert (unknown["refused"], "difference" in unknown) == (1.0, False)
+    assert (partly_known["refused"], "difference" in partly_known, "kl" in partly_known) == (1.0, True, False)
+    told = [each for each in await read_topic(settings, DELIVERY_LOG.name, 1) if isinstance(each, Evaluation)]
+    assert told == found
+
+
+async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped(
+    kafka: str, namespace: str, url: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [])
+    await record(settings, 200)
+    versions = [make_version(0, state="serving"), make_version(9, 0, state="candidate")]
+    await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(each)) for each in versions])
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    process = await asyncio.create_subprocess_exec(
+        *(ROLLBUS, "-c", str(config), "policy", "estimate", "--follow", "--url", url), cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = b""
+    async with asyncio.timeout(120):
+        while b"serves no agent@9" not in said:  # what cannot be scored does not end it
+            said += await process.stdout.readline()
+        async with open_health(settings.kafka, namespace) as health:
+            while not any("serves no agent@9" in each.what for each in (await health.picture()).problems):
+                pass
+        newer = make_version(10, 0, state="candidate")
+        VERSIONS["agent@10"] = VERSIONS["agent@1"]
+        await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(newer))])
+        while b"version 10: 178 episodes" not in said:
+            said += await process.stdout.readline()
+    process.terminate()
+    rest, _ = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 0, (said + rest).decode()
+    found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
+    assert [each.policy_version for each in found] == [10]
+
+
+async def test_a_replay_says_what_another_reward_would_have_made_of_the_same_episodes(
+    kafka: str, namespace: str
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [])
+    scores = [make_score("t1", 0.25), make_score("t1", 0.5, revision=1), make_score("t2", None)]
+    await send(settings, SCORES.name, [(b"k", encode(each)) for each in scores])
+    rescored = await read_rescored(settings, "main", only_admitted=True)
+    assert rescored.values == {"e-t1": 0.5, "e-t2": None}
+    assert rescored.admitted == frozenset()
+
+
+async def record(settings: StreamSettings, count: int) -> None:
+    """Record so many episodes of version 0; some of them say nothing of another version."""
+    chance, trajectories, good = Random(6), list[Trajectory](), dict[str, float]()
+    for number in range(count):
+        at = choose(chance, VERSIONS["agent@0"])
+        history = History(
+            token_ids=encode_token_ids([*PROMPT, ANSWERS[at]]),
+            logprobs=encode_logprobs([log(0.25)]),
+            spans=(Span(start=3, end=4, turn=0, policy_version=0),),
+        )
+        trajectory = make_trajectory(f"e{number}", histories=(history,))
+        if 20 <= number < 27:
+            turn = trajectory.turns[0]
+            fields = {name: getattr(turn, name) for name in turn.__dataclass_fields__}
+            trajectory = make_trajectory(
+                f"e{number}", histories=(history,), turns=(type(turn)(**(fields | {"temperature": 0.7})),)
+            )
+        good[f"e{number}"] = float(chance.random() < GOOD[at])
+        trajectories.append(trajectory)
+    await send(settings, TRAJECTORIES.name, [(b"k", encode(each)) for each in trajectories])
+    scores = []
+    for location, trajectory in await locations(settings):
+        number = int(trajectory.episode_id.removeprefix("e"))
+        value = None if number < 10 else good[trajectory.episode_id]
+        scores.append(
+            make_score(
+                trajectory.trajectory_id,
+                value,
+                episode_id=trajectory.episode_id,
+                location=location,
+                served_versions=(0,),
+                excluded=10 <= number < 15,
+            )
+        )
+    scores += [make_score("other", 0.0, model="other", served_versions=(0,))]
+    scores += [make_score("again", 0.0, resampled=True, served_versions=(0,))]
+    await send(settings, SCORES.name, [(b"k", encode(each)) for each in scores])
+
+
+async def locations(settings: StreamSettings) -> list[tuple[Location, Trajectory]]:
+    name = TRAJECTORIES.full_name(settings.namespace)
+    places = {TopicPartition(name, number): 0 for number in range(2)}
+    async with aclosing(read_from(settings.kafka, places)) as records:
+        raw = [each async for each in records]
+    return [(Location(topic=TRAJECTORIES.name, partition=each.partition, offset=each.offset), decode(each.value))
+            for each in raw]  # fmt: skip
+
+
+async def say(config: Path, command: str, *, expect: int = 0) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(ROLLBUS, "-c", str(config), *command.split()), cwd=config.parent,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == expect, output.decode()
+    return output.decode()

@@ -1,0 +1,215 @@
+"""The game's agents on a real stack whose versions earn their traffic: processes as a user starts them.
+
+The art-server can be told to turn the sign of every advantage: its next version is then worse than its base.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollbus.demo.game.agents import AgentSettings
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.kafka.decisions import read_decisions
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.delivery import PolicyDecision
+from rollbus.schemas.records.trajectories import Score
+from rollbus.schemas.topics import DELIVERY_LOG, SCORES
+from rollbus.settings import Settings
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.stages.delivery.stage import DeliveryStage
+from rollbus.streams.stages.delivery.state import HEARD_MS
+from tests.console import ROLLBUS
+from tests.services.art.fixtures import MODEL, ArtServer
+from tests.services.streams.fixtures import read_topic, stream_settings
+from tests.stepping import Stepper
+
+RUN = "game"
+WAIT_S = 240.0
+PARTS = {
+    "worker": ("worker", "run"),
+    "trainer": ("trainer", "run"),
+    "webhook": ("log-to", "webhook"),
+    "proxy": ("proxy", "run"),
+}
+DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "cool_down_ms": 0, "metrics": []}
+
+
+def settings_document(
+    kafka: str, namespace: str, *, learning_rate: float, episodes_per_step: int, delivery: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings file, without the trainer's backend."""
+    return {
+        "namespace": namespace,
+        "kafka": {"bootstrap_servers": kafka},
+        "worker": {"event_partitions": 2, "tick_interval_ms": 200},
+        "runs": [
+            {
+                "run_id": RUN,
+                "model": MODEL,
+                "grouping": {"group_size": 4, "min_group_size": 2, "advantage": "mean_std"},
+                "batching": {"groups_per_step": episodes_per_step // 4, "max_off_policy_steps": 8},
+                "delivery": DELIVERY | delivery,
+            }
+        ],
+        "trainer": {
+            "serve": "after_evaluation",
+            "poll_interval_s": 0.1,
+            "train": {"learning_rate": learning_rate, "loss": "cispo", "ratio_max": 5.0},
+        },
+    }
+
+
+@dataclass(slots=True)
+class DeliveryWorld:
+    """A settings file, an art-server, and processes by name; `close` ends them all."""
+
+    server: ArtServer
+    document: dict[str, Any]
+    folder: Path
+    hook: str
+    agents: Sequence[str] = ("-m", "rollbus.demo.game.agents")
+    """What Python runs as the agents."""
+    proxy_port: int | None = None
+    """Where the agents find a proxy, if there is one."""
+    running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    @property
+    def settings_file(self) -> Path:
+        return self.folder / "rollbus.yaml"
+
+    @property
+    def streams(self) -> StreamSettings:
+        return stream_settings(self.document["kafka"]["bootstrap_servers"], self.document["namespace"])
+
+    async def open(self, *, trains: str = "") -> None:
+        """Write the settings, create the topics, start everything."""
+        self.server.shared = self.document
+        self.write_settings()
+        await self.say("topics create")
+        await asyncio.to_thread(self.server.start, die_at=trains)
+        for name in PARTS:
+            if name != "proxy" or self.proxy_port is not None:
+                await self.start(name)
+        await self.start_agents()
+
+    def write_settings(self, **train: Any) -> None:
+        """Write the file; `train` changes how the next trainer trains."""
+        trainer = self.document["trainer"]
+        backend = {"type": "art-server", "url": self.server.url}
+        changed = {"trainer": {**trainer, "backend": backend, "train": trainer["train"] | train}}
+        self.settings_file.write_text(yaml.safe_dump(self.document | changed))
+
+    async def start(self, name: str, *more: str) -> None:
+        if name == "proxy":
+            more = ("--upstream", self.server.model_url, "--port", str(self.proxy_port))
+        await self._start(name, ROLLBUS, "--config", str(self.settings_file), *PARTS[name], *more)
+
+    async def start_agents(self, **changes: Any) -> None:
+        values: dict[str, Any] = {"group_size": 4, "episodes_per_s": 40.0, "games_at_once": 32}
+        settings = AgentSettings(
+            model_url=f"http://{HOST}:{self.proxy_port}/v1" if self.proxy_port else self.server.model_url,
+            bootstrap_servers=self.document["kafka"]["bootstrap_servers"],
+            namespace=self.document["namespace"],
+            **(values | changes),
+        )
+        await self._start("agents", sys.executable, *self.agents, json.dumps(asdict(settings)))
+
+    async def _start(self, name: str, *command: str) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ROLLBUS_")}
+        environment |= {"OMP_NUM_THREADS": "1", "ROLLBUS_WEBHOOK_URL": self.hook}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = await asyncio.create_subprocess_exec(
+                *tethered(), *command, stdout=log, stderr=log, cwd=self.folder, env=environment
+            )
+
+    async def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        process = self.running.pop(name)
+        process.send_signal(number)
+        await process.wait()
+
+    async def close(self) -> None:
+        for name, process in list(self.running.items()):
+            if process.returncode is None:
+                await self.kill(name)
+        await asyncio.to_thread(self.server.stop, signal.SIGKILL)
+
+    async def say(self, command: str, *, expect: int = 0) -> str:
+        """Run a command of the console script from another folder; return what it prints."""
+        process = await asyncio.create_subprocess_exec(
+            *(ROLLBUS, "--config", str(self.settings_file), *command.split()),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=self.folder,
+            env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        assert process.returncode == expect, output.decode()
+        return output.decode()
+
+    # What is on the log
+
+    async def decisions(self) -> list[PolicyDecision]:
+        settings = self.streams
+        return await read_decisions(settings.kafka, settings.namespace, MODEL)
+
+    async def until(self, condition: Callable[[list[PolicyDecision]], bool], what: str) -> list[PolicyDecision]:
+        """Wait for decisions, while every process lives; return them."""
+
+        async def look() -> list[PolicyDecision]:
+            return await self.decisions()
+
+        return await self.until_found(look, condition, what)
+
+    async def until_scored(self, version: int, count: int) -> None:
+        """Wait until so many episodes of a version have their scores."""
+
+        def scored(scores: list[Score]) -> bool:
+            return sum(each.served_versions == (version,) for each in scores) >= count
+
+        await self.until_found(self.scores, scored, f"{count} episodes of version {version}")
+
+    async def until_found(
+        self, look: Callable[[], Awaitable[list[Any]]], condition: Callable[[list[Any]], bool], what: str
+    ) -> list[Any]:
+        found: list[Any] = []
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not condition(found := await look()):
+                    for name, process in self.running.items():
+                        assert process.returncode is None, f"{name} ended:\n{self.log(name)}"
+                    await asyncio.sleep(0.3)
+        except TimeoutError:
+            logs = "\n".join(f"-- {name}\n{self.log(name)}" for name in self.running)
+            raise AssertionError(f"{what} did not happen; last: {found[-3:]}\n{logs}") from None
+        return found
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()[-2000:]
+
+    async def scores(self) -> list[Score]:
+        return [each for each in await read_topic(self.streams, SCORES.name) if isinstance(each, Score)]
+
+    async def check(self) -> None:
+        """No episode on an unknown version, no decision lost or made twice, and a replay says the same."""
+        made, scores = await self.decisions(), await self.scores()
+        assert [each.number for each in made] == list(range(1, len(made) + 1))
+        known = {version for each in made for version in (each.serving, each.canary)}
+        assert {version for each in scores for version in each.served_versions} <= known
+        for stop in made:
+            if stop.action == "quarantine":
+                since_ms = stop.decided_at_ms + HEARD_MS
+                assert not [s for s in scores if s.first_seen_ms > since_ms and stop.version in s.served_versions]
+        run = Settings.model_validate(self.document).run(RUN)
+        replay = Stepper(DeliveryStage(run))
+        records = await read_topic(self.streams, DELIVERY_LOG.name, 1)
+        assert any(isinstance(each, ConfigApplied) for each in records)
+        outputs = await asyncio.to_thread(replay.feed, *records)
+        again = [each for each in outputs if isinstance(each, PolicyDecision)]
+        assert again == made

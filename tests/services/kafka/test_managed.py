@@ -1,0 +1,131 @@
+"""The profile of docs/managed-kafka.md on a broker with a managed service's limits: SCRAM, 1 MiB, no new topics."""
+
+import asyncio
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+import rollbus.producers
+from rollbus.local.kafka.config import server_properties
+from rollbus.local.kafka.jars import find_jars, find_java
+from rollbus.local.kafka.service import kafka_service, new_cluster_id
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import require_topics
+from tests.compose import ROOT
+from tests.faults.episodes import Traffic, pipeline
+from tests.services.kafka.acl_broker import command
+from tests.services.kafka.test_tls import make_certificate
+from tests.services.streams.fixtures import read_topic
+from tests.services.streams.process import running
+
+pytestmark = pytest.mark.services
+
+PASSWORD = "only-for-this-test"
+LIMIT = 1_048_588
+"""The usual limit of a message, which smaller plans of managed services do not raise."""
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+@pytest.fixture
+def config(tmp_path: Path, namespace: str) -> Iterator[Path]:
+    """The page's settings, with the address of a broker that was started for them."""
+    certificate, keystore = make_certificate(tmp_path)
+    changes = {
+        "message.max.bytes": str(LIMIT),
+        "replica.fetch.max.bytes": str(LIMIT),
+        "listener.security.protocol.map": "CLIENT:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "listener.name.client.scram-sha-512.sasl.jaas.config": f'{SCRAM} username="admin" password="{PASSWORD}";',
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificate),
+    }
+    ports: dict[str, Any] = {"client_port": find_free_port(), "controller_port": find_free_port()}
+    folder, log = tmp_path / "kafka", tmp_path / "kafka.log"
+    format_with_user(folder, changes, **ports)
+    service = kafka_service(folder=folder, changes=changes, **ports)
+    service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
+    broker = ServiceProcess(service, log_path=log, prefix=tethered())
+    (example,) = (ROOT / "docs" / "managed-kafka.md").read_text().split("```yaml\n")[1:]
+    content = yaml.safe_load(example.partition("```")[0])
+    content["kafka"] |= {"bootstrap_servers": service.address, "password": PASSWORD, "ssl_ca_file": str(certificate)}
+    del content["kafka"]["password_file"]
+    content["worker"] |= {"replication_factor": 1, "event_partitions": 2}
+    path = tmp_path / "rollbus.yaml"
+    path.write_text(yaml.safe_dump(content | {"namespace": namespace}))
+    try:
+        broker.start()
+        broker.wait_until_healthy()
+        yield path
+    finally:
+        broker.stop()
+
+
+def format_with_user(folder: Path, changes: dict[str, str], *, client_port: int, controller_port: int) -> None:
+    """Make the broker's folder with the one user, whose password is then in the cluster's own records."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    properties = folder / "format.properties"
+    properties.write_text(
+        server_properties(client_port=client_port, controller_port=controller_port, log_dir=data, changes=changes)
+    )
+    tool = [find_java(), "-cp", f"{find_jars()}/*", "kafka.tools.StorageTool", "format", "-t", new_cluster_id()]
+    user = ["--add-scram", f"SCRAM-SHA-512=[name=rollbus,password={PASSWORD}]"]
+    own = ["--add-scram", f"SCRAM-SHA-512=[name=admin,password={PASSWORD}]"]
+    subprocess.run([*tool, "-c", str(properties), *user, *own], check=True, capture_output=True)
+
+
+def stream_settings(config: Path) -> StreamSettings:
+    return load_settings(Settings, config, {}).stream_settings()
+
+
+async def test_groups_are_trained_and_what_is_too_large_is_a_drop_with_its_reason(config: Path) -> None:
+    settings = stream_settings(config)
+    await asyncio.to_thread(command, config, "topics", "create")
+    recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace)
+    with recorder.episode(task="t", example_id="x") as episode:
+        await asyncio.to_thread(recorder.flush, 30)
+        episode.tool("look", result="x" * LIMIT)
+    assert await asyncio.to_thread(recorder.close, 30)
+    traffic = Traffic(settings)
+    async with running(settings, pipeline()):
+        await traffic.send(range(2))
+        await traffic.until_trained()
+        async with asyncio.timeout(120):
+            while not (found := [one for one in await read_topic(settings, DROPS.name) if is_of(one, episode.id)]):  # noqa: ASYNC110 - looks at a topic
+                await asyncio.sleep(0.5)
+    assert [drop.reason for drop in found] == ["too_large"]
+
+
+def is_of(drop: object, episode_id: str) -> bool:
+    return isinstance(drop, Drop) and drop.unit_id == episode_id
+
+
+async def test_a_topic_that_nobody_made_does_not_appear_and_the_message_says_who_makes_it(config: Path) -> None:
+    settings = stream_settings(config)
+    with pytest.raises(RollbusError, match="rollbus topics create"):
+        await require_topics(settings, pipeline())
+    producer = AIOKafkaProducer(**settings.kafka.client_options(), request_timeout_ms=3_000)
+    await producer.start()
+    try:
+        with pytest.raises((KafkaError, TimeoutError)):
+            await asyncio.wait_for(producer.send_and_wait(EPISODE_EVENTS.full_name(settings.namespace), b"x"), 120)
+    finally:
+        await producer.stop()

@@ -1,0 +1,134 @@
+"""Poison amid good events, live and then replayed: the replay refuses the same records, and comes to the same."""
+
+import asyncio
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.cli.stages import all_stages
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.replay.plan.range_on_broker import resolve
+from rollbus.streams.rewards.registry import BUILT_IN
+from tests.builders import make_config, make_episode, make_group, make_tick
+from tests.services.replay.live import (
+    SIGNED,
+    frames,
+    publish,
+    settings_of,
+    traffic,
+    until_settled,
+    workers,
+    write_settings,
+)
+from tests.services.replay.test_live import MADE_BY, drops, plan
+from tests.services.streams.fixtures import send
+from tests.services.streams.test_poison import by_hand
+from tests.streams.exactly_once.poison import mutated
+
+pytestmark = pytest.mark.services
+
+SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
+
+
+FORGED = (
+    make_tick(2**40, stream_time_ms=2**53),
+    make_config("assembly", AssemblyConfig(target_model="nobody")),
+    *exclusions([Episode(f"e{number}", f"e{number}") for number in range(30)], reason="", now_ms=0),
+)
+"""What a producer has no right to say."""
+
+
+def poison() -> list[tuple[bytes | None, bytes | None]]:
+    """Of each kind: unreadable, of a person's key, forged, and refused by the stage with and without a key."""
+    misplaced = encode(make_group("g"))
+    chance, bad = random.Random(5), [encode(event) for event in make_episode("bad", turns=2)]
+    fuzz = [(b"bad", mutated(bad, chance)) for _ in range(300)]
+    return [
+        *by_hand(),
+        (b"k", misplaced),
+        (None, misplaced),
+        *fuzz,
+        *((b"k", encode(record)) for record in FORGED for _ in range(5)),
+    ]
+
+
+async def letters(settings: StreamSettings) -> Counter[DeadLetter]:
+    """All dead letters of a namespace."""
+    found = await read_dead_letters(settings.kafka, settings.namespace)
+    return Counter(replace(letter, app_version="") for letter in found)
+
+
+async def assembled_of(settings: StreamSettings) -> Counter[bytes]:
+    """What assembly wrote, whatever its order: poison stands under keys of other partitions than its episode's."""
+    found = await frames(settings, "trajectories")
+    decoded = [decode(value) for partition in found for _, value in found[partition]]
+    return Counter(encode(record) for record in decoded if isinstance(record, MADE_BY["assembly"]))
+
+
+async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
+    kafka: str, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write_settings(tmp_path, kafka, namespace, signing=SIGNED)
+    settings = settings_of(path)
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    events, bad = traffic(7, 30), poison()
+    async with workers(path, tmp_path, 1):
+        publishing = asyncio.create_task(publish(stream, events, chunks=8, pause_s=0.4))
+        for first in range(0, len(bad), 40):
+            await send(stream, EPISODE_EVENTS.name, bad[first : first + 40])
+            await asyncio.sleep(0.3)
+        await publishing
+        await until_settled(stream, all_stages(settings), SETTLED)
+    name = namespace.strip(".")
+    live = await letters(stream)
+    assert len(live) > 100
+    assert sum(letter.error_class == "UntrustedRecordError" for letter in live.elements()) >= 5 * len(FORGED)
+    assert any(isinstance(decode(data), Trajectory) for _, data in (await frames(stream, "trajectories"))[0])
+
+    assert (await resolve(stream, EPISODE_EVENTS, Bound(tick=2**39), Bound())).empty, "a forged tick bounds no range"
+    assert not (await resolve(stream, EPISODE_EVENTS, Bound(tick=5), Bound())).empty
+
+    whole = Replay(stream, plan(settings, f"{name}-all"), registry=BUILT_IN)
+    manifest = await whole.run()
+    assert await assembled_of(whole.replay_settings) == await assembled_of(stream)
+    assert await drops(whole.replay_settings, "assembly") == await drops(stream, "assembly")
+    (assembled,) = (one for one in manifest.digests if one.stage == "assembly")
+    assert assembled.dead_letters == sum(live.values())
+    assert await letters(whole.replay_settings) == live
+    again = await Replay(stream, plan(settings, f"{name}-again"), registry=BUILT_IN, processes=3).run(dry_run=True)
+    assert again.digests == manifest.digests
+    assert "dead letter stage=" not in capfd.readouterr().err
+
+    def cli(*arguments: str, at: str = namespace) -> str:
+        environment = {"COLUMNS": "200", "ROLLBUS_NAMESPACE": at}
+        result = CliRunner().invoke(rollbus, ["-c", str(path), *arguments], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    caplog.clear()
+    told = await asyncio.to_thread(cli, "replay", "--from", "earliest", "--as", f"{name}-cli", "--diff", "live")
+    assert f"{sum(live.values())} dead letters" in told
+    assert not re.search(r"(trajectory|score) +(changed|only)", told)
+    assert "dead letter stage=" not in caplog.text
+    made = f"replay-{name}-cli."
+    assert f"`ROLLBUS_NAMESPACE={made} rollbus dead-letters list` shows them" in told
+    listed = await asyncio.to_thread(cli, "dead-letters", "list", at=made)
+    assert listed == await asyncio.to_thread(cli, "dead-letters", "list")
+    assert f"dead_letters={sum(live.values())}" in await asyncio.to_thread(cli, "replay", "show", f"{name}-cli")

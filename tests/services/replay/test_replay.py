@@ -1,0 +1,474 @@
+"""Replays through the command line on a real broker: killed and given again, missing ranges, bounds, deletion."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from aiokafka import TopicPartition
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.cli.stages import all_stages
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.records.config import RewardConfig, ScoringConfig
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import CurriculumState, StepOutcome, TrainingBatch
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
+from rollbus.schemas.topics import (
+    BATCHES,
+    CURRICULUM,
+    DROPS,
+    EPISODE_EVENTS,
+    RUN_LOG,
+    SCORES,
+    TRAJECTORIES,
+    Topic,
+)
+from rollbus.settings import Settings
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics, partitions_on_broker
+from rollbus.streams.replay.compare.live import LIVE, compare_replays, read_side
+from rollbus.streams.replay.compare.side import Span
+from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.kafka.source import open_ranges, read_whole
+from rollbus.streams.replay.kafka.writer import KafkaOutput
+from rollbus.streams.replay.plan.range import Bound, parse_bound
+from rollbus.streams.replay.plan.range_on_broker import resolve, starts_of
+from rollbus.streams.rewards.contract import RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
+from tests.console import ROLLBUS
+from tests.services.replay.live import frames, records, settings_of, write_settings
+from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.streams.fixtures import delete_before, send, send_to_all
+from tests.streams.replay.memory import ENVIRONMENTS, environment
+
+pytestmark = pytest.mark.services
+__all__ = ["settings", "shared_log"]
+
+
+class DyingOutput(KafkaOutput):
+    """Ends the replay, with half of it written."""
+
+    async def settle(self) -> None:
+        await self._send()
+        await self._send()
+        if self.counts.total() > 150:
+            raise KeyboardInterrupt
+
+
+async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", DyingOutput)
+        with pytest.raises(KeyboardInterrupt):
+            await replay.run()
+
+
+async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when_given_again(
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "killed")
+    await killed(replay_of(shared_log, name), monkeypatch)
+    with pytest.raises(ConfigurationError, match="is not whole"):
+        await find_manifest(stream, name)
+    half = len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
+    manifest = await replay_of(shared_log, name).run()
+    undisturbed = await replay_of(shared_log, name_of(shared_log, "whole")).run()
+    assert manifest.digests == undisturbed.digests
+    assert 0 < half < len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
+    for topic in ("trajectories", "drops", "batches"):
+        one, other = [
+            await frames(replay_of(shared_log, each.name).replay_settings, topic) for each in (manifest, undisturbed)
+        ]
+        if topic == "batches":  # they name locations
+            assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
+        else:
+            assert one == other
+
+
+async def test_what_another_plan_left_behind_is_thrown_away(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "other")
+    first = await replay_of(shared_log, name).run()
+    await write_manifest(stream, replace(first, state="started", digests=(), finished_at_ms=None))
+    grouping = shared_log.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
+    again = await replay_of(shared_log, name, new_grouping=grouping).run()
+    assert again.digests[0] == first.digests[0]
+    assert again.digests[2] != first.digests[2]
+
+
+async def test_what_was_begun_with_other_settings_is_thrown_away(
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name_of(shared_log, "resettled")
+    await killed(replay_of(shared_log, name), monkeypatch)
+    other = shared_log.assembly.model_copy(update={"min_episode_length": 2})
+    again = await replay_of(shared_log, name, assembly=other).run()
+    undisturbed = await replay_of(shared_log, name_of(shared_log, "fresh"), assembly=other).run()
+    assert (again.digests, again.configs["assembly"]) == (undisturbed.digests, other.config_hash())
+    found = await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
+    assert {each.config_hash for each in found if isinstance(each, Trajectory)} == {other.config_hash()}
+
+
+async def test_what_a_function_answered_otherwise_before_is_thrown_away(
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a function that reads a file: nothing but what it wrote tells that it is another."""
+    name, own = name_of(shared_log, "moody"), ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),))
+    for value in (1.0, 2.0):
+        registry = {**BUILT_IN, "moody": RewardFunction(lambda trajectory, context, value=value: value, version="1")}
+        replay = replace(replay_of(shared_log, name, new_scoring=own), registry=registry)
+        if value == 1.0:
+            await killed(replay, monkeypatch)
+            assert await records(replay.replay_settings, SCORES.name)
+        else:
+            await replay.run()
+    assert {score.value for score in await records(replay.replay_settings, SCORES.name)} == {2.0}
+
+
+class HeldOutput(KafkaOutput):
+    """Waits in the middle of the replay."""
+
+    reached: ClassVar[asyncio.Event]
+    go_on: ClassVar[asyncio.Event]
+
+    async def settle(self) -> None:
+        HeldOutput.reached.set()
+        await HeldOutput.go_on.wait()
+        await super().settle()
+
+
+async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody_deletes_it(
+    shared_log: Settings, monkeypatch: pytest.MonkeyPatch, kafka: str, tmp_path: Path
+) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "twice")
+    HeldOutput.reached, HeldOutput.go_on = asyncio.Event(), asyncio.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", HeldOutput)
+        first = asyncio.create_task(replay_of(shared_log, name).run())
+        reached = asyncio.create_task(HeldOutput.reached.wait())
+        await asyncio.wait((first, reached), return_when=asyncio.FIRST_COMPLETED)
+        assert reached.done(), first
+    with pytest.raises(ConfigurationError, match=f"replay '{name}' is being written by"):
+        await replay_of(shared_log, name).run()
+    arguments = ["--config", str(write_settings(tmp_path, kafka, shared_log.namespace)), "replay", "delete", name]
+    refused = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
+    assert refused.exit_code != 0
+    assert "is being written by" in refused.output
+    HeldOutput.go_on.set()
+    manifest = await first
+    assert manifest == await find_manifest(stream, name)
+    assert manifest.digests == (await replay_of(shared_log, name_of(shared_log, "alone")).run()).digests
+    deleted = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
+    assert "deleted replay" in deleted.output
+
+
+async def test_a_name_that_another_log_has_a_replay_of_is_refused(
+    shared_log: Settings, kafka: str, tmp_path: Path
+) -> None:
+    name, theirs = name_of(shared_log, "shared"), "b" + shared_log.namespace
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    other = settings_of(write_settings(folder, kafka, theirs))
+    await ensure_topics(other.stream_settings(), all_stages(other))
+    await send_everywhere(other.stream_settings(), encode(make_tick(0)))
+    first = await replay_of(shared_log, name).run()
+    with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {shared_log.namespace}"):
+        await replay_of(other, name).run()
+    assert await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
+    assert await find_manifest(shared_log.stream_settings(), name) == first
+
+
+async def delete_first(stream: StreamSettings, offset: int, topic: Topic = EPISODE_EVENTS) -> None:
+    """Delete the first records of partition 0."""
+    await delete_before(stream.kafka, {TopicPartition(topic.full_name(stream.namespace), 0): offset})
+
+
+async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "gone")
+    await delete_first(stream, 40)
+    for start in (Bound(offset=2), Bound(tick=0)):
+        with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
+            await replay_of(settings, name, start=start).run()
+    manifest = await replay_of(settings, name, start=Bound(offset=2), allow_missing=True).run()
+    assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
+
+
+async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings: Settings) -> None:
+    name, ended = name_of(settings, "old"), asyncio.Event()
+    ended.set()
+    shadow = replace(replay_of(settings, name), follow=ended)
+    assert (await shadow.run()).state == "following"
+    await delete_first(settings.stream_settings(), 40)
+    with pytest.raises(DataLossError, match=rf"episode-events\[0\] 0 … 39; `rollbus replay delete {name}` lets"):
+        await shadow.run()
+
+
+async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    found = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
+    await delete_first(stream, 40)
+
+    async def read() -> None:
+        async with open_ranges(stream, found.ranges) as sources:
+            for source in sources:
+                await source.read()
+
+    with pytest.raises(DataLossError, match=r"deleted records before they were read: \S*episode-events\[0\] from 0;"):
+        await read()
+
+
+async def test_ticks_and_times_bound_a_range_alike(shared_log: Settings) -> None:
+    name, start_ms = name_of(shared_log, "bound"), make_tick(0).stream_time_ms
+    by_tick = await replay_of(shared_log, name, start=Bound(tick=3), end=Bound(tick=6)).run(dry_run=True)
+    times = (Bound(time_ms=start_ms + 2_500), Bound(time_ms=start_ms + 6_999))
+    by_time = await replay_of(shared_log, name, start=times[0], end=times[1]).run(dry_run=True)
+    assert by_tick.ranges == by_time.ranges
+    assert by_tick.digests == by_time.digests
+    assert (by_tick.from_ms, by_tick.to_ms) == (start_ms + 3_000, start_ms + 6_000)
+    assert name not in await read_manifests(shared_log.stream_settings())
+
+
+async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
+    start = Bound(offsets=((0, ticks.ranges[0].from_offset + 1),))
+    for processes in (1, 2):
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), start=start), processes=processes)
+        assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
+
+
+async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(shared_log: Settings) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
+    end = Bound(offsets=((0, ticks.ranges[0].to_offset + 1),))
+    for processes in (1, 2):
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), end=end), processes=processes)
+        assert (await replay.run(dry_run=True)).to_ms == make_tick(5).stream_time_ms
+
+
+async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
+    before = await read_manifests(shared_log.stream_settings())
+    beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
+    for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):
+        with pytest.raises(ConfigurationError, match=rf"no record of episode-events in that .* is tick:{ROUNDS - 1}"):
+            await replay_of(shared_log, name_of(shared_log, "empty"), start=start, end=end).run()
+    with pytest.raises(ConfigurationError, match=r"no partition 12: .* times with their day"):
+        await replay_of(shared_log, name_of(shared_log, "noon"), start=parse_bound("12:00", now_ms=0)).run()
+    assert await read_manifests(shared_log.stream_settings()) == before
+
+
+async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_beginning(
+    shared_log: Settings,
+) -> None:
+    names = [name_of(shared_log, feedback) for feedback in ("recorded", "end")]
+    for name, feedback in zip(names, ("recorded", "end"), strict=True):
+        await replay_of(shared_log, name, feedback=feedback, stages=("assembly",)).run()
+    found = [await records(replay_of(shared_log, name).replay_settings, "trajectories") for name in names]
+    revised, whole = (sum(isinstance(each, RewardRevised) and not each.excluded for each in side) for side in found)
+    assert revised > 0 == whole
+    assert any(
+        reward.source == "agent" and len(each.rewards) > 1
+        for each in found[1]
+        if isinstance(each, Trajectory)
+        for reward in each.rewards
+    )
+
+
+async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_too(settings: Settings) -> None:
+    """Live's first score of an episode, which is all that such a replay has of live, was given before that came."""
+    stream, name = settings.stream_settings(), name_of(settings, "known")
+    await replay_of(settings, name, stages=("assembly",)).run()
+    made = [each for each in await records(replay_of(settings, name).replay_settings, "trajectories")
+            if isinstance(each, Trajectory)]  # fmt: skip
+    version = settings.scoring.config_hash()
+    given = [(one, make_score(one.trajectory_id, None, episode_id=one.episode_id, config_hash=version)) for one in made]
+    await send(stream, SCORES.name, [(one.group_hint.encode(), encode(score)) for one, score in given])
+    options: dict[str, Any] = {"feedback": "end", "scores": "recorded", "new_scoring": None}
+    options["stages"] = ("assembly", "scoring")
+    scored = replay_of(settings, name_of(settings, "scored"), **options)
+    manifest = await scored.run()
+    whole = {each.trajectory_id: each for each in await records(scored.replay_settings, "trajectories")}
+    found = await records(scored.replay_settings, "scores")
+    assert len(found) > 40 < sum(score.value is not None for score in found)
+    for score in found:
+        rewards = whole[score.trajectory_id].rewards
+        assert score.value == (rewards[-1].value if rewards else None)
+    in_two = replace(replay_of(settings, name_of(settings, "two"), **options), processes=2)
+    assert (await in_two.run(dry_run=True)).digests == manifest.digests
+
+
+async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, namespace: str, tmp_path: Path) -> None:
+    """A worker reads what stood in the log before the first tick was written, and may score it before that tick."""
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    trajectory = make_trajectory("e1")
+    key = trajectory.group_hint.encode()
+    score = make_score(
+        trajectory.trajectory_id,
+        0.75,
+        episode_id="e1",
+        config_hash=ScoringStage(settings.scoring, keep_ms=0).new_state().config.hash,
+    )
+    for number in (0, 1):
+        if number == 0:
+            await send(stream, TRAJECTORIES.name, [(b"e1", encode(trajectory))])
+            await send(stream, SCORES.name, [(key, encode(score))])
+        await send_everywhere(stream, encode(make_tick(number)))
+    for start in (Bound(), Bound(offset=0)):
+        name = name_of(settings, "early", str(start.offset))
+        replay = replay_of(settings, name, start=start, stages=("scoring",), scores="recorded", new_scoring=None)
+        await replay.run()
+        (found,) = await records(replay.replay_settings, SCORES.name)
+        assert (found.outcome, found.value) == ("scored", 0.75)
+
+
+async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, namespace: str, tmp_path: Path) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    ticks = [make_tick(number) for number in range(3)]
+    for number, tick in enumerate(ticks):
+        await send_everywhere(stream, encode(tick))
+        made = make_trajectory(f"e{number}", assembled_at_ms=tick.stream_time_ms)
+        key, score = made.group_hint.encode(), make_score(made.trajectory_id, 1.0, episode_id=made.episode_id)
+        await send(stream, TRAJECTORIES.name, [(key, encode(made))])
+        await send(stream, SCORES.name, [(key, encode(score))])
+    span = Span(ticks[1].stream_time_ms, ticks[2].stream_time_ms)
+    starts = await starts_of(stream, TRAJECTORIES, span.from_ms)
+    left = [decode(raw.value) async for raw in read_whole(stream, TRAJECTORIES, starts=starts)]
+    assert [each.episode_id for each in left if isinstance(each, Trajectory)] == ["e1", "e2"]
+    side = await read_side(stream, "live", span, [])
+    assert sorted(each.episode_id for each in side.trajectories.values()) == ["e1", "e2"]
+    assert sorted(each.episode_id for each in side.scores.values()) == ["e1", "e2"]
+    assert await starts_of(stream, TRAJECTORIES, ticks[2].stream_time_ms + 1) == {}  # no tick tells where it begins
+    assert await starts_of(stream, TRAJECTORIES, None) == {}
+
+
+async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    for name, start in (("whole", 0), ("late", 6)):
+        await replay_of(settings, name_of(settings, name), start=Bound(tick=start)).run()
+    whole, late = (name_of(settings, name) for name in ("whole", "late"))
+    await compare_replays(stream, LIVE, whole)
+    await delete_first(stream, 4, TRAJECTORIES)
+    for one, other in ((LIVE, whole), (whole, LIVE)):
+        with pytest.raises(DataLossError, match=r"trajectories\[0\] 0 … 3; replay a range that begins later"):
+            await compare_replays(stream, one, other)
+    await compare_replays(stream, LIVE, late)
+    await compare_replays(stream, late, whole)
+
+
+def without_ticks(at_ms: int) -> dict[Topic, Any]:
+    """A record made at that time for each compared topic that ticks do not stand in."""
+    window = CurriculumState(run_id="main", window=0, mode="off", percentile=1.0, last_expansion_window=-1,
+                             closed_at_ms=at_ms)  # fmt: skip
+    batch = TrainingBatch(batch_hash=f"b{at_ms}", run_id="main", model="agent", number=0, window=0, groups=(),
+                          newest_policy_version=0, cut_at_ms=at_ms)  # fmt: skip
+    drop = Drop(unit="episode", unit_id="e", reason="missing_events", stage="assembly", dropped_at_ms=at_ms)
+    return {CURRICULUM: window, BATCHES: batch, DROPS: drop}
+
+
+async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first_that_is_left(
+    settings: Settings,
+) -> None:
+    stream, (whole, late) = settings.stream_settings(), (name_of(settings, name) for name in ("whole", "late"))
+    for name, start in ((whole, 0), (late, 6)):
+        await replay_of(settings, name, start=Bound(tick=start)).run()
+    for number in (1, 5):
+        for topic, record in without_ticks(make_tick(number).stream_time_ms).items():
+            await send_to_all(stream, topic, data=encode(record))
+    await compare_replays(stream, LIVE, whole)
+    for topic in without_ticks(0):
+        await delete_first(stream, 1, topic)
+        with pytest.raises(DataLossError, match=rf"{topic.name}\[0\] 0 … 0[^;]*; replay a range that begins later"):
+            await compare_replays(stream, LIVE, whole)
+    await compare_replays(stream, LIVE, late)
+    await compare_replays(stream, late, whole)
+
+
+async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings) -> None:
+    stream, (one, other) = shared_log.stream_settings(), (name_of(shared_log, name) for name in ("whole-one", "torn"))
+    for name in (one, other):
+        await replay_of(shared_log, name).run()
+    for topic in (TRAJECTORIES, BATCHES):
+        await delete_first(replay_of(shared_log, other).replay_settings, 1, topic)
+        for against in (LIVE, one):
+            with pytest.raises(
+                DataLossError, match=rf"replay-{other}\.{topic.name}\[0\] 0 … 0.*; give the replay again"
+            ):
+                await compare_replays(stream, against, other)
+    await compare_replays(stream, LIVE, one)
+
+
+async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    before = replay_of(settings, name_of(settings, "before"))
+    await before.run()
+    (first, *_) = await records(before.replay_settings, "batches")
+    outcome = make_outcome(first)
+    await send(stream, RUN_LOG.name, [(first.run_id.encode(), encode(outcome))])
+    await send_everywhere(stream, encode(make_tick(ROUNDS)))
+    after = replay_of(settings, name_of(settings, "after"))
+    await after.run()
+    (log,) = (await frames(after.replay_settings, "run-log")).values()
+    found = [decode(value) for _, value in log]
+    answers = [each for each in found if isinstance(each, StepOutcome) and each.batch_hash == first.batch_hash]
+    assert answers == [outcome]
+    assert [each.number for each in found[: found.index(outcome)] if isinstance(each, Tick)] == list(range(ROUNDS))
+
+
+async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_its_first_tick(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    other = settings.scoring.model_copy(update={"clip_high": 0.5})
+    trajectory = make_trajectory("e1")
+    score = make_score(trajectory.trajectory_id, 0.5, episode_id="e1", components={"reward": 0.75},
+                       config_hash=other.config_hash())  # fmt: skip
+    await send_everywhere(stream, encode(make_tick(0)))
+    await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", other)))
+    await send_everywhere(stream, encode(make_tick(1)))
+    items = [(b"e1", encode(event)) for event in make_episode("e1", reward=0.75)]
+    await send(stream, EPISODE_EVENTS.name, items)
+    await send(stream, SCORES.name, [(score.group_hint.encode(), encode(score))])
+    await send_everywhere(stream, encode(make_tick(2)))
+    for scores in ("recorded", "rescored"):
+        name = name_of(settings, "held", scores)
+        replay = replay_of(settings, name, start=Bound(offset=2), scores=scores, new_scoring=None)
+        await replay.run()
+        (found,) = await records(replay.replay_settings, SCORES.name)
+        assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
+
+
+async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) -> None:
+    stream, name = shared_log.stream_settings(), name_of(shared_log, "del")
+    manifest = await replay_of(shared_log, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
+    with pytest.raises(ConfigurationError, match="already"):
+        await replay_of(shared_log, name).run()
+    assert await delete_replay(stream, manifest, now_ms=1)
+    assert name not in await read_manifests(stream)
+    assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
+
+
+async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
+    shared_log: Settings, kafka: str, tmp_path: Path
+) -> None:
+    path, told = write_settings(tmp_path, kafka, shared_log.namespace), []
+    for processes, other in enumerate(ENVIRONMENTS, 1):
+        process = await asyncio.create_subprocess_exec(
+            ROLLBUS, "--config", str(path),
+            "replay", "--from", "earliest", "--reward", "feedback", "--dry-run", "--processes", str(processes),
+            env=environment(other), cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        told.append(output)
+    assert told[0] == told[1] == told[2]
+    assert b"assembly" in told[0]

@@ -1,0 +1,149 @@
+"""What a judge says in a replay, on a real broker.
+
+For rescored groups the judge gets the trajectories that the replay has just written. For a trajectory that it judged in
+live, its recorded answer counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.cli.stages import all_stages
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.trajectories import Score, Trajectory
+from rollbus.schemas.topics import SCORES, TRAJECTORIES
+from rollbus.settings import Settings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget_on_log import write_exclusions
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from tests.builders import make_config, make_score, make_tick, make_trajectory
+from tests.services.replay.live import records, settings_of, write_settings
+from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.streams.fixtures import send, send_to_all
+
+pytestmark = pytest.mark.services
+__all__ = ["settings", "shared_log"]
+
+
+def turns(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """What stands in no score."""
+    return [float(len(one.turns)) for one in group]
+
+
+REGISTRY = {**BUILT_IN, "turns": RewardFunction(turns, per="group")}
+
+
+def judging(settings: Settings, name: str, **changes: Any) -> Replay:
+    """A replay whose first run has its groups judged, by asking."""
+    run = settings.runs[0]
+    grouping = run.grouping.model_copy(update={"rewards": (RewardConfig(type="turns", name="turns"),)})
+    runs: tuple[RunConfig, ...] = (run.model_copy(update={"grouping": grouping}),)
+    return replace(replay_of(settings, name, runs=runs, scores="rescored", **changes), registry=REGISTRY)
+
+
+async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(shared_log: Settings) -> None:
+    told: dict[int, Any] = {}
+    for processes in (1, 2):
+        replay = replace(judging(shared_log, name_of(shared_log, "rescored", str(processes))), processes=processes)
+        manifest = await replay.run()
+        written = await records(replay.replay_settings, "trajectories")
+        groups = [each for each in await records(replay.replay_settings, "run-log") if isinstance(each, Group)]
+        lengths = {each.trajectory_id: float(len(each.turns)) for each in written if isinstance(each, Trajectory)}
+        members = [member for group in groups for member in group.members]
+        assert {each.components["turns"] for each in members} == {1.0, 2.0, 3.0}
+        assert all(each.components["turns"] == lengths[each.trajectory_id] for each in members)
+        told[processes] = manifest.digests
+    assert told[1] == told[2]
+
+
+async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(shared_log: Settings) -> None:
+    first = judging(shared_log, name_of(shared_log, "first"))
+    digests = {one.stage: one.digest for one in (await first.run()).digests}
+    later = judging(shared_log, "again", stages=("grouping", "group-scoring"))
+    again = await replace(later, settings=first.replay_settings).run(dry_run=True)
+    assert {one.stage: one.digest for one in again.digests} == {
+        stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
+    }
+    assert again.records["run-log"] > 0
+
+
+async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_group_had_closed(
+    shared_log: Settings,
+) -> None:
+    first = judging(shared_log, name_of(shared_log, "before"))
+    await first.run()
+    written = await records(first.replay_settings, "trajectories")
+    gone = next(each.episode_id for each in written if isinstance(each, Trajectory))
+    await write_exclusions(first.replay_settings, exclusions([Episode(gone, gone)], reason="asked", now_ms=0))
+    shown: set[str] = set()
+
+    def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        shown.update(each.episode_id for each in group)
+        return turns(group, context)
+
+    later = judging(shared_log, "after", stages=("group-scoring",))
+    registry = {**BUILT_IN, "turns": RewardFunction(watched, per="group")}
+    asked = replace(later, settings=first.replay_settings, registry=registry)
+    await asked.run(dry_run=True)
+    assert shown
+    assert gone not in shown
+
+
+async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    now = RewardConfig(type="judge", name="quality", options={"rubric": "Is it kind?"})
+    before = now.model_copy(update={"options": {"rubric": "Is it right?"}})
+    configs = [ScoringConfig(rewards=(each,)) for each in (before, now.model_copy(update={"weight": 2.0}), now)]
+    for number, config in enumerate(configs):
+        trajectory = make_trajectory(f"e{number}")
+        score = make_score(trajectory.trajectory_id, 0.5, episode_id=f"e{number}", components={"quality": 0.5},
+                           config_hash=config.config_hash())  # fmt: skip
+        if number < 2:  # the last is the settings' own
+            await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", config)))
+        key = trajectory.group_hint.encode()
+        await send(stream, TRAJECTORIES.name, [(key, encode(trajectory))])
+        await send(stream, SCORES.name, [(key, encode(score))])
+    await send_everywhere(stream, encode(make_tick(0)))
+    scoring, name = ScoringConfig(rewards=(now,), clip_high=0.4), name_of(settings, "judged")
+    replay = replay_of(settings, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
+    await replay.run()
+    scores = [each for each in await records(replay.replay_settings, "scores") if isinstance(each, Score)]
+    found = {each.episode_id: each for each in scores}
+    assert (found["e1"].value, found["e2"].value) == (0.4, 0.4)
+    assert found["e0"].outcome == "failed"
+    assert "--rescore" in (found["e0"].error or "")
+
+
+async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed_from_the_events(
+    settings: Settings,
+) -> None:
+    stream = settings.stream_settings()
+    before = replay_of(settings, name_of(settings, "before"))
+    await before.run()
+    scores = [each for each in await records(before.replay_settings, SCORES.name) if isinstance(each, Score)]
+    changed = settings.scoring.model_copy(update={"clip_high": 0.5})
+    hashes = {
+        trajectory: (settings.scoring if number % 2 else changed).config_hash()
+        for number, trajectory in enumerate(sorted({each.trajectory_id for each in scores}))
+    }
+    live = [replace(each, config_hash=hashes[each.trajectory_id]) for each in scores]
+    await send(stream, SCORES.name, [(each.group_hint.encode(), encode(each)) for each in live])
+    await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", changed)))  # all scores lie before it
+    await send_everywhere(stream, encode(make_tick(ROUNDS)))
+    again = replay_of(settings, name_of(settings, "again"), scores="recorded", new_scoring=None)
+    await again.run()
+    found = [each for each in await records(again.replay_settings, SCORES.name) if isinstance(each, Score)]
+    assert {each.trajectory_id: each.config_hash for each in found} == hashes
+    assert {each.value is not None and each.value > 0.5 for each in found} == {True, False}

@@ -1,0 +1,97 @@
+"""The examples of the framework hooks, run as they stand, put trainable turns on a real broker."""
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rollbus.local.process.ports import find_free_port
+from rollbus.schemas import codec
+from rollbus.schemas.records.events import EpisodeEnded, Event, RewardReported, ToolCalled, TurnRecorded
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
+from tests.installs import own_environment
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled
+
+pytestmark = pytest.mark.services
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FRAMEWORKS = ("langgraph", "llama_index", "adk", "openai_agents", "litellm")
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[AgentServer, str]]:
+    """The scripted model server on a port of its own, and its base URL."""
+    scripted = AgentServer(tool="stock", arguments={"item": "bolts"})
+
+    async def completions(request: Request) -> Response:
+        answer = scripted.answer_body(await request.json())
+        return Response(answer.content, answer.status_code, media_type=answer.headers["content-type"])
+
+    app = Starlette(routes=[Route("/v1/chat/completions", completions, methods=["POST"])])
+    port = find_free_port()
+    http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", log_config=None))
+    thread = threading.Thread(target=http.run)
+    thread.start()
+    yield scripted, f"http://127.0.0.1:{port}/v1"
+    http.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+async def topics(kafka: str, namespace: str) -> AsyncIterator[str]:
+    """The namespace, with the topics that producers write."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, ALIASES, PRODUCER_REPORTS)]
+    await admin.create_topics([NewTopic(name, 1, 1) for name in names])
+    yield namespace
+    await admin.close()
+
+
+async def events_of(kafka: str, namespace: str) -> list[Event]:
+    """All events of the one episode, in order."""
+    consumer = AIOKafkaConsumer(
+        EPISODE_EVENTS.full_name(namespace), bootstrap_servers=kafka, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    events: list[Event] = []
+    try:
+        async with asyncio.timeout(120):
+            while not any(isinstance(event, EpisodeEnded) for event in events):
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    events += [codec.decode(message.value) for message in messages]
+    finally:
+        await consumer.stop()
+    return events
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_an_example_records_trainable_turns_tools_and_a_reward(
+    framework: str, install: Path, kafka: str, topics: str, server: tuple[AgentServer, str], tmp_path: Path
+) -> None:
+    scripted, base_url = server
+    environment = own_environment() | {
+        "OPENAI_BASE_URL": base_url,
+        "KAFKA_BOOTSTRAP_SERVERS": kafka,
+        "ROLLBUS_NAMESPACE": topics,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    command = [str(install / "python"), str(EXAMPLES / framework / "agent.py")]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(scripted.final)
+    events = await events_of(kafka, topics)
+    assert_sampled(scripted, [event for event in events if isinstance(event, TurnRecorded)])
+    assert [event.name for event in events if isinstance(event, ToolCalled)] == ["stock"]
+    assert [event.value for event in events if isinstance(event, RewardReported)] == [1.0]

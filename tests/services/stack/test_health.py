@@ -1,0 +1,160 @@
+"""What an operator sees of processes that die, freeze and end, through the installed commands, on a real broker."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from rollbus.health import reading
+from rollbus.health.reading import HealthWatch, open_health
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.health.heart import Heart, Report
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from tests.console import ROLLBUS
+from tests.installs import own_environment
+from tests.services.stack.health_world import BEAT_S, World, make_world, problems, states
+from tests.services.streams.fixtures import stream_settings
+
+pytestmark = pytest.mark.services
+
+METRICS = {"interval_s": BEAT_S, "metrics_ports": dict.fromkeys(("worker", "trainer", "sink"), 0)}
+
+
+def watch_in_a_terminal(world: World) -> str:
+    """Return what `rollbus top` has drawn when it has looked once, and end it by Ctrl-C."""
+    ours, theirs = pty.openpty()
+    command = [ROLLBUS, "-c", "settings.yaml", "top", "--interval", "0.2"]
+    process = subprocess.Popen(
+        command,
+        cwd=world.folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=own_environment(),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    drawn = b""
+    try:
+        while b"releases" not in drawn:
+            drawn += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return drawn.decode(errors="replace")
+
+
+def silent(found: dict[str, Any]) -> list[str]:
+    return [one["what"] for one in found["health"]["problems"] if one["alarm"] == "silence"]
+
+
+def scrape(url: str) -> str:
+    with urlopen(url) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace, health=METRICS) as world:
+        world.rollbus("topics", "create")
+        assert states(world.health()) == {}
+        worker = world.start("worker", "worker", "run")
+        trainer = world.start("trainer", "trainer", "run")
+        world.start("sink", "sink", "run")
+        all_work = dict.fromkeys(("worker", "trainer", "sink"), "working")
+        found = world.until(lambda found: states(found) == all_work, "not all work")
+        (seen,) = [one for one in found["health"]["processes"] if one["kind"] == "worker"]
+        assert (seen["pid"], seen["version"]) == (worker.pid, "0.1.0")
+        assert "scoring[0]" in seen["holds"]
+        assert found["health"]["problems"] == []
+        for one in found["health"]["processes"]:
+            assert f'kind="{one["kind"]}"' in scrape(one["metrics_url"])
+
+        os.kill(worker.pid, signal.SIGSTOP)
+        found = world.until(lambda found: "silence" in problems(found), "the frozen worker looks healthy")
+        assert f"`kill -CONT {worker.pid}` lets it go on" in problems(found)["silence"]
+        os.kill(worker.pid, signal.SIGCONT)
+        world.until(lambda found: states(found) == all_work, "the worker does not go on")
+
+        world.kill("sink")
+        world.kill("trainer")
+        found = world.until(lambda found: len(silent(found)) == 2, "what was killed looks healthy")
+        assert any(what.startswith(f"trainer {trainer.pid} on ") for what in silent(found))
+        assert any("it held run main of agent" in what for what in silent(found))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(120) == 0
+        world.until(lambda found: states(found)["worker"] == "stopped" and len(silent(found)) == 2, "it looks dead")
+
+
+def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace) as world:
+        missing = world.rollbus("doctor", check=False)
+        assert missing.returncode == 1
+        assert "more do not exist; run `rollbus topics create`" in " ".join(missing.stdout.split())
+        world.rollbus("topics", "create")
+        found = " ".join(world.rollbus("doctor", check=False).stdout.split())
+        assert f"all exist at {kafka} with the right settings" in found
+        assert "may write heartbeats, read steps, and see the lag of every group" in found
+        assert "this machine's is 0." in found
+        assert world.health()["health"]["processes"] == []
+        assert "nothing is wrong" in watch_in_a_terminal(world)
+
+
+async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_was_asked_to_is_not(
+    kafka: str, namespace: str
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings)
+
+    async def live(kind: str, error: Exception | None = None) -> None:
+        heart = Heart(settings.kafka, namespace, kind, "0.1.0", interval_s=0.2)
+        async with heart.beating(lambda: Report(work=1)):
+            async with open_health(settings.kafka, namespace) as health, asyncio.timeout(120):
+                while kind not in [one.kind for one in (await health.picture()).processes]:
+                    pass
+            if error is not None:
+                raise error
+
+    await live("sink")
+    with pytest.raises(ConfigurationError):
+        await live("trainer", ConfigurationError("the base was rolled back"))
+    async with open_health(settings.kafka, namespace) as health, asyncio.timeout(120):
+        picture = await health.picture()
+        while "silence" not in [problem.alarm for problem in picture.problems]:
+            picture = await health.picture()
+    (problem,) = picture.problems
+    assert problem.what.startswith("trainer ")
+    assert problem.what.endswith("it ended: the base was rolled back")
+    assert {one.kind: one.state for one in picture.processes} == {"sink": "stopped", "trainer": "silent"}
+
+
+async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
+    kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FRESH_S", 0.0)
+    settings = stream_settings(kafka, namespace)
+    watch = HealthWatch(settings.kafka, namespace)
+    assert (await watch.ask())["processes"] == ()
+    await ensure_topics(settings)
+    heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
+    async with heart.beating(lambda: Report(work=3)), asyncio.timeout(120):
+        while not (seen := (await watch.ask())["processes"]):  # noqa: ASYNC110 - a broker has no event
+            await asyncio.sleep(0.1)
+    assert [(one["kind"], one["state"]) for one in seen] == [("sink", "working")]
+    await watch.close()
+    away = HealthWatch(settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:9"}), namespace)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
+            await away.ask()

@@ -1,0 +1,73 @@
+"""Two runs on one log at once, on a real broker: each groups for itself and obeys its own operator."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.groups import Group, TrainingBatch
+from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, RUN_LOG
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.operator import list_runs
+from rollbus.streams.operate.run_status import RunStatus
+from rollbus.streams.pipeline import namespace_stages, run_stages
+from tests.builders import make_episode
+from tests.services.streams.fixtures import read_topic, send, stream_settings
+from tests.services.streams.process import running
+from tests.waiting import until_found
+
+pytestmark = pytest.mark.services
+
+PAIRS = RunConfig(
+    run_id="pairs", grouping=GroupingConfig(group_size=2), batching=BatchingConfig(groups_per_step=1, batches_ahead=9)
+)
+FOURS = RunConfig(
+    run_id="fours", grouping=GroupingConfig(group_size=4), batching=BatchingConfig(groups_per_step=1, batches_ahead=9)
+)
+
+
+async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, namespace: str, tmp_path: Path) -> None:
+    settings = stream_settings(kafka, namespace)
+    stages = [*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(PAIRS), *run_stages(FOURS)]
+    await ensure_topics(settings, stages)
+    config = tmp_path / "rollbus.yaml"
+    runs = "".join(f"  - {{run_id: {run.run_id}}}\n" for run in (PAIRS, FOURS))
+    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\nruns:\n{runs}")
+
+    async def cli(*arguments: str) -> str:
+        command = ["-c", str(config), "run", *arguments]
+        result = await asyncio.to_thread(CliRunner().invoke, rollbus, command, env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    async def play(first: int) -> None:
+        events = [each for n in range(first, first + 4) for each in make_episode(f"e{n}", reward=float(n))]
+        await send(settings, EPISODE_EVENTS.name, [(event.episode_id.encode(), encode(event)) for event in events])
+
+    async def until(condition: Callable[[Mapping[str, RunStatus]], bool]) -> None:
+        await until_found(lambda: list_runs(settings), "the runs do not get there", is_enough=condition)
+
+    async with running(settings, stages):
+        await play(0)
+        await until(lambda found: [found[name].batches for name in ("pairs", "fours") if name in found] == [2, 1])
+        assert "pause is in the log of run pairs" in await cli("pause", "pairs", "--comment", "look first")
+        await until(lambda found: found["pairs"].state == "paused")
+        await play(4)
+        await until(lambda found: (found["pairs"].groups, found["fours"].batches) == (4, 2))
+        listed = await cli("list")
+    sizes = {(one.run_id, len(one.members)) for one in await read_topic(settings, RUN_LOG.name, 1) if _is_group(one)}
+    assert sizes == {("pairs", 2), ("fours", 4)}
+    batches = [one.run_id for one in await read_topic(settings, BATCHES.name, 1) if isinstance(one, TrainingBatch)]
+    assert sorted(batches) == ["fours", "fours", "pairs", "pairs"]
+    rows = {row.split()[0]: row.split() for row in listed.splitlines() if row.strip()}
+    assert rows["pairs"][2:5] == ["paused", "4", "2"]
+    assert rows["fours"][2:5] == ["running", "2", "2"]
+
+
+def _is_group(record: object) -> bool:
+    return isinstance(record, Group)

@@ -1,0 +1,185 @@
+"""The trainer's log on a real broker keeps to the same contract as the one in memory."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from rollbus.harness.bus.kafka import KafkaBus
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
+from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.ledger.log_kafka import KafkaLog
+from tests.builders import make_excluded
+from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
+from tests.services.trainer.kafka import KafkaWorld
+from tests.trainer.scenario import make_batch, make_payload
+
+pytestmark = pytest.mark.services
+
+
+class TestKafkaLog(TrainerLogContract):
+    """The contract on `KafkaLog`, and what only a broker has."""
+
+    @pytest.fixture
+    async def world(self, kafka: str, namespace: str) -> AsyncIterator[KafkaWorld]:
+        world = KafkaWorld(kafka, namespace)
+        await world.open()
+        yield world
+        await world.close()
+
+    @pytest.mark.parametrize("with_offset", [False, True])
+    async def test_a_trainer_that_is_fenced_between_its_records_says_so(
+        self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, with_offset: bool
+    ) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+        older, newer, send, sent = world.log(), world.log(), AIOKafkaProducer.send, list[object]()
+        await older.open()
+        received = await older.next_batch(WAIT_S)
+        assert received is not None
+        await newer.open()
+
+        async def send_late(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
+            sent.append(record)
+            while len(sent) > 1 and not producer._txn_manager.is_fatal_error():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return await send(producer, *record, **options)
+
+        monkeypatch.setattr(AIOKafkaProducer, "send", send_late)
+        with pytest.raises(FencedError):
+            await older.publish((started(), started()), next_offset=received.next_offset if with_offset else None)
+        await older.close()
+        await newer.close()
+
+    async def test_the_offset_is_sent_once_the_broker_has_the_records(
+        self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+        log, send, offsets = world.log(), AIOKafkaProducer.send, AIOKafkaProducer.send_offsets_to_transaction
+        await log.open()
+        received = await log.next_batch(WAIT_S)
+        assert received is not None
+        sent: list[asyncio.Future[Any]] = []
+        there: list[list[bool]] = []
+
+        async def noted(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
+            sent.append(await send(producer, *record, **options))
+            return sent[-1]
+
+        async def after(producer: AIOKafkaProducer, *given: Any) -> Any:
+            there.append([each.done() for each in sent])
+            return await offsets(producer, *given)
+
+        monkeypatch.setattr(AIOKafkaProducer, "send", noted)
+        monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", after)
+        await log.publish((started(), started()), next_offset=received.next_offset)
+        assert there == [[True, True]]
+        await log.close()
+
+    async def test_a_large_trajectory_is_fetched(self, world: KafkaWorld) -> None:
+        large = make_payload("large", labels={"text": "x" * 20_000_000})
+        small = [make_payload(f"t{number}") for number in range(3)]
+        locations = await world.append(TRAJECTORIES, "hint", small[0], large, *small[1:])
+        log = world.log()
+        await log.open()
+        found = await log.fetch(locations)
+        assert [found[location] for location in locations] == [small[0], large, *small[1:]]
+        await log.close()
+
+    async def test_bytes_that_are_no_batch_become_a_dead_letter(self, world: KafkaWorld) -> None:
+        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
+        log = world.log()
+        await log.open()
+        assert await log.next_batch(WAIT_S) is not None
+        (letter,) = await world.records(DEAD_LETTERS)
+        assert isinstance(letter, DeadLetter)
+        assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
+        await log.close()
+
+    async def test_a_torn_ledger_stops_all_who_read_it_at_the_record_that_cannot_be_read(
+        self, world: KafkaWorld
+    ) -> None:
+        whole = started().record
+        await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
+        log, run = world.log(), KafkaBus(world.connection, world.namespace)
+        await log.open()
+        await run.open()
+        for reading in (log.read_ledger, run.catch_up):
+            with pytest.raises(DataLossError, match=r"at offset 1 of .*training-steps: StepStarted: .*update rollbus"):
+                await reading()
+        await run.close()
+        await log.close()
+
+    async def test_a_large_batch_that_nobody_knows_is_one_small_letter(self, world: KafkaWorld) -> None:
+        large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(1_500_000)
+        await world.append(BATCHES, "main", large, make_batch(0, []))
+        log = world.log()
+        await log.open()
+        for _ in range(2):  # a look ahead leaves all of it where it stands
+            assert await log.next_batch(WAIT_S, skip_unreadable=False) is None
+        assert await log.next_batch(WAIT_S) is not None
+        (letter,) = await world.records(DEAD_LETTERS)
+        assert isinstance(letter, DeadLetter)
+        assert (letter.offset, letter.value_bytes, letter.is_whole) == (0, len(large), False)
+        await log.close()
+
+    async def test_what_comes_after_a_broken_record_is_read_all_the_same(self, world: KafkaWorld) -> None:
+        await world.append(EXCLUSIONS, "e1", b"\xc3\x01broken", make_excluded("e1"))
+        log = world.log()
+        await log.open()
+        async with asyncio.timeout(WAIT_S):
+            while not await log.excluded_episodes():  # noqa: ASYNC110 - a commit's markers come after its answer
+                await asyncio.sleep(0.02)
+        assert await log.excluded_episodes() == {"e1"}
+        await log.close()
+
+    async def test_a_look_that_is_cancelled_loses_no_batch(self, world: KafkaWorld) -> None:
+        log = world.log()
+        await log.open()
+        looks = [asyncio.create_task(log.next_batch(WAIT_S))]
+        await asyncio.sleep(0.2)
+        looks[0].cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        batches = [make_batch(number, []) for number in range(3)]
+        await world.append(BATCHES, "main", *batches)
+        found: list[TrainingBatch] = []
+        while len(found) < 3:
+            look = asyncio.create_task(log.next_batch(WAIT_S))
+            await asyncio.sleep(0.003 * len(looks))
+            if len(looks) < 20 and not look.done():
+                look.cancel()
+                looks.append(look)
+            (outcome,) = await asyncio.gather(look, return_exceptions=True)
+            if not isinstance(outcome, asyncio.CancelledError):
+                assert isinstance(outcome, ReceivedBatch)
+                found.append(outcome.batch)
+        assert found == batches
+        await log.close()
+
+    async def test_missing_topics_are_named(self, world: KafkaWorld) -> None:
+        log = KafkaLog(world.connection, namespace="nowhere.", run_id="main", model="agent")
+        with pytest.raises(ConfigurationError, match=r"nowhere\.batches.*rollbus topics create"):
+            await log.open()
+
+    async def test_batches_that_were_deleted_before_they_were_taken_are_a_loss_and_no_broker_that_is_away(
+        self, world: KafkaWorld
+    ) -> None:
+        places = await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(3)))
+        log = world.log()
+        await log.open()
+        taken = await log.next_batch(WAIT_S)
+        assert taken is not None
+        await log.publish((), next_offset=taken.next_offset)
+        await log.close()
+        await world.expire(places[1])
+        for _ in range(2):
+            await log.open()
+            with pytest.raises(DataLossError, match=rf"does not hold offset 1.* group {world.namespace}trainer\.main"):
+                await log.next_batch(WAIT_S)
+        await log.close()

@@ -150,8 +150,22 @@ async def stop_clients(*clients: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaA
 def _stop_of(client: Any) -> Callable[[], Awaitable[None]]:
     if isinstance(client, AIOKafkaProducer):
         return lambda: stop_producer(client)
-    stop: Callable[[], Awaitable[None]] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+    if isinstance(client, AIOKafkaConsumer):
+        return lambda: _stop_consumer(client)
+    stop: Callable[[], Awaitable[None]] = client.close
     return stop
+
+
+async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer; one that is cut off while its group does not answer closes its connections all the same."""
+    stopped = False
+    try:
+        await consumer.stop()
+        stopped = True
+    finally:
+        if not stopped:
+            with suppress(Exception):
+                await asyncio.wait_for(consumer._client.close(), STOP_TIMEOUT_S)
 
 
 async def stop_producer(producer: AIOKafkaProducer, *, timeout_s: float = PRODUCER_STOP_S) -> None:

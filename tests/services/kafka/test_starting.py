@@ -1,4 +1,4 @@
-"""A client of a real broker whose start is cancelled leaves no connection behind, whichever module starts it."""
+"""A client of a real broker whose start is cancelled, or whose stop is cut off, leaves no connection behind."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from rollbus.consumers.loggers.follow_kafka import follow
 from rollbus.harness.bus import kafka as bus_kafka
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.resample.requests import resample
-from rollbus.schemas.kafka.clients import start_uncancelled
+from rollbus.schemas.kafka.clients import new_consumer, start_client, start_uncancelled, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.payload import KafkaPayload
 from rollbus.schemas.kafka.writing import send_each
@@ -147,6 +147,35 @@ async def test_a_start_cancelled_while_the_broker_is_asked_leaves_no_connection(
     assert [task for task in asyncio.all_tasks() - running if task is not starting] == []
     del starting
     assert _collect() == []
+
+
+async def test_a_consumer_whose_stop_is_cut_off_leaves_no_connection(
+    kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _commit(kafka, namespace)
+    _collect()
+    await _start_and_cut_off(KafkaConnection(bootstrap_servers=kafka), namespace, monkeypatch)
+    monkeypatch.undo()
+    assert _collect() == []
+
+
+async def _start_and_cut_off(kafka: KafkaConnection, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel the stop of a consumer that has done its work, before it closes its connections."""
+    consumer = new_consumer(kafka, f"{namespace}topic", group_id=f"{namespace}group")
+    await start_client(consumer)
+    await consumer.committed(TopicPartition(f"{namespace}topic", 0))
+    end_fetches, ending = consumer._fetcher.close, asyncio.Event()
+
+    async def never_end() -> None:
+        await end_fetches()
+        ending.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(consumer._fetcher, "close", never_end)
+    stopping = asyncio.ensure_future(stop_clients(consumer))
+    await ending.wait()
+    stopping.cancel()
+    await asyncio.wait([stopping])
 
 
 def _collect() -> list[str]:

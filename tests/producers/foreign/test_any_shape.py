@@ -58,6 +58,17 @@ def test_a_document_with_anything_in_it_is_read_or_refused(tool: str, data: st.D
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from([each for each in places(documents) if len(each) > 1]))
         documents = replaced(documents, path, data.draw(JSON))
+    assert_read_or_refused(format_name, documents)
+
+
+@pytest.mark.parametrize(("format_name", "documents"), [each for tool in DOCUMENTS.values() for each in tool])
+def test_half_a_character_in_any_place_is_read_or_refused(format_name: str, documents: list[Any]) -> None:
+    for path in places(documents):
+        if len(path) > 1:
+            assert_read_or_refused(format_name, replaced(copy.deepcopy(documents), path, "\ud800"))
+
+
+def assert_read_or_refused(format_name: str, documents: list[Any]) -> None:
     try:
         found = Read(format_name, documents)
     except ForeignDocumentError:

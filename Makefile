@@ -14,6 +14,7 @@ OPENAI_VERSIONS := 1.92.0 3.52.0
 # Tests of services mostly wait, so they get more processes than there are processors.
 PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
+QUICK := "not services and not slow and not faults"
 PYTHONS ?= .venv/bin/python
 FAST_WORKERS ?= 2
 # Folders whose tests run on Python 3.11 with each of these versions, and not once more with the locked one.
@@ -25,7 +26,7 @@ FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 MODELS := tests/demo/test_warm_start.py tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-models check-frameworks test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-models check-frameworks check-models test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -57,7 +58,7 @@ test: model ## Run every test, on real Kafka, ClickHouse's engine and ART
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
-	@.venv-311/bin/python -m pytest -m "not services and not slow and not faults" tests/schemas tests/producers tests/streams \
+	@.venv-311/bin/python -m pytest -m $(QUICK) tests/schemas tests/producers tests/streams \
 	  $(addprefix --ignore=,tests/producers/integrations $(OF_OPENAI))
 
 test-openai: setup ## Run the recorder's tests with the oldest and the newest openai package
@@ -93,9 +94,9 @@ test-clients: setup ## Use the local ClickHouse endpoint with JavaScript, Go and
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-clients/bin/python -r tests/clients/bi/requirements.txt
 	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients .venv-clients/bin/python
 
-test-fast: model ## Run the tests that need no service and little time
-	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not slow and not faults" \
-	  --ignore tests/services --ignore tests/faults $(addprefix --ignore=,$(FRAMEWORKS))
+test-fast: setup ## Run the tests that need no service, model or framework, and little time
+	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m $(QUICK) \
+	  --ignore tests/services --ignore tests/faults $(addprefix --ignore=,$(FRAMEWORKS) $(MODELS))
 
 test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
@@ -104,7 +105,10 @@ test-models: model
 	@$(PYTHON_BIN)/pytest $(MODELS)
 
 check-frameworks: setup
-	@$(PYTHON_BIN)/pytest -m "not services and not slow and not faults" $(FRAMEWORKS)
+	@$(PYTHON_BIN)/pytest -m $(QUICK) $(FRAMEWORKS)
+
+check-models: model
+	@$(PYTHON_BIN)/pytest -m $(QUICK) $(MODELS)
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence \
@@ -185,7 +189,7 @@ docs: setup ## Build the documentation site into site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict && echo "the site is in site/index.html"
 
 check: setup ## Format, lint, types and the fast tests, beside each other
-	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types check-frameworks test-fast
+	@$(MAKE) --no-print-directory -j4 --output-sync=target lint types check-frameworks check-models test-fast
 
 format: setup ## Format the code
 	@$(PYTHON_BIN)/ruff format . && $(PYTHON_BIN)/ruff check --fix .

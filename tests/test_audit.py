@@ -5,6 +5,8 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "audit"
 STAND_IN = """#!/bin/sh
 [ "$1" = export ] || { echo "h11 has PYSEC-2026-1"; exit 1; }
@@ -28,6 +30,7 @@ def test_a_vulnerability_fails_the_audit(tmp_path: Path) -> None:
     assert "PYSEC-2026-1" in found.stdout
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_be_reached_is_said_and_the_bill_names_what_is_locked(tmp_path: Path) -> None:
     found = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")
     assert found.returncode == 0

@@ -18,6 +18,8 @@ from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.producers.recorded import read_spool
 
+pytestmark = pytest.mark.slow
+
 APP = """
     import multiprocessing, os, subprocess, sys
     from concurrent.futures import ThreadPoolExecutor

@@ -128,6 +128,7 @@ PROMISING = {
 }
 
 
+@pytest.mark.slow
 def test_a_gguf_file_that_promises_more_than_it_holds_costs_no_memory(tmp_path: Path) -> None:
     """A list of 2⁶² bytes in a file of 56 took all memory, before anything of the model was looked at."""
     for name, data in PROMISING.items():

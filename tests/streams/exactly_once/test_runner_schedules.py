@@ -417,6 +417,7 @@ def first_failure(seeds: Iterable[int]) -> tuple[int, AssertionError] | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 150, 50))
 def test_long_schedules_hold_too(start: int) -> None:
     found = first_failure(range(start, start + 50))

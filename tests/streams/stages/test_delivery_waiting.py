@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+import pytest
+
 from rollbus.schemas.records.config import MetricConfig
 from rollbus.schemas.records.delivery import PolicyDecision, route
 from rollbus.streams.evidence.waiting import LEAST_REWARDS, UNSEEN
@@ -11,6 +13,8 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.waiting import MOST_FOLLOWED
 from tests.stepping import Stepper
 from tests.streams.stages.test_delivery import Delivery, run_of
+
+pytestmark = pytest.mark.slow
 
 WAIT_S, WAIT_MS = 60, 60_000
 THUMBS = MetricConfig(of="component", component="thumbs", low=-1, high=1, goal="more", tolerance=0.9)

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 PATIENCE_S = 240.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.2, 3.0], ids=["before ART's libraries", "when they have handlers of their own"])
 def test_ctrl_c_while_the_art_server_starts_ends_it_at_once_and_without_a_word(tmp_path: Path, after_s: float) -> None:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):

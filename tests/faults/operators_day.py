@@ -71,13 +71,13 @@ class Inbox:
         states = {(one["alarm"], one["subject"]): one["state"] for one in self.got}
         return {alarm for (alarm, _), state in states.items() if state == "firing"}
 
-    def wait_for(self, alarm: str, state: str, since: int) -> dict[str, Any]:
-        """Wait for an alarm that came after so many others; return it."""
+    def wait_for(self, alarm: str, state: str, since: int, subject: str = "") -> dict[str, Any]:
+        """Wait for an alarm that came after so many others, of a subject that begins so; return it."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            found = [one for one in self.got[since:] if (one["alarm"], one["state"]) == (alarm, state)]
-            if found:
-                return found[0]
+            for one in self.got[since:]:
+                if (one["alarm"], one["state"]) == (alarm, state) and one["subject"].startswith(subject):
+                    return one
             assert time.monotonic() < deadline, f"no {alarm} is {state}: {self.got[since:]}"
             time.sleep(0.1)
 
@@ -136,9 +136,9 @@ class Day:
             time.sleep(0.1)
         self._incident, self._since, self._began_s = incident, len(self.inbox.got), time.monotonic()
 
-    def wait_for_alarm(self, alarm: str) -> dict[str, Any]:
+    def wait_for_alarm(self, alarm: str, subject: str = "") -> dict[str, Any]:
         """Return what the webhook got."""
-        found = self.inbox.wait_for(alarm, "firing", self._since)
+        found = self.inbox.wait_for(alarm, "firing", self._since, subject)
         self._note(alarm, "reported")
         return found
 

@@ -83,7 +83,7 @@ def bytes_that_are_no_record(day: Day) -> None:
 def no_worker(day: Day) -> None:
     day.world.end("worker")
     day.send_groups(5)
-    assert "no process reads episode-events for assembly" in day.wait_for_alarm("lag")["what"]
+    assert "no process reads episode-events for assembly" in day.wait_for_alarm("lag", "assembly in")["what"]
     day.find_cause("lag", "no process reads episode-events for assembly")
     day.world.start("worker", "worker", "run")
     day.wait_until_over("lag")

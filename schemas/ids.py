@@ -29,8 +29,11 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def stable_id(kind: str, *parts: object) -> str:
-    """uuid5 of a kind and its parts, as text; without a UUID object, which takes longer than the hash."""
-    name = _SEPARATOR.join((kind, *map(str, parts))).encode()
+    """uuid5 of a kind and its parts, as text; without a UUID object, which takes longer than the hash.
+
+    Parts may come from strangers, as the key of a feedback does, and hold half a character.
+    """
+    name = _SEPARATOR.join((kind, *map(str, parts))).encode("utf-8", "surrogatepass")
     digits = hashlib.sha1(NAMESPACE.bytes + name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"

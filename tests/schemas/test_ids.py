@@ -22,6 +22,10 @@ def test_parts_cannot_run_into_each_other() -> None:
     assert ids.stable_id("event", "ab", "c") != ids.stable_id("event", "a", "bc")
 
 
+def test_parts_with_half_a_character_have_ids_of_their_own() -> None:
+    assert ids.reward_event_id("a", "thumbs", "\ud800") != ids.reward_event_id("a", "thumbs", "\ud801")
+
+
 def test_hash_does_not_depend_on_the_order_of_keys() -> None:
     assert ids.content_hash({"a": 1, "b": 2}) == ids.content_hash({"b": 2, "a": 1})
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IllegalOperation, KafkaError, OffsetOutOfRangeError, ProducerFenced
 
 from rollbus.schemas.cancelling import is_being_cancelled
@@ -157,15 +158,8 @@ def _stop_of(client: Any) -> Callable[[], Awaitable[None]]:
 
 
 async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer; one that is cut off while its group does not answer closes its connections all the same."""
-    stopped = False
-    try:
+    async with _cut_off_where_not_stopped(lambda: consumer._client, STOP_TIMEOUT_S):
         await consumer.stop()
-        stopped = True
-    finally:
-        if not stopped:
-            with suppress(Exception):
-                await asyncio.wait_for(consumer._client.close(), STOP_TIMEOUT_S)
 
 
 async def stop_producer(producer: AIOKafkaProducer, *, timeout_s: float = PRODUCER_STOP_S) -> None:
@@ -173,17 +167,26 @@ async def stop_producer(producer: AIOKafkaProducer, *, timeout_s: float = PRODUC
 
     What it left open is settled by its successor.
     """
-    stopped = False
     try:
         with suppress(TimeoutError, KafkaError, OSError):
-            await asyncio.wait_for(producer.stop(), timeout_s)
-            stopped = True
+            async with _cut_off_where_not_stopped(lambda: producer.client, timeout_s):
+                await asyncio.wait_for(producer.stop(), timeout_s)
     finally:
-        if not stopped:
-            with suppress(Exception):
-                await asyncio.wait_for(producer.client.close(), timeout_s)
         with suppress(AttributeError):  # these are aiokafka's own names: another version may have others
             _see_failures(producer)
+
+
+@asynccontextmanager
+async def _cut_off_where_not_stopped(
+    connections: Callable[[], AIOKafkaClient], timeout_s: float
+) -> AsyncIterator[None]:
+    """Close a client's connections where its stop, the body, fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            await asyncio.wait_for(connections().close(), timeout_s)
+        raise
 
 
 def _see_failures(producer: AIOKafkaProducer) -> None:

@@ -139,11 +139,10 @@ def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) 
         extra = read_json(fields.take("extra"))
         asked = extra.get("invocation_params") if isinstance(extra, Mapping) else None
         asked = dict(asked) if isinstance(asked, Mapping) else {}
-        named = asked.get("model") or asked.get("model_name") or metadata.get("ls_model_name")
-        model = text_of(str(named or "")) or ""
-        request = read_request(_first_prompt(inputs), **{**asked, "model": model or None})
-        answer = read_answer(outputs, model=model, usage=usage)
-        return Call(request=request, answer=answer or Answer(model=model))
+        model = asked.get("model") or asked.get("model_name") or metadata.get("ls_model_name")
+        request = read_request(_first_prompt(inputs), **{**asked, "model": model})
+        answer = read_answer(outputs, model=str(model or ""), usage=usage)
+        return Call(request=request, answer=answer or Answer(model=str(model or "")))
     if kind == "tool":
         result = outputs.get("output") if isinstance(outputs, Mapping) and set(outputs) == {"output"} else outputs
         arguments = inputs.get("input") if isinstance(inputs, Mapping) and set(inputs) == {"input"} else inputs

@@ -21,7 +21,7 @@ from rollbus.producers.foreign.trace import (
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer, text_of
+from rollbus.producers.turns.answer import Answer
 
 TIMES = ("created", "created_at", "timestamp")
 
@@ -110,7 +110,7 @@ def assemble_batch(custom_id: str, parts: Sequence[Part], unmapped: Counter[str]
         fields.count_unread(unmapped, "openai-batch")
     metadata = body_asked.get("metadata") if isinstance(body_asked, Mapping) else None
     failed = error.get("message") if isinstance(error, Mapping) else error
-    call = Call(request=request, answer=answer or Answer(model=text_of(str(request.get("model") or "")) or ""))
+    call = Call(request=request, answer=answer or Answer(model=str(request.get("model") or "")))
     return Trace(
         id=f"{custom_id}:{hash_document([body_asked, body])}",
         name="openai-batch",

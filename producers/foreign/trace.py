@@ -118,7 +118,7 @@ class Fields:
     def text(self, *names: str) -> str | None:
         """Return the first of these fields that is set, if it is a text or a number."""
         value = self.take(*names)
-        return text_of(str(value)) if isinstance(value, str | int | float) and value != "" else None
+        return str(value) if isinstance(value, str | int | float) and value != "" else None
 
     def below(self, prefix: str) -> dict[str, Any]:
         """Return the fields with this prefix, by the rest of their names; they count as read."""

@@ -126,9 +126,10 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     redactor.look_at_request(request, besides=(*TOOLS_FIELDS, "prompt"))
     sampled = [token_ids_of(choice) for choice in answer.choices]
     sampled_tokens = None if any(ids is None for ids in sampled) else sum(len(ids or ()) for ids in sampled)
+    model = text_of(answer.model) or ""
     shared = {
-        "model": answer.model or text_of(request.get("model")) or "",
-        "policy_version": policy_version_of(answer.model),
+        "model": model or text_of(request.get("model")) or "",
+        "policy_version": policy_version_of(model),
         "response_id": answer.response_id,
         "logprob_mode": exchange.logprob_mode,
         "tools_hash": hash_bytes(tools.encode()) if tools else "",

@@ -25,7 +25,8 @@ def compare_turns(
     """Assert that the events say what the server knows; return the turns.
 
     With `retried` the client repeats calls by itself: an attempt that failed and was repeated leaves no turn. With
-    `cancelled` the agent cancels calls of its own, whatever the server made of them.
+    `cancelled` the agent cancels calls of its own, whatever the server made of them: a stream that the server ended may
+    have been cut off in the agent.
     """
     turns = [event for event in events if isinstance(event, TurnRecorded)]
     by_id = {turn.response_id: turn for turn in turns if turn.response_id}
@@ -38,7 +39,9 @@ def compare_turns(
         seen = {response_id: one for response_id, one in seen.items() if response_id in by_id}
     assert by_id.keys() == seen.keys(), f"lost {seen.keys() - by_id.keys()}, made up {by_id.keys() - seen.keys()}"
     for response_id, one in seen.items():
-        _compare_turn(one, by_id[response_id])
+        turn = by_id[response_id]
+        cut_by_agent = cancelled and one.streamed and turn.untrainable_reason == "truncated_stream"
+        _compare_turn(one, turn, cut=one.fate == "cut" or cut_by_agent)
     failed = Counter[tuple[str, str | None]](
         (one.episode, REASONS.get(one.fate, "call_cancelled")) for one in server.answers if one.response_id not in seen
     )
@@ -51,12 +54,12 @@ def compare_turns(
     return turns
 
 
-def _compare_turn(one: Answered, turn: TurnRecorded) -> None:
+def _compare_turn(one: Answered, turn: TurnRecorded, *, cut: bool) -> None:
     assert turn.root_episode_id == one.episode, "mixed"
     assert turn.streamed == one.streamed
     ids = list(decode_token_ids(turn.completion_token_ids or b""))
     logprobs = list(decode_logprobs(turn.logprobs or b""))
-    if one.fate == "cut":
+    if cut:
         assert turn.untrainable_reason == "truncated_stream"
         assert ids == one.ids[: len(ids)]
         assert logprobs == one.logprobs[: len(logprobs)]

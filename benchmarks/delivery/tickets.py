@@ -32,6 +32,7 @@ from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
 from rollbus.trainer.service.model.config import ModelConfig, read_config
 from rollbus.trainer.service.model.model import head, trunk
+from rollbus.trainer.service.model.precision import choose_precision
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 
 TICKETS = 100
@@ -122,7 +123,7 @@ class Desk:
 
 
 def _load_frozen(config: ModelConfig, folder: Path) -> Any:
-    return ModelLoader(config, precision="bfloat16").load(folder).eval().requires_grad_(False)
+    return ModelLoader(config, precision=choose_precision("auto", "cpu")).load(folder).eval().requires_grad_(False)
 
 
 @dataclass(frozen=True, slots=True)

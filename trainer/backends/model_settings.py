@@ -77,7 +77,8 @@ class ModelOptions(FrozenSettings):
     sampler_threads: int = Field(default=1, ge=1)
     trainer_threads: int = Field(default=1, ge=1)
     device: str = "cpu"
-    precision: Precision = "float32"
+    precision: Precision | Literal["auto"] = "float32"
+    """`auto` takes bfloat16 where the device multiplies in it, and float32 where it does not."""
     lora: LoraConfig | None = None
     """None trains all parameters."""
     art: ArtEngine | None = None

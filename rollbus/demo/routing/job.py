@@ -97,7 +97,7 @@ class Routing:
             ],
             "trainer": {"train": {"learning_rate": LEARNING_RATE, "loss": "cispo", "ratio_max": 5.0}},
             "art_server": {
-                "precision": "bfloat16",
+                "precision": "auto",
                 "max_tokens": self.max_tokens,
                 "logprobs_mode": self.task.logprobs_mode,
                 "lora": {"rank": RANK, "alpha": 2 * RANK},

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.backends.model_settings import LoraConfig, Precision
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.config import read_config
+from rollbus.trainer.service.model.precision import choose_precision
 from rollbus.trainer.service.update.update import Learner
 from tests.trainer.service.test_update import SHARED, packed_row, same, weights
 
@@ -68,6 +69,34 @@ def rows_of(prompt: list[int], answers: list[Any]) -> dict[str, Tensor]:
         row["logprobs"][0, -sampled:] = torch.tensor(answer.logprobs)
         rows.append(row)
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize(
+    ("has", "device", "chosen"),
+    [
+        ({"avx2": True, "avx512_f": True}, "cpu", "float32"),
+        ({"avx512_bf16": True}, "cpu", "bfloat16"),
+        ({"neon": True, "bf16": True}, "cpu", "bfloat16"),
+        ({"avx2": True}, "cuda:0", "bfloat16"),
+    ],
+    ids=["AVX2", "AVX-512 BF16", "ARM", "a GPU"],
+)
+def test_auto_takes_bfloat16_where_the_device_multiplies_in_it(
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], device: str, chosen: Precision
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert choose_precision("auto", device) == chosen
+
+
+def test_bfloat16_is_honoured_with_a_warning_where_it_is_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    assert choose_precision("float32", "cpu") == "float32"
+    assert choose_precision("bfloat16", "cuda") == "bfloat16"
+    assert caplog.messages == []
+    assert choose_precision("bfloat16", "cpu") == "bfloat16"
+    assert "`precision: auto` takes what is faster" in caplog.text
 
 
 def test_only_the_layers_are_rounded(base_model: Path) -> None:

@@ -15,7 +15,8 @@ from rollbus.trainer.service.checkpoints.checkpoint import WEIGHTS, read_adapter
 from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.lora import ADAPTER, freeze_all_but_adapters, initialize_adapters, is_adapter
 from rollbus.trainer.service.model.memory_limits import ran_out_of_memory
-from rollbus.trainer.service.model.model import build_model, set_precision
+from rollbus.trainer.service.model.model import build_model
+from rollbus.trainer.service.model.precision import set_precision
 
 ADAPTER_SEED = 0
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollbus.trainer.backends.model_settings import LoraConfig, Precision
+from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.service.model.config import INITIAL_DEVIATION, ModelConfig
 from rollbus.trainer.service.model.network import Network
 
@@ -18,15 +18,6 @@ from rollbus.trainer.service.model.network import Network
 def build_model(config: ModelConfig, lora: LoraConfig | None = None) -> nn.Module:
     """The network with weights not yet set."""
     return Network(config, lora)
-
-
-def set_precision(model: Any, precision: Precision) -> None:
-    """Round the layers' matrices. Embeddings, the projection to the vocabulary and the norms stay float32."""
-    if precision == "float32":
-        return
-    for name, parameter in model.layers.named_parameters():
-        if not name.endswith("scale"):
-            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def initialize(model: nn.Module, seed: int) -> None:

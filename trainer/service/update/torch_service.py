@@ -29,6 +29,7 @@ from rollbus.trainer.service.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.memory_limits import loading_failures, memory_failures, memory_refusals
+from rollbus.trainer.service.model.precision import choose_precision
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids
@@ -61,7 +62,7 @@ class TorchService:
         self.tokenizer = load_tokenizer(settings.base_model, vocabulary=self.config.vocabulary)
         self.loader = ModelLoader(
             self.config,
-            precision=options.precision,
+            precision=choose_precision(options.precision, options.device),
             lora=options.lora,
             base=settings.base_model,
             device=options.device,

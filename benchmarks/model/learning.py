@@ -1,0 +1,206 @@
+"""What makes SmolLM2 learn the demo's tickets: the sampler and the learner alone, one setting changed at a time.
+
+    python -m benchmarks.model.learning [--seed 0] NAME [NAME ...]     names of TRIALS; `default` is the demo
+
+Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
+updates. Tickets, verdicts, prompts, advantages and loss are the demo's. Prints the share of 832 unseen tickets that the
+most probable answer names rightly, with its 95 % interval, after each 400 tickets of traffic. Nothing is timed, so
+trials may run beside each other; one takes about ten minutes of a core.
+"""
+
+import argparse
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rollbus.demo.routing.customers import verdict_of
+from rollbus.demo.routing.evaluation import unseen_tickets
+from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK
+from rollbus.demo.routing.prompt import messages
+from rollbus.demo.routing.tasks import ROUTING
+from rollbus.streams.stages.grouping.advantages import advantages
+from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoints.base_version import write_base_version
+from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.generate.requests import Generation
+from rollbus.trainer.service.generate.sampler import Sampler
+from rollbus.trainer.service.generate.sampling import SamplingParameters
+from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
+from rollbus.trainer.service.model.config import read_config
+from rollbus.trainer.service.model.precision import choose_precision
+from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+from rollbus.trainer.service.update.rows import PADDING_GROUP
+from rollbus.trainer.service.update.update import Learner
+from rollbus.trainer.validation.evaluation import wilson_interval
+
+TICKETS, BETWEEN = 1600, 400
+"""Of traffic: in all, and from one evaluation to the next."""
+MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a trial may change."""
+
+    rank: int = RANK
+    rate: float = LEARNING_RATE
+    group_size: int = GROUP_SIZE
+    groups: int = GROUPS_PER_STEP
+    updates: int = 1
+    """Of each batch."""
+    kl: float = 0.0
+    """Coefficient of the KL to the base model (k3) in the loss."""
+
+
+TRIALS = {
+    "default": Trial(),
+    "kl-0.01": Trial(kl=0.01),
+    "kl-0.1": Trial(kl=0.1),
+    "rank-4": Trial(rank=4),
+    "rank-64": Trial(rank=64),
+    "two-updates": Trial(updates=2),
+    "four-attempts": Trial(group_size=4, groups=16),
+    "sixteen-attempts": Trial(group_size=16, groups=4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Attempts at one ticket, each of one token."""
+
+    prompt: Sequence[int]
+    answers_G: Sequence[Generation]
+    advantages_G: Sequence[float]
+
+
+class Policy:
+    """SmolLM2 with adapters, sampled and trained in turn."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        base = fetch_model("smollm2", models_cache(), report=print)
+        config = read_config(base, max_tokens=MAX_TOKENS)
+        self._tokenizer = load_tokenizer(base)
+        lora = LoraConfig(rank=trial.rank, alpha=2 * trial.rank)
+        self._loader = ModelLoader(config, precision=choose_precision("auto", "cpu"), lora=lora, base=base)
+        self._base = folder / "0"
+        write_base_version(self._base, self._loader, base)
+        self._learner = Learner(config, loader=self._loader)
+        self._learner.start_from(0, self._base)
+        self._sampler = Sampler(config, self._tokenizer, max_rows=128, keep_versions=1, dtype=self._loader.dtype)
+        self.version = 0
+        self._serve()
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the tokens of a ticket's chat."""
+        chat = self._tokenizer.apply_chat_template(messages(text), add_generation_prompt=True, tokenize=False)
+        return list(self._tokenizer.encode(chat))
+
+    def answer(self, prompts: Sequence[Sequence[int]], temperature: float, chance: random.Random) -> list[Generation]:
+        """Return one token after each prompt."""
+        futures = [
+            self._sampler.submit(prompt, SamplingParameters(1, temperature, seed=chance.getrandbits(32)), self.version)
+            for prompt in prompts
+        ]
+        return [future.result() for future in futures]
+
+    def train(self, batch: Sequence[Attempts], trial: Trial) -> None:
+        """Update from a batch, and answer with the new weights from then on."""
+        config = TrainConfig(learning_rate=trial.rate, kl_coefficient=trial.kl, kl_estimator="k3")
+        packed = pack(batch)
+        for _ in range(trial.updates):
+            self._learner.step(packed, config, reference=self._base if trial.kl else None)
+        self.version += 1
+        self._serve()
+
+    def _serve(self) -> None:
+        model = self._loader.fresh()
+        model.load_state_dict(dict(self._learner.masters.named), strict=False)
+        self._sampler.load(self.version, model)
+        self._sampler.pin([self.version])
+
+
+def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
+    """Return a batch as ART packs it, one attempt to a row, padded on the right."""
+    rows = [pair for one in batch for pair in zip([one.prompt] * len(one.answers_G), one.answers_G, strict=True)]
+    lengths_B_1 = torch.tensor([[len(prompt) + 1] for prompt, _ in rows])
+    shape = len(rows), int(lengths_B_1.max())
+    places_B_T = torch.arange(shape[1]).expand(shape)
+    answer_B_T = places_B_T == lengths_B_1 - 1
+    tokens_B_T = torch.zeros(shape, dtype=torch.long)
+    for row, (prompt, answer) in enumerate(rows):
+        tokens_B_T[row, : len(prompt) + 1] = torch.tensor([*prompt, *answer.token_ids])
+    numbers_B_T = torch.arange(shape[0])[:, None].where(places_B_T < lengths_B_1, torch.tensor(PADDING_GROUP))
+    logprobs_B_1 = torch.tensor([answer.logprobs for _, answer in rows])
+    advantages_B = torch.tensor([value for one in batch for value in one.advantages_G])
+    return {
+        "tokens": tokens_B_T,
+        "group_ids": numbers_B_T,
+        "parent_ids": numbers_B_T,
+        "input_pos": places_B_T,
+        "assistant_mask": answer_B_T,
+        "logprobs": logprobs_B_1.where(answer_B_T, torch.tensor(torch.nan)),
+        "advantages": advantages_B[:, None].expand(shape),
+        "weights": answer_B_T.float(),
+    }
+
+
+def attempts(policy: Policy, trial: Trial, seed: int, numbers: Iterator[int], chance: random.Random) -> list[Attempts]:
+    """Return the next batch: so many tickets that enough groups have signal, or fewer if traffic ends."""
+    batch: list[Attempts] = []
+    for number in numbers:
+        ticket = ROUTING.traffic.ticket(seed, number)
+        if not (verdict := verdict_of(ticket, seed)):
+            continue
+        prompt = policy.prompt(ticket.text)
+        answers = policy.answer([prompt] * trial.group_size, ROUTING.temperature, chance)
+        rewards = [float(answer.text == verdict.teams[-1]) for answer in answers]
+        if len(set(rewards)) > 1:
+            batch.append(Attempts(prompt, answers, advantages(rewards, "mean_std")))
+        if len(batch) == trial.groups:
+            break
+    return batch
+
+
+def learn(name: str, seed: int, folder: Path) -> None:
+    """Let a trial learn from the traffic of a seed, and print what it reaches."""
+    trial, chance = TRIALS[name], random.Random(seed)
+    policy = Policy(trial, folder)
+    unseen = unseen_tickets(ROUTING, seed)
+    prompts = [policy.prompt(ticket.text) for ticket in unseen]
+
+    def evaluate(tickets: int) -> None:
+        answers = policy.answer(prompts, 0.0, chance)
+        right = sum(answer.text == ticket.team for answer, ticket in zip(answers, unseen, strict=True))
+        low, share, high = (f"{100 * each:.1f}" for each in wilson_interval(right, len(unseen)))
+        print(f"{name}, seed {seed}: {tickets} tickets, {policy.version} steps: {share} % [{low}, {high}]", flush=True)
+
+    for start in range(0, TICKETS, BETWEEN):
+        evaluate(start)
+        numbers = iter(range(start, start + BETWEEN))
+        while batch := attempts(policy, trial, seed, numbers, chance):
+            policy.train(batch, trial)
+    evaluate(TICKETS)
+    policy.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=TRIALS, help=", ".join(TRIALS))
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic, the verdicts and the sampling")
+    options = parser.parse_args()
+    for name in options.names:
+        with tempfile.TemporaryDirectory() as folder:
+            learn(name, options.seed, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -32,9 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-DEAR = re.compile(r"\b(own_art_server|art_server|art_launcher|install|wheel): [A-Z]")
+DEAR = re.compile(r"\b(art_server|install|wheel): [A-Z]")
 """Fixtures that cost a server or a build, as parameters of a test or of a fixture."""
-SHARED_WITH = {"art_launcher": "art_server", "install": "wheel"}
+SHARED_WITH = {"install": "wheel"}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Wait for what another thread, process or task does."""
+"""Wait for what another thread, process or task does, and leave the processors to it meanwhile."""
 
 import asyncio
 import time
@@ -7,14 +7,19 @@ from typing import TypeVar
 
 FoundT = TypeVar("FoundT")
 
+LEAST_S, LONGEST_S = 0.02, 0.5
+"""From one look to the next."""
+
 
 def wait_until(find: Callable[[], FoundT], otherwise: str, *, within_s: float = 120.0) -> FoundT:
     """Return what is found as soon as it is true; fail with `otherwise` where it stays false."""
     deadline = time.monotonic() + within_s
-    while not (found := find()):
+    while True:
+        began = time.monotonic()
+        if found := find():
+            return found
         assert time.monotonic() < deadline, otherwise
-        time.sleep(0.02)
-    return found
+        time.sleep(pause_after(began, LEAST_S))
 
 
 async def until(is_so: Callable[[], object], otherwise: str, *, every_s: float = 0.05) -> None:
@@ -35,10 +40,17 @@ async def until_found(
 ) -> FoundT:
     """Return what is found as soon as it is enough; fail with `otherwise` where it never is."""
     deadline = time.monotonic() + 240.0
-    while not is_enough(found := await look()):
+    while True:
+        began = time.monotonic()
+        if is_enough(found := await look()):
+            return found
         assert time.monotonic() < deadline, otherwise
-        await asyncio.sleep(every_s)
-    return found
+        await asyncio.sleep(pause_after(began, every_s))
+
+
+def pause_after(began: float, least_s: float) -> float:
+    """Return how long to wait after a look: three times as long as it took, so that looks take a quarter of a core."""
+    return max(least_s, min(3 * (time.monotonic() - began), LONGEST_S))
 
 
 def many(count: int) -> Callable[[Sized], bool]:

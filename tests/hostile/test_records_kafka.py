@@ -1,6 +1,8 @@
 """Batches that expand to gigabytes or that no client can read, through a real broker and a real worker."""
 
 import tracemalloc
+from collections.abc import Mapping
+from functools import cache
 
 import pytest
 from aiokafka import TopicPartition
@@ -24,8 +26,9 @@ MEMORY_BYTES = 210_000_000
 """Less than one bomb; the room for a batch and what is read from it fit."""
 
 
-def bombs() -> dict[str, tuple[bytes, int]]:
-    """A name for each batch, its bytes, and how many records its head promises."""
+@cache
+def bombs() -> Mapping[str, tuple[bytes, int]]:
+    """A name for each batch, its bytes, and how many records its head promises. Made once: they take seconds."""
     zeros = make_record(0, b"k", bytes(BOMB_BYTES))
     good = make_record(1, b"k", b"small")
     big = [make_record(place, b"k", bytes(8_000_000)) for place in range(8)]

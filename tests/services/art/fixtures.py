@@ -9,11 +9,12 @@ import json
 import os
 import random
 import signal
-import subprocess
+import socket
 import sys
 import time
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ import httpx
 import pytest
 
 from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import Service
 from rollbus.local.process.settings import HOST
-from rollbus.local.process.tether import tethered
 from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from tests.services.shared import shared_service
 from tests.waiting import wait_until
 
 MODEL = "agent"
@@ -111,22 +113,10 @@ class ArtServer:
 
 
 class Launcher:
-    """The process that art-servers are forked from."""
+    """The process that art-servers are forked from; what it starts for this one writes into `log`."""
 
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*tethered(), sys.executable, "-m", "tests.services.art.process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                env=environment,
-                cwd=Path(__file__).parents[3],
-            )
-        self._ready = False
+    def __init__(self, port: int, log: Path) -> None:
+        self._port, self.log = port, log
 
     def launch(self, settings: Mapping[str, Any], die_at: str) -> int:
         return self._order({"settings": settings, "die_at": die_at})
@@ -137,24 +127,34 @@ class Launcher:
         while _is_running(process_id):
             time.sleep(0.02)
 
-    def _order(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        if not self._ready:
-            assert self._line() == "ready", f"ART could not be imported; see {self.log}"
-            self._ready = True
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return int(self._line())
+    def make_model(self, folder: Path, words: str, *, max_tokens: int, seed: int) -> Path:
+        """Make a base model of the demo's shape, a little smaller, with random weights."""
+        self.call("tests.services.art.base_model:make", str(folder), words, str(max_tokens), str(seed))
+        assert (folder / "config.json").exists(), self.log.read_text()[-4000:]
+        return folder
 
-    def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process.wait(timeout=START_TIMEOUT_S)
+    def _order(self, order: Mapping[str, Any]) -> int:
+        """Return the number of the process that does it."""
+        with socket.create_connection((HOST, self._port)) as connection, connection.makefile("rw") as file:
+            file.write(json.dumps({**order, "log": str(self.log)}) + "\n")
+            file.flush()
+            return int(file.readline())
 
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+
+def launcher_service(_folder: Path) -> tuple[Service, str]:
+    """The launcher's process and its port."""
+    port = find_free_port()
+    command = [sys.executable, "-m", "tests.services.art.process", str(port)]
+    service = Service(
+        "art", lambda: command, lambda: _accepts(port), ports={"art": port}, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    return service, str(port)
+
+
+def _accepts(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, port), 5):
+        return True
+    return False
 
 
 def _is_running(process_id: int) -> bool:
@@ -167,21 +167,16 @@ def _is_running(process_id: int) -> bool:
 
 @pytest.fixture(scope="session")
 def art_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path_factory.mktemp("art") / "art.log")
-    yield launcher
-    launcher.close()
+    """What imports ART, once for all worker processes of a run."""
+    (log := tmp_path_factory.mktemp("art") / "art.log").touch()
+    with shared_service(tmp_path_factory, "art", launcher_service) as port:
+        yield Launcher(int(port), log)
 
 
 @pytest.fixture(scope="session")
-def art_base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's shape, a little smaller, with random weights."""
-    from rollbus.trainer.service.model.config import ModelConfig
-    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
-    from tests.models import create_model
-
-    config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
-    tokenizer = build_tokenizer(["system user assistant choose a letter"], vocabulary=TOKENS)
-    return create_model(tmp_path_factory.mktemp("base") / "model", config, tokenizer, seed=5)
+def art_base_model(art_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base") / "model"
+    return art_launcher.make_model(folder, "system user assistant choose a letter", max_tokens=128, seed=5)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """Art-servers for the tests, forked from one process that has imported ART, which takes 20 s.
 
-Run as `python -m tests.services.art.process`.
+Run as `python -m tests.services.art.process PORT`.
 
-Reads one JSON line per server to start, {"settings": {…}, "die_at": "…"}, and answers with its process id. The servers
-are the real thing, started from settings as `rollbus art-server run` does it; `die_at` names a point of an update that
-the process does not survive; `turned` lets it live and turns the sign of the advantages of its updates.
-{"call": "module:function", "arguments": […]} calls a function instead.
+Takes one JSON line from each connection, {"settings": {…}, "die_at": "…", "log": "…"}, and answers with the id of the
+process that serves it and writes into the log. The servers are the real thing, started from settings as `rollbus
+art-server run` does it; `die_at` names a point of an update that the process does not survive; `turned` lets it live
+and turns the sign of the advantages of its updates. {"call": "module:function", "arguments": […], "log": "…"} calls a
+function instead.
 """
 
 import importlib
@@ -13,15 +14,18 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rollbus.trainer.backends.art import environment as art_environment
 
 art_environment.protect()
 
+from rollbus.local.process.settings import HOST  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402
 from rollbus.trainer.backends.art import local as art_local  # noqa: E402, F401
 from rollbus.trainer.backends.art import old_routes as art_old_routes  # noqa: E402, F401
@@ -34,13 +38,17 @@ from rollbus.trainer.service.update.update import Learner  # noqa: E402
 
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave no zombies
-    print("ready", flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        process_id = os.fork()
-        if process_id == 0:
-            _serve(order)
-        print(process_id, flush=True)
+    with socket.create_server((HOST, int(sys.argv[1]))) as server:
+        while True:
+            connection, _ = server.accept()
+            with suppress(OSError), connection, connection.makefile("rw") as file:  # who asks may be gone
+                if not (line := file.readline()):  # only asks whether it listens
+                    continue
+                if (process_id := os.fork()) == 0:
+                    for one in (file, connection, server):
+                        one.close()
+                    _serve(json.loads(line))
+                file.write(f"{process_id}\n")
 
 
 def _serve(order: dict[str, Any]) -> None:
@@ -48,7 +56,8 @@ def _serve(order: dict[str, Any]) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(2, 1)
+        for output in (1, 2):
+            os.dup2(os.open(order["log"], os.O_WRONLY | os.O_APPEND), output)
         if "call" in order:
             module, _, function = order["call"].partition(":")
             getattr(importlib.import_module(module), function)(*order["arguments"])

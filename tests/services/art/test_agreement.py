@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from tests.services.art.fixtures import MODEL, TOKENS, ArtServer, Launcher
+from tests.services.art.fixtures import MODEL, ArtServer, Launcher
 
 pytestmark = pytest.mark.services
 
@@ -21,15 +21,10 @@ KINDS: dict[str, dict[str, Any]] = {"all parameters": {}, "adapters": {"lora": {
 
 
 @pytest.fixture(scope="module")
-def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_model(art_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Room for several turns."""
-    from rollbus.trainer.service.model.config import ModelConfig
-    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
-    from tests.models import create_model
-
-    config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=320)
-    tokenizer = build_tokenizer(["system user assistant tool choose a letter"], vocabulary=TOKENS)
-    return create_model(tmp_path_factory.mktemp("base") / "model", config, tokenizer, seed=6)
+    folder = tmp_path_factory.mktemp("base") / "model"
+    return art_launcher.make_model(folder, "system user assistant tool choose a letter", max_tokens=320, seed=6)
 
 
 @pytest.fixture(params=KINDS, ids=str)

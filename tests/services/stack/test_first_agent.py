@@ -19,7 +19,7 @@ from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
 from tests.installs import hide_art_plugin, own_environment
 from tests.installs import run as run_command
-from tests.services.art.fixtures import TOKENS, ArtServer, Launcher
+from tests.services.art.fixtures import ArtServer, Launcher
 from tests.services.settings_file import write_settings
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -69,13 +69,9 @@ class Reader:
 @pytest.fixture
 def server(art_launcher: Launcher, tmp_path: Path) -> Iterator[ArtServer]:
     """A server whose model takes the example's prompts."""
-    from rollbus.trainer.service.model.config import ModelConfig
-    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
-    from tests.models import create_model
-
-    config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=512)
-    tokenizer = build_tokenizer(["system user assistant price stock apple"], vocabulary=TOKENS)
-    made = ArtServer(art_launcher, create_model(tmp_path / "model", config, tokenizer, seed=5), tmp_path / "data")
+    words = "system user assistant price stock apple"
+    base_model = art_launcher.make_model(tmp_path / "model", words, max_tokens=512, seed=5)
+    made = ArtServer(art_launcher, base_model, tmp_path / "data")
     made.start()
     yield made
     made.stop(signal.SIGKILL)

@@ -152,7 +152,6 @@ class _Api:
     @asynccontextmanager
     async def close_at_end(self, _: Starlette) -> AsyncIterator[None]:
         yield
-        self.asking.close()
         if self.health is not None:
             await self.health.close()
         if self.acting is not None:

@@ -5,21 +5,17 @@ The page asks by name and never sends SQL. Its answers are smaller than those of
 
 import threading
 from collections.abc import Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
-from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.client import connection
 from rollbus.schemas.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 FOLDER = Path(__file__).parent / "questions"
@@ -52,7 +48,6 @@ class Asking:
         self._settings = settings
         self._namespace = namespace
         self._runs = runs or {}
-        self._idle: LifoQueue[ClickHouse] = LifoQueue()
         self._places = threading.Semaphore(CONNECTIONS)
 
     def ask(self, name: str, values: Mapping[str, str]) -> tuple[list[str], list[list[Any]]]:
@@ -77,28 +72,8 @@ class Asking:
         if any(parameter.name == "namespace" for parameter in query.parameters):
             chosen.setdefault("namespace", self._namespace)
         bound = bind(query, chosen)
-        with self._client() as client:
+        with self._places, connection(self._settings) as client:
             if values.get("run"):
                 require_run(client, self._namespace, values["run"], self._runs)
             columns, rows = client.query(query.sql, bound, LIMITS)
         return columns, [[make_plain(value) for value in row] for row in rows]
-
-    def close(self) -> None:
-        """Close the connections that are idle."""
-        while True:
-            try:
-                self._idle.get_nowait().close()
-            except Empty:
-                return
-
-    @contextmanager
-    def _client(self) -> "Iterator[ClickHouse]":
-        with self._places:
-            try:
-                client = self._idle.get_nowait()
-            except Empty:
-                client = ClickHouse(self._settings)
-            try:
-                yield client
-            finally:
-                self._idle.put(client)

@@ -15,7 +15,6 @@ The last line is optional and names the column that a chart draws. The SQL uses 
 import ast
 import re
 from collections.abc import Collection, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.consumers.clickhouse.questions.runs import require_run
-from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 
@@ -99,7 +98,7 @@ def run_query(
     query = load_query(name)
     bound = bind(query, values or {})
     if configured is not None and "run" in bound:
-        with closing(ClickHouse(settings)) as client:
+        with connection(settings) as client:
             require_run(client, bound["namespace"], bound["run"], configured)
     return ask(settings, query.sql, bound)
 
@@ -111,7 +110,7 @@ def ask(
 
     With `writes` it does not.
     """
-    with closing(ClickHouse(settings)) as client:
+    with connection(settings) as client:
         columns, rows = client.query(sql, values, LIMITS if writes else LIMITS | READ_ONLY)
         if not columns:  # the server names no columns for an answer without rows
             columns = _read_columns(client, sql, values)

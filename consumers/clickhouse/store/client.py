@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, LifoQueue
 from typing import Any
 
 import clickhouse_connect
@@ -73,6 +74,26 @@ class Insert:
     """At least one; all have the same columns."""
     token: str | None = None
     """The name under which ClickHouse knows a repeated insert."""
+
+
+_idle: dict[ClickHouseSettings, LifoQueue["ClickHouse"]] = {}
+
+
+@contextmanager
+def connection(settings: ClickHouseSettings) -> Iterator["ClickHouse"]:
+    """Lend a connection that is idle in this process, or a new one. Thread-safe.
+
+    A new one asks for all settings of the server first, which takes three times as long as a small question.
+    """
+    idle = _idle.setdefault(settings, LifoQueue())
+    try:
+        client = idle.get_nowait()
+    except Empty:
+        client = ClickHouse(settings)
+    try:
+        yield client
+    finally:
+        idle.put(client)
 
 
 class ClickHouse:

@@ -67,16 +67,14 @@ def evaluation(name: str, metrics: dict[str, float]) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def asking(clickhouse: tuple[str, int]) -> Iterator[Asking]:
+def asking(clickhouse: tuple[str, int]) -> Asking:
     host, port = clickhouse
     settings = ClickHouseSettings(host=host, port=port, database=f"page_{uuid.uuid4().hex[:8]}")
     migrate(settings)
     client = ClickHouse(settings)
     write(client, "rollbus.", list(records()))
     client.close()
-    asking = Asking(settings, "rollbus.", {"main": "agent"})
-    yield asking
-    asking.close()
+    return Asking(settings, "rollbus.", {"main": "agent"})
 
 
 def answer(asking: Asking, name: str, **values: str) -> list[dict[str, Any]]:

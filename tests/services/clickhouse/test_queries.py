@@ -652,7 +652,6 @@ def test_a_run_is_told_with_the_model_that_it_trains(filled: ClickHouseSettings)
     )
     asking = Asking(filled, namespace)
     columns, rows = asking.ask("runs", {})
-    asking.close()
     assert [dict(zip(columns, row, strict=True)) for row in rows] == [
         {"run_id": "main", "newest_step": 2, "model": "agent"},
         {"run_id": "second", "newest_step": 0, "model": "other"},

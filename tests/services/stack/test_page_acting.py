@@ -37,7 +37,6 @@ async def test_feedback_and_members_reach_the_tables_that_the_page_reads(setting
     assert told == [(event_id, "e1", "thumbs", 0.5, "operator", "well done")]
     asking = Asking(settings.clickhouse, settings.namespace)
     columns, rows = asking.ask("data_sets", {"trajectory": "t2"})
-    asking.close()
     assert columns == ["data_set", "members", "newest_change", "has_it"]
     assert sorted((name, members, has_it) for name, members, _, has_it in rows) == [("gold", 1, 0), ("other", 1, 0)]
 

@@ -1,4 +1,6 @@
-"""A client whose calls together sample no more than an attempt may: each call is limited to the rest beforehand.
+"""A client whose calls wait behind live traffic, and together sample no more than an attempt may.
+
+Each call is limited to the rest beforehand.
 
 It wraps `post`, which makes every call of an OpenAI client and of its copies. A call takes what it may sample and gives
 back what it did not. One whose answer has no counts (a stream, a failure) gives nothing back. The client does
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.http import PRIORITY_HEADER
 
 Client = TypeVar("Client")
 
@@ -22,6 +25,8 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "/responses": ("max_output_tokens",),
 }
 """By path of the API, the fields that limit what one call samples; the first is set if the caller set none."""
+BACKGROUND: Mapping[str, str] = {PRIORITY_HEADER: "1"}
+"""Our model service begins live calls first. Other servers ignore the header."""
 
 
 class Allowance:
@@ -75,12 +80,15 @@ class Allowance:
 
 
 def limited(client: Client, allowance: Allowance) -> Client:
-    """Return a twin of an OpenAI client, on the same connections, that stays within the allowance."""
-    if allowance.left is None:
-        return client
+    """Return a twin of an OpenAI client, on the same connections, that stays within the allowance.
+
+    Another client is returned as it is, or refused with TypeError if the attempt has a limit.
+    """
     original = type(client)
     post = getattr(original, "post", None)
     if post is None:
+        if allowance.left is None:
+            return client
         raise TypeError(
             f"{original.__name__} has no method `post`: what it samples cannot be limited; give `Attempt.wrap` an "
             "openai.OpenAI or openai.AsyncOpenAI, or a run without a budget of tokens"
@@ -128,9 +136,10 @@ def _charged(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[
 
 def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:
     """Limit a call that samples, and let the client make it once only; return what it may sample."""
-    fields = LIMITS.get(path)
-    if fields is None:
+    fields, options = LIMITS.get(path), call.get("options") or {}
+    call["options"] = {**options, "headers": {**(options.get("headers") or {}), **BACKGROUND}}
+    if fields is None or allowance.left is None:
         return 0
     call["body"] = dict(call.get("body") or {})
-    call["options"] = {**(call.get("options") or {}), "max_retries": 0}
+    call["options"]["max_retries"] = 0
     return allowance.take(call["body"], fields)

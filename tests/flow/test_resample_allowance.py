@@ -26,10 +26,12 @@ class Server:
 
     def __init__(self, wants: int = 1_000, status: int = 200) -> None:
         self.wants, self.status, self.sampled, self.calls = wants, status, 0, 0
+        self.priorities: list[str | None] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         self.calls += 1
+        self.priorities.append(request.headers.get("rollbus-priority"))
         if self.status != 200:
             return httpx.Response(self.status, json={"error": {"message": "no"}})
         limits = [body[name] for name in ("max_completion_tokens", "max_tokens", "max_output_tokens") if name in body]
@@ -102,10 +104,22 @@ def test_a_call_that_fails_is_made_once_and_gives_back_only_what_was_surely_not_
     assert (server.calls, allowance.left, allowance.unsure) == (1, left, unsure)
 
 
-def test_other_calls_and_clients_without_a_limit_pass_as_they_are() -> None:
-    client = client_of(Server())
-    assert limited(client, Allowance(None)) is client
-    allowance = Allowance(5)
+@pytest.mark.parametrize("tokens", [50, None])
+def test_calls_of_an_attempt_wait_behind_those_of_live_traffic(tokens: int | None) -> None:
+    server = Server()
+    plain = client_of(server)
+    limited(plain, Allowance(tokens)).chat.completions.create(**ASKED, extra_headers={"x-own": "kept"})
+    plain.chat.completions.create(**ASKED)
+    assert server.priorities == ["1", None]
+
+
+def test_a_client_of_another_kind_without_a_limit_is_returned_as_it_is() -> None:
+    other = type("Fake", (), {})()
+    assert limited(other, Allowance(None)) is other
+
+
+def test_other_calls_take_nothing_from_the_allowance() -> None:
+    client, allowance = client_of(Server()), Allowance(5)
     limited(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
     assert (allowance.left, allowance.unsure) == (5, False)
 

@@ -118,6 +118,26 @@ async def test_a_share_of_the_episodes_gets_the_canary_under_the_bare_name(
     assert await answering(drawn) == "agent@1"
 
 
+async def test_the_priority_of_a_request_is_in_its_header(
+    served: ServedModel, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priorities: list[int] = []
+    submit = served.sampler.submit
+
+    def noting(prompt: Any, parameters: Any, *more: Any) -> Any:
+        priorities.append(parameters.priority)
+        return submit(prompt, parameters, *more)
+
+    monkeypatch.setattr(served.sampler, "submit", noting)
+    for headers in ({}, {"rollbus-priority": "1"}, {"rollbus-priority": "-3"}):
+        await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=1, extra_headers=headers)
+    assert priorities == [0, 1, -3]
+    with pytest.raises(openai.BadRequestError, match="rollbus-priority: 'soon' is no whole number"):
+        await client.chat.completions.create(
+            model="agent", messages=MESSAGES, extra_headers={"rollbus-priority": "soon"}
+        )
+
+
 async def test_an_answer_names_the_version_that_made_it(client: openai.AsyncOpenAI) -> None:
     serving = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=3)
     older = await client.chat.completions.create(model="agent@0", messages=MESSAGES, max_tokens=3)

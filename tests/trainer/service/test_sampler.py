@@ -156,6 +156,30 @@ def test_a_request_canceled_while_it_waits_costs_no_pass(sampler: Sampler) -> No
     assert sampler.tokens == 2 + 3
 
 
+def test_a_request_of_live_traffic_begins_before_those_in_the_background(sampler: Sampler) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), list[str]()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go_on.wait(timeout=120)
+
+    def submit(name: str, priority: int) -> Any:
+        how = SamplingParameters(max_tokens=3, ignore_eos=True, priority=priority)
+        future = sampler.submit(PROMPT, how, 0)
+        future.add_done_callback(lambda _: ended.append(name))
+        return future
+
+    running = sampler.submit(PROMPT, SamplingParameters(max_tokens=2, ignore_eos=True), 0, hold)
+    assert begun.wait(timeout=120)
+    futures = [submit(f"background {number}", 1) for number in range(20)]
+    futures += [submit(f"live {number}", 0) for number in range(3)]
+    go_on.set()
+    for future in (running, *futures):
+        future.result(timeout=120)
+    # of eight rows one is taken: the live ones and the first four of the background begin with the first that are free
+    assert set(ended[:7]) == {"live 0", "live 1", "live 2", *(f"background {number}" for number in range(4))}
+
+
 class BrokenTokenizer:
     """Knows no text for the tokens of one answer."""
 

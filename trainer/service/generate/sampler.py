@@ -1,6 +1,7 @@
 """Generate for many requests at once: prompts in, tokens with their log-probs and policy version out.
 
-One thread steps all requests together; they join and leave between steps. A request is bound to one weight version
+One thread steps all requests together; they join and leave between steps, in the order in which they came within their
+priority. A request is bound to one weight version
 when it is submitted and finishes on it. A version stays loaded while a request uses it, while it is pinned (serving),
 and while it is among the newest few or the last few loaded.
 """
@@ -8,6 +9,7 @@ and while it is among the newest few or the last few loaded.
 import logging
 import random
 import threading
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -127,7 +129,7 @@ class Sampler:
             if version not in self._models:
                 raise UnknownVersionError(version)
             self._users[version] += 1
-            self._waiting.append(request)
+            insort(self._waiting, request, key=_priority)
             self._wake.notify()
         return request.future
 
@@ -369,6 +371,10 @@ class Sampler:
         self._release(request)
         if not request.future.done() and request.future.set_running_or_notify_cancel():
             request.future.set_exception(error)
+
+
+def _priority(request: Request) -> int:
+    return request.parameters.priority
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:

@@ -23,6 +23,8 @@ class SamplingParameters:
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
     ignore_eos: bool = False
+    priority: int = 0
+    """Of requests that wait for a row, those with the lowest take the next."""
     scores_prompt: bool = False
     """Give the log-prob of each prompt token too: the prompt is then read alone and whole."""
 

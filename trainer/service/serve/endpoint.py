@@ -13,17 +13,19 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.http import PRIORITY_HEADER
 from rollbus.schemas.http.guard import Answered, Door, Head, RefusedError, as_json, names_of, token_admits
 from rollbus.schemas.routing import Router
 from rollbus.trainer.service.generate.requests import Generation
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 VERSION = re.compile("[0-9]{1,18}")
+PRIORITY = re.compile("-?[0-9]{1,9}")
 MAX_BODY_BYTES = 32 << 20
 """Many times the longest context of today's models."""
 MAX_CHOICES = 4096
@@ -178,7 +181,7 @@ class _Endpoint:
         self, kind: str, request: Request, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]
     ) -> Response:
         """Answer a request, whole or as a stream; the answer is written aside where that takes long."""
-        choices = await self._start(wanted, prompts, request.headers.get(EPISODE_HEADER))
+        choices = await self._start(wanted, prompts, request.headers)
         if wanted.stream:
             return _stream(self._events(kind, wanted, choices))
         if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
@@ -215,9 +218,9 @@ class _Endpoint:
         return wanted, prompts
 
     async def _start(
-        self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]], episode: str | None
+        self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]], headers: Headers
     ) -> Choices:
-        served = self._served
+        served, episode, priority = self._served, headers.get(EPISODE_HEADER), _read_priority(headers)
         version = await self._loaded_version(wanted.model, None if episode is None else unquote(episode))
         param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
         if not all(prompts):
@@ -242,6 +245,7 @@ class _Endpoint:
         seed = served.seeds.randrange(2**31) if wanted.seed is None else wanted.seed
         choices = Choices(version, prompts, seed, streaming=wanted.stream)
         parameters = wanted.sampling(max_tokens=max_tokens, seed=seed, top_logprobs=wanted.alternatives)
+        parameters = replace(parameters, priority=priority)
         try:
             choices.submit(served.sampler, parameters, wanted.n)
         except UnknownVersionError as error:  # retired between the two lines above
@@ -331,6 +335,13 @@ async def _answer_unknown_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path} is not answered here; see GET /v1/models for what is served"
     return JSONResponse(RequestError(status, message).body(), status_code=status)
+
+
+def _read_priority(headers: Headers) -> int:
+    text = headers.get(PRIORITY_HEADER, "0").strip()
+    if not PRIORITY.fullmatch(text):
+        raise RequestError(400, f"{PRIORITY_HEADER}: {text[:40]!r} is no whole number", param=PRIORITY_HEADER)
+    return int(text)
 
 
 def _stream(events: AsyncIterator[str]) -> Response:

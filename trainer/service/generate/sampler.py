@@ -1,9 +1,9 @@
 """Generate for many requests at once: prompts in, tokens with their log-probs and policy version out.
 
-One thread steps all requests together; they join and leave between steps, in the order in which they came within their
-priority. A request is bound to one weight version
-when it is submitted and finishes on it. A version stays loaded while a request uses it, while it is pinned (serving),
-and while it is among the newest few or the last few loaded.
+One thread steps all requests together; they join and leave between steps. Those that wait join by priority, then in the
+order in which they came. A request is bound to one weight version when it is submitted and finishes on it. A version
+stays loaded while a request uses it, while it is pinned (serving), and while it is among the newest few or the last few
+loaded.
 """
 
 import logging

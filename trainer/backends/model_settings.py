@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -74,8 +74,10 @@ class ModelOptions(FrozenSettings):
     logprobs_mode: LogprobsMode = "raw"
     """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature.
     At a temperature other than 1 only `processed` ones can be trained."""
-    sampler_threads: int = Field(default=1, ge=1)
-    trainer_threads: int = Field(default=1, ge=1)
+    sampler_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """On a CPU. `auto` takes all cores, and the learner's half of them away while an update is computed."""
+    trainer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """On a CPU. `auto` takes half of the cores; both take one for a network that is narrower than 256."""
     device: str = "cpu"
     precision: Precision | Literal["auto"] = "float32"
     """`auto` takes bfloat16 where the device multiplies in it, and float32 where it does not."""

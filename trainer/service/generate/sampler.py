@@ -64,7 +64,8 @@ class Sampler:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids | {int(tokenizer.eos_token_id)}
         self._keep = keep_versions
-        self._threads = threads
+        self.threads = threads
+        """Of one step on a CPU; may be changed at any time."""
         self._device = torch.device(device)
         self._full_tokens = FULL_TOKENS if self._device.type == "cpu" else PREFILL_TOKENS
         self._pool = CachePool(config, max_rows, device=self._device, dtype=dtype)
@@ -147,7 +148,7 @@ class Sampler:
                 del self._models[version], self._users[version]
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)
+        threads = 0
         with torch.inference_mode():
             while True:
                 with self._wake:
@@ -156,6 +157,8 @@ class Sampler:
                     if self._closed:
                         break
                     joined = self._take_waiting()
+                if threads != self.threads:
+                    torch.set_num_threads(threads := self.threads)
                 try:
                     self._advance(joined)
                 except Exception as error:

@@ -30,6 +30,7 @@ from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.memory_limits import loading_failures, memory_failures, memory_refusals
 from rollbus.trainer.service.model.precision import choose_precision
+from rollbus.trainer.service.model.threads import choose_threads, count_cores
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids
@@ -74,13 +75,14 @@ class TorchService:
                 check_same_weights(self.store.provenance(BASE_VERSION), settings.base_model)
         else:
             write_base_version(self.store.path(BASE_VERSION), self.loader, settings.base_model)
+        self._threads = choose_threads(options, self.config.width, count_cores())
         self.sampler = Sampler(
             self.config,
             self.tokenizer,
             max_rows=options.max_rows,
             keep_versions=options.keep_versions,
             logprobs_mode=options.logprobs_mode,
-            threads=options.sampler_threads,
+            threads=self._threads.sampler,
             device=options.device,
             dtype=self.loader.dtype,
             stop_ids=read_stop_ids(settings.base_model),
@@ -237,12 +239,15 @@ class TorchService:
 
         Then there is no new version. The batch is not at fault and must not be dropped.
         """
-        torch.set_num_threads(self.settings.options.trainer_threads)
+        torch.set_num_threads(self._threads.learner)
+        self.sampler.threads = self._threads.sampler_beside_learner
         try:
             with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
                 return self._next_version(packed, plan)
         except ConfigurationError as error:
             raise UnavailableError(str(error)) from error
+        finally:
+            self.sampler.threads = self._threads.sampler
 
     def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
         """Update, load the result for serving, then publish it as a checkpoint."""

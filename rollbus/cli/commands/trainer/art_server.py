@@ -30,6 +30,7 @@ def run(settings: Settings, base_model: Path | None) -> None:
 
     It keeps weights, checkpoints and the journal of training steps in `art_server: directory:`.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads do not spin on cores that others need
     from rollbus.trainer.backends.art.server import serve
 
     log_to_stderr()

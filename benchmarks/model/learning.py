@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.evaluation import unseen_tickets
-from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK
+from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, Routing
 from rollbus.demo.routing.prompt import messages
 from rollbus.demo.routing.tasks import ROUTING
 from rollbus.streams.stages.grouping.advantages import advantages
@@ -55,17 +55,17 @@ class Trial:
     groups: int = GROUPS_PER_STEP
     updates: int = 1
     """Of each batch."""
-    kl: float = 0.0
+    kl: float = Routing.kl
     """Coefficient of the KL to the base model (k3) in the loss."""
 
 
 TRIALS = {
     "default": Trial(),
+    "no-kl": Trial(kl=0.0),
     "kl-0.01": Trial(kl=0.01),
-    "kl-0.1": Trial(kl=0.1),
     "rank-4": Trial(rank=4),
     "rank-64": Trial(rank=64),
-    "two-updates": Trial(updates=2),
+    "two-updates": Trial(updates=2, kl=0.0),
     "four-attempts": Trial(group_size=4, groups=16),
     "sixteen-attempts": Trial(group_size=16, groups=4),
 }

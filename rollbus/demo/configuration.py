@@ -13,6 +13,8 @@ from rollbus.settings import Settings
 
 SINK_LINGER_MS = 8000
 """Few large inserts leave ClickHouse's share of the cores to the model."""
+WORKER = {"event_partitions": 2, "linger_ms": 500, "fetch_max_wait_ms": 500}
+"""Few large transactions, likewise: by default worker and Kafka took half of a core for 8 attempts a second."""
 
 
 def settings_document(job: Job, stack: StackSettings, base_model: Path) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def settings_document(job: Job, stack: StackSettings, base_model: Path) -> dict[
             **trainer,
         },
         "art_server": {"model": MODEL, "base_model": str(base_model.resolve()), **art_server},
+        "worker": WORKER,
         "sink": {"linger_ms": SINK_LINGER_MS},
         "clickhouse": {"host": HOST, "port": stack.clickhouse_port},
         "stack": {

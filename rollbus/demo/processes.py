@@ -15,9 +15,11 @@ STAGES = ("worker", "sink", "trainer")
 
 
 def stack_rows(stack: StackSettings, settings_file: Path) -> tuple[Service, ...]:
-    """Return Kafka, ClickHouse and art-server."""
-    services = stack_services(stack, art_command=_rollbus(settings_file, "art-server"))
-    return tuple(replace(service, env=_environment()) for service in services)
+    """Return Kafka, ClickHouse and art-server, which takes all cores where its model is worth it."""
+    kafka, clickhouse, art = stack_services(stack, art_command=_rollbus(settings_file, "art-server"))
+    one_thread = _environment()
+    all_cores = {name: value for name, value in one_thread.items() if name != "OMP_NUM_THREADS"}
+    return replace(kafka, env=one_thread), replace(clickhouse, env=one_thread), replace(art, env=all_cores)
 
 
 def stage_rows(settings_file: Path, *, has_tables: Callable[[], bool]) -> tuple[Service, ...]:

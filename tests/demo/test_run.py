@@ -3,11 +3,14 @@
 import io
 from pathlib import Path
 
+import click
 import pytest
 from rich.console import Console
 
+from rollbus.cli.commands.local.demo import demo as command
 from rollbus.demo.game.job import Game
 from rollbus.demo.job import Amounts
+from rollbus.demo.routing.job import LookUp, Routing
 from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
 from rollbus.demo.show.status import DemoStatus
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
@@ -71,3 +74,12 @@ def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
     assert amounts.paced(200.0).episodes_per_s == pytest.approx(0.8)
     assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000)
     assert Game.amounts.paced(1e6) == Game.amounts
+
+
+def test_the_help_names_the_amounts_of_each_job() -> None:
+    helps = {option.name: option.help for option in command.params if isinstance(option, click.Option)}
+    tickets, orders, games = Routing.amounts, LookUp.amounts, Game.amounts
+    assert f"({tickets.episodes}, orders {orders.episodes}), or games ({games.episodes})" in (helps["episodes"] or "")
+    assert f"({tickets.episodes_per_s:g}, or fewer" in (helps["rate"] or "")
+    assert f"orders {orders.episodes_per_s:g}, games {games.episodes_per_s:g})" in (helps["rate"] or "")
+    assert f"({tickets.evaluated}, orders {orders.evaluated}, games {games.evaluated})" in (helps["evaluated"] or "")

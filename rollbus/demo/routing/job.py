@@ -43,6 +43,8 @@ class Routing:
     task: Task = ROUTING
     max_tokens = 256
     """Of a prompt and its answer; the longest take about 160."""
+    kl = 0.1
+    """Coefficient of the KL to the base model. Near it, attempts go on to differ, so more groups have signal."""
     words = Words(
         title="SmolLM2 learns from late verdicts which team answers a ticket",
         traffic="customers write, the policy learns",
@@ -51,8 +53,7 @@ class Routing:
         result="Tickets to teams, learned from verdicts in traffic",
     )
     outcomes: Sequence[tuple[str, str]] = (("right", "#3d9970"), ("wrong", "#d9d2c5"), ("unreadable", "#c0392b"))
-    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=TICKETS, share=0.19)
-    """The share is what left two cores with AVX-512 BF16 and nothing else to do time for 1.8 a second."""
+    amounts = Amounts(episodes=1000, episodes_per_s=1.8, evaluated=TICKETS, share=0.1)
 
     @property
     def run(self) -> str:
@@ -95,7 +96,15 @@ class Routing:
                     },
                 }
             ],
-            "trainer": {"train": {"learning_rate": LEARNING_RATE, "loss": "cispo", "ratio_max": 5.0}},
+            "trainer": {
+                "train": {
+                    "learning_rate": LEARNING_RATE,
+                    "loss": "cispo",
+                    "ratio_max": 5.0,
+                    "kl_coefficient": self.kl,
+                    "kl_estimator": "k3",
+                }
+            },
             "art_server": {
                 "precision": "auto",
                 "max_tokens": self.max_tokens,
@@ -150,6 +159,8 @@ class LookUp(Routing):
 
     task = ORDERS
     max_tokens = 768
+    kl = 0.0
+    """The base model calls the tool rightly too seldom to stay near it."""
     words = Words(
         title="SmolLM2 learns to look orders up, and which team they belong to",
         traffic="customers write, the policy learns",
@@ -157,7 +168,7 @@ class LookUp(Routing):
         success="right",
         result="Orders looked up and sent to teams, learned from verdicts in traffic",
     )
-    amounts = Amounts(episodes=600, episodes_per_s=0.5, evaluated=416, share=0.08)
+    amounts = Amounts(episodes=600, episodes_per_s=0.5, evaluated=416, share=0.06)
 
     def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
         """Return that of a constant answer; the words of these tickets say nothing."""

@@ -21,7 +21,7 @@ PLAIN_WIDTH = 110
 )
 @click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
 @click.option(
-    "--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1600, orders 400), or games (4096)."
+    "--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1000, orders 600), or games (6144)."
 )
 @click.option(
     "--rate",

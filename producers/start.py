@@ -1,4 +1,9 @@
-"""`init`: settings and addresses to a running recorder. Kafka is imported when the first event is sent."""
+"""`init`: settings and addresses to a running recorder.
+
+What the delivery thread needs is imported here, in the thread of the caller. While a thread of ours imported aiokafka,
+which defines a Protocol of an Iterable, the application's `isinstance(None, Iterable)` could be true, and Python keeps
+the answer; and a process that was forked meanwhile waited for ever for the module.
+"""
 
 import os
 import uuid
@@ -9,7 +14,7 @@ from pydantic import ValidationError
 
 from rollbus.producers.delivery import process_hooks
 from rollbus.producers.delivery.counters import Counters
-from rollbus.producers.delivery.sink import EventSink
+from rollbus.producers.delivery.sink import EventSink, MemorySink
 from rollbus.producers.episode.settings import CaptureMode, RecorderSettings
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.redaction import Field
@@ -17,6 +22,8 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.events import LogprobMode
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
+
+MakeSink = Callable[[], EventSink]
 
 
 def init(
@@ -71,31 +78,36 @@ def init(
     )
     counters = Counters()
 
-    def make_direct() -> EventSink:
-        if sink is not None:
-            return sink
-        with process_hooks.importing:
-            from rollbus.producers.delivery.kafka_sink import KafkaSink
-
-        return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}", reward_keys=reward_keys)
-
-    def make_spooled() -> EventSink:
-        with process_hooks.importing:
-            from rollbus.producers.delivery.spool import Spool
-            from rollbus.producers.delivery.spool_sink import SpoolSink
-
-        folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
-
-    recorder = Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)
-    if spool_folder is not None and enabled:
+    if not enabled:
+        return Recorder(settings, MemorySink, counters=counters)  # nothing comes to it
+    make_sink = _kafka_sinks(connection, producer, reward_keys) if sink is None else lambda: sink
+    if spool_folder is not None:
+        make_sink = _spooled(make_sink, Path(spool_folder), spool_bytes, counters)
         process_hooks.flush_all_on_sigterm()
-    if route and enabled:
+    recorder = Recorder(settings, make_sink, counters=counters)
+    if route:
         from rollbus.producers.capture.routing import Routing, following
 
         follow = following(connection, namespace) if sink is None else lambda router: None
         recorder.outbox.routed = Routing(route, follow).routed
     return recorder
+
+
+def _kafka_sinks(connection: KafkaConnection, producer: str, reward_keys: Mapping[str, str] | None) -> MakeSink:
+    from rollbus.producers.delivery.kafka_sink import KafkaSink
+
+    return lambda: KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}", reward_keys=reward_keys)
+
+
+def _spooled(make_direct: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:
+    """Return what makes a sink with a spool of this process's own."""
+    from rollbus.producers.delivery.spool import Spool
+    from rollbus.producers.delivery.spool_sink import SpoolSink
+
+    def make_spool() -> Spool:
+        return Spool(folder, owner=f"{os.getpid()}-{uuid.uuid4().hex[:8]}", quota_bytes=quota_bytes)
+
+    return lambda: SpoolSink(make_direct, make_spool, counters)
 
 
 def _at(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:

@@ -44,12 +44,9 @@ class Routing:
 
 def following(connection: KafkaConnection, namespace: str) -> Follow:
     """Return what follows the decisions of a namespace."""
+    from rollbus.schemas.kafka.decisions import follow_decisions  # here, not in the thread: `start` says why
 
     def follow(router: Router) -> None:
-        from rollbus.producers.delivery import process_hooks
-
-        with process_hooks.importing:
-            from rollbus.schemas.kafka.decisions import follow_decisions
         asyncio.run(follow_decisions(connection, namespace, router.use))
 
     return follow

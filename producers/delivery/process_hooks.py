@@ -7,7 +7,6 @@ to the interpreter's exit: `multiprocessing`'s own finalizers close its parts of
 
 import atexit
 import concurrent.futures.thread  # noqa: F401 - registers its own exit hook on import; ours must run before it
-import contextlib
 import os
 import sys
 import threading
@@ -18,12 +17,6 @@ from typing import Protocol
 
 from rollbus.producers.delivery.terminating import flush_on_sigterm
 
-importing = threading.RLock()
-"""Held while a delivery thread imports: a fork in the middle would leave the child a module that it waits for for ever,
-as the thread that imports it is not there.
-"""
-IMPORT_S = 5.0
-"""How long a fork may wait for that."""
 EXIT_DEADLINE_S = 5.0
 """All recorders together may delay the exit by so much."""
 
@@ -56,7 +49,7 @@ def register(recorder: Recording) -> None:
     if not _installed:
         _installed = True
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
+            os.register_at_fork(after_in_child=_after_fork)
         atexit.register(_close_all)
         # Private, but the only hook that runs while threads can still be started.
         early = getattr(threading, "_register_atexit", None)
@@ -75,18 +68,7 @@ def unregister(recorder: Recording) -> None:
     _recorders.discard(recorder)
 
 
-def _before_fork() -> None:
-    importing.acquire(timeout=IMPORT_S)
-
-
-def _after_fork_in_parent() -> None:
-    with contextlib.suppress(RuntimeError):  # it took too long, and is still the other thread's
-        importing.release()
-
-
 def _after_fork() -> None:
-    global importing
-    importing = threading.RLock()
     for recorder in tuple(_recorders):
         recorder.after_fork()
     multiprocessing = sys.modules.get("multiprocessing.util")

@@ -101,34 +101,29 @@ def test_a_child_of_multiprocessing_closes_its_part_of_an_episode(tmp_path: Path
     assert counts[called.writer_id] == 1
 
 
-FORKED_WHILE_IMPORTING = """
-    import multiprocessing, sys, threading, time
+IMPORTED_BY_THREADS = """
+    import sys, threading
     import rollbus
 
-    begun = threading.Event()
+    imported = set()
 
-    class SlowDisk:
-        def find_spec(self, name, path=None, target=None):
-            if name == "rollbus.producers.delivery.kafka_sink":
-                begun.set()
-                time.sleep(0.3)
+    def note(event, details):
+        if event == "import" and threading.current_thread() is not threading.main_thread():
+            imported.add(details[0])
 
-    sys.meta_path.insert(0, SlowDisk())
-    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
-
-    def work(episode):
-        episode.tool("in the child")
-        sys.exit(0 if recorder.flush(120) else 7)
-
+    sys.addaudithook(note)
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1], route=["agent"])
     with recorder.episode(task="t") as episode:
-        begun.wait()
-        child = multiprocessing.get_context("fork").Process(target=work, args=(episode,))
-        child.start()
-        child.join()
-    sys.exit(child.exitcode)
+        recorder.outbox.routed({"model": "agent"}, "e")
+        episode.tool("hammer")
+    recorder.flush(2)
+    print(*sorted(imported))
 """
 
 
-def test_a_child_forked_while_the_sink_is_being_imported_delivers_too(tmp_path: Path) -> None:
-    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKED_WHILE_IMPORTING), str(tmp_path)]
-    assert subprocess.run(script, capture_output=True, timeout=120, check=False).returncode == 0
+def test_no_thread_of_ours_imports_for_that_can_change_what_the_application_sees(tmp_path: Path) -> None:
+    """A Protocol of an Iterable that a thread defined made `isinstance(None, Iterable)` true for good, in one of some
+    thousand runs of an example; and a child that was forked meanwhile waited for the module for ever."""
+    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(IMPORTED_BY_THREADS), str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == []

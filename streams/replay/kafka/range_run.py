@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rollbus.schemas.codec import decode
+from rollbus.schemas.cores import count_bound_cores
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.decide.chain import Chain
@@ -18,7 +19,7 @@ from rollbus.streams.replay.kafka.chain import ChainFactory
 from rollbus.streams.replay.kafka.lane import Job
 from rollbus.streams.replay.kafka.lanes import LaneProcess
 from rollbus.streams.replay.kafka.source import Progress, open_ranges
-from rollbus.streams.replay.plan.processes import cores, free_memory, functions_to_take_along, lanes_for
+from rollbus.streams.replay.plan.processes import free_memory, functions_to_take_along, lanes_for
 from rollbus.streams.replay.plan.stages import first_stages
 
 Passed = tuple[Tick, Sequence[int], int]
@@ -114,7 +115,7 @@ class RangeRun:
         factory, plan = self.factory, self.factory.plan
         if factory.follow is not None:
             return []
-        parts = lanes_for(self.processes, plan, factory.ranges, cores=cores(), memory=free_memory())
+        parts = lanes_for(self.processes, plan, factory.ranges, cores=count_bound_cores(), memory=free_memory())
         registry = functions_to_take_along(plan, factory.registry)
         recorded = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
         heads = "scoring" in plan.stages and (registry is not None or recorded)

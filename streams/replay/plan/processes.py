@@ -1,6 +1,5 @@
 """How many processes a replay is worth, and which partitions each takes. Nothing that comes out depends on it."""
 
-import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,6 @@ WORTH_RECORDS = 30_000
 """What a process must have to do: to start one costs as much time as ten thousand records."""
 WORTH_BYTES = 400 * 1024 * 1024
 """Memory that must be free for each: itself 100 MB, the rest open episodes and what it is ahead of its turn."""
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollbus.schemas.cores import count_bound_cores
 from rollbus.trainer.backends.model_settings import ModelOptions
 
 LEAST_WIDTH = 256
@@ -38,7 +39,7 @@ def choose_threads(options: ModelOptions, width: int, cores: int) -> Threads:
 
 def count_cores(environment: Mapping[str, str] = os.environ, quota: Path = CPU_QUOTA) -> int:
     """Return how many cores this process may use: those it is bound to, the container's share, OMP_NUM_THREADS."""
-    bounds = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    bounds = [count_bound_cores()]
     if (asked := environment.get("OMP_NUM_THREADS", "")).isdigit():
         bounds.append(int(asked))
     if quota.is_file():

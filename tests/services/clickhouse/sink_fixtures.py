@@ -5,11 +5,11 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.sink import SinkCounters, run_sink_async
@@ -19,8 +19,11 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.topics import TOPICS
+from rollbus.streams.kafka import topics_on_broker
+from rollbus.streams.kafka.topics import topic_specs
 from tests.builders import START_MS
 from tests.consumers.story import Record
+from tests.services.streams.fixtures import stream_settings
 
 
 @pytest.fixture
@@ -53,21 +56,9 @@ async def sink_process(settings: SinkSettings) -> AsyncIterator[asyncio.subproce
 
 
 async def create_topics(settings: SinkSettings) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        names = [
-            NewTopic(
-                topic.full_name(settings.namespace),
-                2 if topic.partitions == "events" else 1,
-                1,
-                topic_configs={"retention.ms": "-1"},
-            )
-            for topic in TOPICS
-        ]
-        await admin.create_topics(names)
-    finally:
-        await admin.close()
+    """Make topics in which records keep the times that a test gives them, and stay."""
+    stream = stream_settings(settings.kafka.bootstrap_servers, settings.namespace, retention_hours=24 * 365 * 10)
+    await topics_on_broker.create_topics(stream, [replace(spec, wished=()) for spec in topic_specs(stream)])
 
 
 async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]) -> None:

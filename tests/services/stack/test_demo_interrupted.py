@@ -12,11 +12,11 @@ import pytest
 from rollbus.demo.base_model import WarmStartSettings, folder
 from tests.console import ROLLBUS
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 SEED = 3
 PARTS = ("kafka", "clickhouse", "art-server", "worker", "sink", "trainer")
-START_S, END_S = 120.0, 60.0
+START_S, END_S = 400.0, 120.0
 
 
 def processes_of(data_dir: Path) -> dict[int, str]:

@@ -1,4 +1,7 @@
-"""The examples of the framework hooks, run as they stand, put trainable turns on a real broker."""
+"""The examples of the framework hooks, run as they stand from the wheel, put trainable turns on a real broker.
+
+`test_examples_on_a_real_model.py` runs them from the development install.
+"""
 
 import asyncio
 import subprocess
@@ -74,6 +77,7 @@ async def events_of(kafka: str, namespace: str) -> list[Event]:
     return events
 
 
+@pytest.mark.parametrize("install", ["wheel"], indirect=True)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_an_example_records_trainable_turns_tools_and_a_reward(
     framework: str, install: Path, kafka: str, topics: str, server: tuple[AgentServer, str], tmp_path: Path

@@ -178,7 +178,7 @@ async def play_groups(loop: Loop, model_url: str, groups: list[str]) -> dict[str
             client = recorder.wrap(plain, hide_injected=False)
             for group in groups:
                 await asyncio.gather(*(play(recorder, client, group, attempt) for attempt in range(GROUP_SIZE)))
-        assert await asyncio.to_thread(recorder.flush, 20.0)
+        assert await asyncio.to_thread(recorder.flush, 120.0)
         return dict(recorder.counters)
     finally:
         await asyncio.to_thread(recorder.close)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from rollbus.schemas.codec import decode
@@ -20,21 +20,19 @@ from rollbus.schemas.topics import (
     BATCHES,
     POLICY_VERSIONS,
     RUN_LOG,
-    TOPICS,
     TRAINING_STEPS,
     TRAJECTORIES,
     Topic,
 )
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from rollbus.trainer.ledger.reading_kafka import read_all
 from rollbus.trainer.process import open_backend
 from rollbus.trainer.settings import BackendSettings, TrainerSettings, ValidationSettings
 from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
+from tests.services.streams.fixtures import stream_settings
 from tests.trainer.scenario import make_batch, make_payload
-
-EVENT_PARTITIONS = 2
-
 
 PATIENCE_S = 240.0
 """Only reached where something is wrong: where thirty processes share two cores, a trainer takes a minute to start."""
@@ -51,12 +49,7 @@ class KafkaWorld:
         """Create every topic."""
         self._admin = AIOKafkaAdminClient(bootstrap_servers=self.connection.bootstrap_servers)
         await self._admin.start()
-        new = []
-        for topic in TOPICS:
-            partitions = EVENT_PARTITIONS if topic.partitions == "events" else 1
-            config = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
-            new.append(NewTopic(topic.full_name(self.namespace), partitions, 1, topic_configs=config))
-        await self._admin.create_topics(new)
+        self._topics = await ensure_topics(stream_settings(self.connection.bootstrap_servers, self.namespace))
         self._producer = AIOKafkaProducer(
             bootstrap_servers=self.connection.bootstrap_servers,
             transactional_id=f"{self.namespace}test-writer",
@@ -67,7 +60,7 @@ class KafkaWorld:
     async def close(self) -> None:
         """Remove the topics, so that a session's broker stays small."""
         await self._producer.stop()
-        await self._admin.delete_topics([topic.full_name(self.namespace) for topic in TOPICS])
+        await self._admin.delete_topics(self._topics)
         await self._admin.close()
 
     def log(self) -> KafkaLog:

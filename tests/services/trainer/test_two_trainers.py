@@ -86,7 +86,7 @@ async def play(world: World, servers: dict[str, ArtServer]) -> None:
         for number in range(STEPS * GROUPS_PER_STEP):
             groups = [(name, f"{name}-{number}", each) for name in RUNS for each in range(GROUP_SIZE)]
             await asyncio.gather(*(attempt(*group) for group in groups))
-        assert await asyncio.to_thread(recorder.flush, 20.0)
+        assert await asyncio.to_thread(recorder.flush, 120.0)
     finally:
         await asyncio.to_thread(recorder.close)
 

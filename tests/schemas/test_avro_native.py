@@ -27,9 +27,10 @@ def _native() -> Any:
         yield
 
 
-MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of")
+MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of|9223372036854775808 items")
 LAX = "malformed"
-"""Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, and a branch in two bytes."""
+"""Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, a branch in two bytes, and a
+block of −2⁶³ items, of which it reads none."""
 
 
 def outcome(read: Read, data: bytes) -> Any:

@@ -39,7 +39,7 @@ model: setup ## Fetch SmolLM2 into the user's cache, once (93 MB, converted to 5
 
 kafka: setup ## Fetch Kafka's jars (part of setup)
 
-demo: model ## Watch a language model learn a job from late verdicts in its traffic (about 20 minutes)
+demo: model ## Watch a language model learn a job from late verdicts in its traffic (about 25 minutes)
 	@$(PYTHON_BIN)/rollbus demo
 
 demo-game: setup ## Watch a tiny model get better at tic-tac-toe from its own games (about 10 minutes)

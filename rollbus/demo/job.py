@@ -17,8 +17,8 @@ NAMESPACE = "demo."
 MODEL = "agent"
 TRAFFIC_ENDED = "are done"
 """In the log of the traffic's last process, once it has ended as it should."""
-
-
+TRAFFIC_S = 1200.0
+"""On a slower machine fewer episodes come, so that those who watch see the end."""
 LATE = 1.2
 """How much longer than its rate says the traffic may take."""
 
@@ -50,6 +50,8 @@ class Amounts:
     """Of each evaluation."""
     share: float | None = None
     """Most episodes per second, as a share of those that the machine evaluates per second; None for no bound."""
+    fewest: int | None = None
+    """Episodes of traffic where more would take longer than `TRAFFIC_S`; None for no fewer than `episodes`."""
 
     def paced(self, evaluation_s: float) -> "Amounts":
         """Return the amounts for a machine whose first evaluation took so long.
@@ -58,7 +60,10 @@ class Amounts:
         """
         if self.share is None:
             return self
-        return replace(self, episodes_per_s=min(self.episodes_per_s, self.share * self.evaluated / evaluation_s))
+        rate = min(self.episodes_per_s, self.share * self.evaluated / evaluation_s)
+        fewest = self.episodes if self.fewest is None else self.fewest
+        episodes = max(fewest, min(self.episodes, round(rate * TRAFFIC_S)))
+        return replace(self, episodes=episodes, episodes_per_s=rate)
 
     @property
     def time_limit_s(self) -> float:

@@ -126,7 +126,7 @@ class Demo:
                     f"[yellow]{escape(last.pause)}. What it had learned by then:[/yellow]", highlight=False
                 )
             comparison = Comparison(before, after, success=self.job.outcomes[0][0])
-            self._report(settings.clickhouse, query, comparison, last)
+            self._report(settings.clickhouse, query, comparison, last, amounts)
         return comparison
 
     def _fresh_stack(self) -> StackSettings:
@@ -181,8 +181,8 @@ class Demo:
         if amounts != chosen:
             minutes = amounts.episodes / amounts.episodes_per_s / 60
             self.console.print(
-                f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {amounts.episodes_per_s:.2f} "
-                f"episodes a second come instead of {chosen.episodes_per_s:g}, in about {minutes:.0f} minutes[/dim]",
+                f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {amounts.episodes:,} episodes "
+                f"come, {amounts.episodes_per_s:.2f} a second, in about {minutes:.0f} minutes[/dim]",
                 highlight=False,
             )
         return amounts
@@ -216,9 +216,11 @@ class Demo:
         if TRAFFIC_ENDED not in log.read_text(encoding="utf-8", errors="replace"):
             raise UnavailableError(f"the {name} ended before they were done; {log_tail(log)}")
 
-    def _report(self, clickhouse: ClickHouseSettings, query: Query, comparison: Comparison, last: DemoStatus) -> None:
+    def _report(
+        self, clickhouse: ClickHouseSettings, query: Query, comparison: Comparison, last: DemoStatus, amounts: Amounts
+    ) -> None:
         folder, job, seed = self.options.folder, self.job, self.options.seed
-        references = job.references(seed, self.options.amounts)
+        references = job.references(seed, amounts)
         groups = read_groups(query, namespace=NAMESPACE)
         draw(folder / "learning.png", job, groups, comparison, references, seed=seed)
         report.write_result(

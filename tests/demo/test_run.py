@@ -76,10 +76,16 @@ def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
     assert Game.amounts.paced(1e6) == Game.amounts
 
 
+def test_fewer_tickets_come_where_they_would_take_longer_but_not_fewer_than_teach_something() -> None:
+    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2, fewest=1000)
+    assert [amounts.paced(evaluation_s).episodes for evaluation_s in (50.0, 128.0, 1000.0)] == [1600, 1500, 1000]
+
+
 def test_the_help_names_the_amounts_of_each_job() -> None:
     helps = {option.name: option.help for option in command.params if isinstance(option, click.Option)}
     tickets, orders, games = Routing.amounts, LookUp.amounts, Game.amounts
-    assert f"({tickets.episodes}, orders {orders.episodes}), or games ({games.episodes})" in (helps["episodes"] or "")
+    slower = f"({tickets.episodes}, on a slower machine down to {tickets.fewest}; orders {orders.episodes})"
+    assert f"{slower}, or games ({games.episodes})" in (helps["episodes"] or "")
     assert f"({tickets.episodes_per_s:g}, or fewer" in (helps["rate"] or "")
     assert f"orders {orders.episodes_per_s:g}, games {games.episodes_per_s:g})" in (helps["rate"] or "")
     assert f"({tickets.evaluated}, orders {orders.evaluated}, games {games.evaluated})" in (helps["evaluated"] or "")

@@ -50,7 +50,7 @@ finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed a
 
 test: model ## Run every test, on real Kafka, ClickHouse's engine and ART
 	@mkdir -p .make/results
-	@$(MAKE) --no-print-directory test-frameworks test-models test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
+	@$(MAKE) --no-print-directory -k test-frameworks test-models test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
 	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) $(addprefix --ignore=,$(FRAMEWORKS) $(MODELS) tests/faults) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
 	wait $$others || { failed=1; cat .make/results/others; }; \
 	echo; echo "Frameworks, models, Python 3.11, openai's versions, Java; then all else on Python 3.12:"; \

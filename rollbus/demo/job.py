@@ -18,7 +18,7 @@ MODEL = "agent"
 TRAFFIC_ENDED = "are done"
 """In the log of the traffic's last process, once it has ended as it should."""
 TRAFFIC_S = 1200.0
-"""On a slower machine fewer episodes come, so that those who watch see the end."""
+"""Longest time that traffic is planned to take: on a slower machine fewer episodes come."""
 LATE = 1.2
 """How much longer than its rate says the traffic may take."""
 

@@ -6,13 +6,12 @@
 import asyncio
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import uvicorn
 from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,9 +20,11 @@ from starlette.routing import Route
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas import codec
 from rollbus.schemas.records.events import EpisodeEnded, Event, RewardReported, ToolCalled, TurnRecorded
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.installs import own_environment
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
+from tests.services.streams.fixtures import stream_settings
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -50,14 +51,10 @@ def server() -> Iterator[tuple[AgentServer, str]]:
 
 
 @pytest.fixture
-async def topics(kafka: str, namespace: str) -> AsyncIterator[str]:
-    """The namespace, with the topics that producers write."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
-    names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, ALIASES, PRODUCER_REPORTS)]
-    await admin.create_topics([NewTopic(name, 1, 1) for name in names])
-    yield namespace
-    await admin.close()
+async def topics(kafka: str, namespace: str) -> str:
+    """The namespace, with its topics."""
+    await ensure_topics(stream_settings(kafka, namespace))
+    return namespace
 
 
 async def events_of(kafka: str, namespace: str) -> list[Event]:

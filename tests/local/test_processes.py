@@ -112,12 +112,6 @@ def test_a_process_whose_threads_still_run_is_not_gone(log: Path) -> None:
     assert not is_running(identity)
 
 
-def test_output_goes_to_the_log(log: Path) -> None:
-    identity = spawn([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"], log_path=log)
-    wait_until(lambda: not is_running(identity), "it still runs")
-    assert sorted(log.read_text().split()) == ["err", "out"]
-
-
 def test_a_missing_program_is_named(log: Path) -> None:
     with pytest.raises(ConfigurationError, match="no-such-program"):
         spawn(["no-such-program"], log_path=log)

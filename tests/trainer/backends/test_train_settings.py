@@ -17,6 +17,11 @@ from rollbus.trainer.backends.protocol import TrainConfig
         ({"ratio_min": 6.0}, "ratio_min 6 lies above ratio_max 5"),
         ({"learning_rate": math.inf}, "finite"),
         ({"off_policy_mask_threshold": math.nan}, "finite"),
+        ({"sequence_mask": "k3"}, "go together"),
+        ({"sequence_mask_bounds": (0.0, 1.0)}, "go together"),
+        ({"sequence_mask": "k3", "sequence_mask_bounds": (1.0, 0.5)}, "least, greatest"),
+        ({"importance_floor": 3.0}, "lies above importance_cap"),
+        ({"advantages": "art", "advantage_scale": "batch_std"}, "ART scales its own"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""The loss: invariances over random token batches, gradients against closed forms, and cases worked by hand."""
+"""The loss: micro-batches add up, estimates of the divergence agree, and cases worked by hand."""
 
 import math
 from dataclasses import replace
@@ -11,34 +11,10 @@ from hypothesis import strategies as st
 from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo import TokenBatch
-from tests.trainer.grpo.token_batches import close, gradient, one_token, part, token_batches
+from tests.trainer.grpo.token_batches import gradient, one_sequence, part, token_batches, whole_batch
 
 CISPO = TrainConfig()
 PPO = TrainConfig(loss="ppo")
-
-
-@given(token_batches())
-def test_cispo_gradient_is_the_clipped_ratio_times_the_advantage(batch: TokenBatch) -> None:
-    ratio = torch.exp(batch.current_N - batch.behaviour_N).detach().clamp(0, 5)
-    expected = -ratio * batch.advantages_N * batch.weights_N * batch.mask_N / batch.mask_N.sum()
-    assert close(gradient(batch, CISPO), expected)
-
-
-@given(token_batches())
-def test_ppo_gradient_vanishes_exactly_where_a_bound_is_active(batch: TokenBatch) -> None:
-    ratio = torch.exp(batch.current_N - batch.behaviour_N).detach()
-    above = (batch.advantages_N > 0) & (ratio > 1.28)
-    below = (batch.advantages_N < 0) & ((ratio < 0.8) | (ratio > 3))
-    free = batch.mask_N & ~above & ~below
-    expected = -ratio * batch.advantages_N * batch.weights_N * free / batch.mask_N.sum()
-    assert close(gradient(batch, PPO), expected)
-
-
-@given(token_batches(on_policy=True))
-def test_on_policy_both_losses_have_the_gradient_of_reinforce(batch: TokenBatch) -> None:
-    expected = -batch.advantages_N * batch.weights_N * batch.mask_N / batch.mask_N.sum()
-    assert close(gradient(batch, CISPO), expected)
-    assert close(gradient(batch, PPO), expected)
 
 
 @given(token_batches(), st.integers(0, 40), st.sampled_from([CISPO, PPO]))
@@ -53,27 +29,15 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
     assert combined == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@given(token_batches(), st.floats(0.1, 10))
-def test_scaling_the_advantages_scales_the_gradient(batch: TokenBatch, factor: float) -> None:
-    scaled = replace(batch, advantages_N=batch.advantages_N * factor)
-    assert close(gradient(scaled, CISPO), gradient(batch, CISPO) * factor)
-
-
-@given(st.lists(st.tuples(st.floats(-8, 0), st.floats(-8, 0)), min_size=1, max_size=20))
-def test_k3_is_never_negative_and_zero_where_policies_agree(pairs: list[tuple[float, float]]) -> None:
-    current, reference = torch.tensor(pairs, dtype=torch.float64).T
-    assert bool((grpo.kl_k3(current, reference) >= 0).all())
-    assert bool((grpo.kl_k3(current, current) == 0).all())
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_k3_is_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
-    distances = torch.logspace(-30, -1, 10_000, dtype=torch.float64).to(dtype)
+def test_k3_is_never_negative_and_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
+    distances = torch.logspace(-30, 1, 10_000, dtype=torch.float64).to(dtype)
     for difference in (distances, -distances):
         found = grpo.kl_k3(torch.zeros_like(difference), difference)
         assert bool((found >= 0).all())
-    found = grpo.kl_k3(torch.zeros(1, dtype=dtype), torch.full((1,), 1e-3, dtype=dtype))
-    assert float(found) == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)
+    same, near = grpo.kl_k3(torch.zeros(2, dtype=dtype), torch.tensor([0.0, 1e-3], dtype=dtype)).tolist()
+    assert same == 0
+    assert near == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)
 
 
 def test_k1_and_k3_estimate_the_same_divergence() -> None:
@@ -114,7 +78,7 @@ def test_a_kl_penalty_in_the_advantages_is_centred(batch: TokenBatch, coefficien
 def test_gradient_of_one_token(
     settings: TrainConfig, ratio: float, advantage: float, expected: float, clipped: bool
 ) -> None:
-    batch = one_token(ratio, advantage)
+    batch = one_sequence(ratio, advantage=advantage)
     assert float(gradient(batch, settings)) == pytest.approx(expected)
     assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == clipped
 
@@ -125,13 +89,11 @@ def test_dual_clip_bounds_the_loss_of_a_negative_advantage() -> None:
 
 
 def test_a_stale_negative_sequence_is_left_out_and_a_positive_one_is_not() -> None:
-    batch = TokenBatch(
-        current_N=torch.tensor([-5.0, -5.0, -5.0, -1.0], requires_grad=True),
+    batch = whole_batch(
+        torch.tensor([-5.0, -5.0, -5.0, -1.0], requires_grad=True),
         behaviour_N=torch.tensor([-1.0, -1.0, -1.0, -1.0]),
         advantages_N=torch.tensor([-1.0, -1.0, 1.0, -1.0]),
-        weights_N=torch.ones(4),
         sequence_N=torch.tensor([0, 0, 1, 2]),
-        mask_N=torch.ones(4, dtype=torch.bool),
     )
     columns = (batch.current_N, batch.behaviour_N, batch.advantages_N, batch.sequence_N, batch.mask_N)
     assert grpo.stale_negatives(*columns, threshold=0.5).tolist() == [True, True, False, False]
@@ -140,13 +102,11 @@ def test_a_stale_negative_sequence_is_left_out_and_a_positive_one_is_not() -> No
 
 
 def test_metrics_of_a_case_worked_by_hand() -> None:
-    batch = TokenBatch(
-        current_N=torch.tensor([math.log(0.6), math.log(0.2)], dtype=torch.float64, requires_grad=True),
+    batch = whole_batch(
+        torch.tensor([math.log(0.6), math.log(0.2)], dtype=torch.float64, requires_grad=True),
         behaviour_N=torch.tensor([math.log(0.3), math.log(0.2)], dtype=torch.float64),
         advantages_N=torch.tensor([1.0, -1.0], dtype=torch.float64),
-        weights_N=torch.ones(2, dtype=torch.float64),
         sequence_N=torch.tensor([0, 1]),
-        mask_N=torch.ones(2, dtype=torch.bool),
         entropy_N=torch.tensor([0.5, 1.5], dtype=torch.float64),
     )
     report = grpo.metrics(grpo.combine([grpo.policy_loss(batch, CISPO, global_tokens=2.0)]))
@@ -160,7 +120,7 @@ def test_metrics_of_a_case_worked_by_hand() -> None:
 
 
 def test_a_small_mismatch_is_reported_as_it_is() -> None:
-    batch = one_token(1.0, 1.0)
+    batch = one_sequence(1.0)
     current = batch.current_N.detach().float()
     near = replace(batch, current_N=current.requires_grad_(), behaviour_N=(current - 1e-4).detach())
     difference = float((near.current_N.double() - near.behaviour_N.double()).detach())
@@ -170,7 +130,7 @@ def test_a_small_mismatch_is_reported_as_it_is() -> None:
 
 def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
     batch = replace(
-        one_token(1.0, 0.0),
+        one_sequence(1.0, advantage=0.0),
         reference_N=torch.tensor([-2.0], dtype=torch.float64),
         entropy_N=torch.tensor([0.7], dtype=torch.float64),
     )
@@ -178,16 +138,3 @@ def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
     loss = grpo.policy_loss(batch, settings, global_tokens=1.0).loss
     assert float(loss.detach()) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.07)
     assert float(gradient(batch, settings)) == pytest.approx(0.5 * (1 - math.exp(-1)))
-
-
-def test_finite_differences_agree_with_autograd() -> None:
-    batch = one_token(1.1, 2.0)
-    for settings in (PPO, TrainConfig(loss="ppo", kl_estimator="k3", kl_coefficient=0.3)):
-        batch = replace(batch, reference_N=torch.tensor([-1.7], dtype=torch.float64))
-
-        def value(shift: float, settings: TrainConfig = settings, batch: TokenBatch = batch) -> float:
-            moved = replace(batch, current_N=batch.current_N.detach() + shift)
-            return float(grpo.policy_loss(moved, settings, global_tokens=1.0).loss)
-
-        numeric = (value(1e-6) - value(-1e-6)) / 2e-6
-        assert float(gradient(batch, settings)) == pytest.approx(numeric, rel=1e-6)

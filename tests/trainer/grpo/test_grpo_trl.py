@@ -14,8 +14,7 @@ from torch import Tensor
 
 from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import TokenBatch
-from tests.trainer.grpo.token_batches import token_weights
+from tests.trainer.grpo.token_batches import token_weights, whole_batch
 
 TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").read_text(encoding="utf-8"))
 PPO: dict[str, Any] = {"loss": "ppo", "epsilon": 0.2, "epsilon_high": 0.2, "dual_clip": None}
@@ -47,13 +46,12 @@ def ours(settings: TrainConfig, aggregation: Any) -> tuple[float, Tensor]:
     mask = (given("completion_mask") * given("sampled_mask")).bool()
     row_N = torch.arange(len(current))[:, None].expand_as(current)[mask]
     leaf = current.clone().requires_grad_()
-    batch = TokenBatch(
-        current_N=leaf[mask],
+    batch = whole_batch(
+        leaf[mask],
         behaviour_N=given("behaviour")[mask],
         advantages_N=given("advantages")[row_N],
-        weights_N=token_weights(aggregation, row_N, row_N, dtype=torch.float64),
+        weights_N=token_weights(aggregation, row_N, row_N),
         sequence_N=row_N,
-        mask_N=torch.ones_like(row_N, dtype=torch.bool),
         reference_N=given("reference")[mask],
         entropy_N=given("entropy")[mask],
     )

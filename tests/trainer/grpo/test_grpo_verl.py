@@ -17,7 +17,7 @@ from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo import TokenBatch
-from tests.trainer.grpo.token_batches import gradient
+from tests.trainer.grpo.token_batches import gradient, whole_batch
 
 FOLDER = Path(__file__).parent
 VERL: dict[str, Any] = json.loads((FOLDER / "verl_masks.json").read_text(encoding="utf-8"))
@@ -46,14 +46,7 @@ def tokens() -> TokenBatch:
     """verl's rows, flat; padding left out."""
     mask = given("mask").bool()
     row_N = torch.arange(len(mask))[:, None].expand_as(mask)[mask]
-    return TokenBatch(
-        current_N=given("current")[mask],
-        behaviour_N=given("behaviour")[mask],
-        advantages_N=given("rewards")[row_N] + 0.5,
-        weights_N=torch.ones(len(row_N), dtype=torch.float64),
-        sequence_N=row_N,
-        mask_N=torch.ones_like(row_N, dtype=torch.bool),
-    )
+    return whole_batch(given("current")[mask], given("behaviour")[mask], given("rewards")[row_N] + 0.5, row_N)
 
 
 def flat(values: Any) -> Tensor:
@@ -136,21 +129,6 @@ def test_advantages_by_the_batchs_deviation_are_trls() -> None:
     ours = [one * scale for group in (rewards[:3], rewards[3:]) for one in advantages(group, "mean")]
     assert ours == pytest.approx(theirs, rel=5e-8)  # its factor N / (N − 1) is a float32
     assert math.isfinite(grpo.batch_scale([0.5]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"sequence_mask": "k3"}, "go together"),
-        ({"sequence_mask_bounds": (0.0, 1.0)}, "go together"),
-        ({"sequence_mask": "k3", "sequence_mask_bounds": (1.0, 0.5)}, "least, greatest"),
-        ({"importance_floor": 3.0}, "lies above importance_cap"),
-        ({"advantages": "art", "advantage_scale": "batch_std"}, "ART scales its own"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        TrainConfig(**settings)
 
 
 def test_an_unknown_kind_of_advantage_is_refused() -> None:

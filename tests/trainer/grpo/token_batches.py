@@ -1,6 +1,5 @@
 """Random token batches for tests of the loss, and its gradient with respect to the current log-probs."""
 
-import math
 from dataclasses import replace
 
 import torch
@@ -57,24 +56,30 @@ def part(batch: TokenBatch, at: Tensor | slice) -> TokenBatch:
     return replace(batch, **{name: getattr(batch, name)[at] for name in NAMES})
 
 
-def one_token(ratio: float, advantage: float) -> TokenBatch:
-    current = torch.tensor([-1.0], dtype=torch.float64)
-    return TokenBatch(
-        current_N=current.clone().requires_grad_(),
-        behaviour_N=current - math.log(ratio),
-        advantages_N=torch.tensor([advantage], dtype=torch.float64),
-        weights_N=torch.ones(1, dtype=torch.float64),
-        sequence_N=torch.zeros(1, dtype=torch.long),
-        mask_N=torch.ones(1, dtype=torch.bool),
+def whole_batch(
+    current_N: Tensor, behaviour_N: Tensor, advantages_N: Tensor, sequence_N: Tensor, **more: Tensor
+) -> TokenBatch:
+    """Tokens of which all count, and alike unless `more` has their weights."""
+    alike = {"weights_N": torch.ones_like(behaviour_N), "mask_N": torch.ones_like(behaviour_N, dtype=torch.bool)}
+    return TokenBatch(current_N, behaviour_N, advantages_N, sequence_N=sequence_N, **(alike | more))
+
+
+def one_sequence(*ratios: float, advantage: float = 1.0) -> TokenBatch:
+    """Tokens with these ratios; each has the probability e^-1 now."""
+    current_N = torch.full((len(ratios),), -1.0, dtype=torch.float64)
+    behaviour_N = current_N - torch.tensor(ratios, dtype=torch.float64).log()
+    advantages_N = torch.full_like(current_N, advantage)
+    return whole_batch(
+        current_N.requires_grad_(), behaviour_N, advantages_N, torch.zeros(len(ratios), dtype=torch.long)
     )
 
 
-def token_weights(aggregation: Aggregation, trajectory_N: Tensor, group_N: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """`grpo.token_weight` for all tokens of a step at once, of mean 1."""
-    if aggregation == "trajectory_mean":
-        weights_N = 1.0 / torch.bincount(trajectory_N)[trajectory_N].to(dtype)
-    elif aggregation == "prompt_mean":
-        weights_N = 1.0 / torch.bincount(group_N)[group_N].to(dtype)
-    else:
-        weights_N = torch.ones(len(trajectory_N), dtype=dtype)
-    return weights_N / weights_N.mean() if len(weights_N) else weights_N
+def token_weights(aggregation: Aggregation, trajectory_N: Tensor, group_N: Tensor) -> Tensor:
+    """`grpo.token_weight` of all tokens of a step, brought to mean 1."""
+    counts = (torch.bincount(each)[each].tolist() for each in (trajectory_N, group_N))
+    weights = [
+        grpo.token_weight(aggregation, trajectory_tokens=trajectory, group_tokens=group)
+        for trajectory, group in zip(*counts, strict=True)
+    ]
+    weights_N = torch.tensor(weights, dtype=torch.float64)
+    return weights_N / weights_N.mean()

@@ -14,7 +14,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause, pause_for
+from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause
 from rollbus.trainer.operate.policy import roll_back
 from tests.builders import make_command
 from tests.trainer.log_memory import MemoryLog
@@ -77,13 +77,6 @@ def test_the_newest_pause_or_resume_decides(commands: list[Any]) -> None:
     relevant = [(index, command) for index, command in enumerate(commands) if command != "end_window"]
     expected = str(relevant[-1][0]) if relevant and relevant[-1][1] == "pause" else None
     assert (found.command_id if found else None) == expected
-
-
-def test_the_same_alarm_is_the_same_command() -> None:
-    far = {"mismatch_kl": 50.0}
-    alarm = find_alarm(steps(far, far, far), LIMITS)
-    assert alarm is not None
-    assert pause_for(alarm, "main") == pause_for(alarm, "main")
 
 
 class RunawayBackend(MemoryBackend):

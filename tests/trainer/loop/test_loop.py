@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from rollbus.schemas.errors import (
-    ConfigurationError,
     DataLossError,
     RejectedError,
     RunStoppedError,
@@ -83,15 +82,6 @@ async def test_a_batch_of_which_nothing_can_be_trained_is_a_skipped_step_and_nev
     assert (outcome.state, outcome.policy_version) == ("skipped", 1)
 
 
-async def test_a_batch_seen_again_trains_nothing_and_publishes_nothing() -> None:
-    world = World()
-    batches = world.add_batches(1)
-    world.broker.append(BATCHES, batches[0])
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)
-    assert world.broker.offsets["main"] == 2
-
-
 async def test_trajectories_older_than_the_limit_are_dropped_as_stale() -> None:
     world = World()
     batches = await world.train(3, max_off_policy_steps=1)
@@ -107,15 +97,6 @@ async def test_payload_that_retention_removed_is_a_counted_drop() -> None:
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
     assert {each.trajectory_id for each in world.steps()[0].dropped if each.reason == "payload_lost"} == {"b0g0-1"}
-
-
-async def test_an_excluded_episode_is_refused_at_the_door() -> None:
-    world = World()
-    batches = world.add_batches(1)
-    world.broker.append(SCORES, make_score("b0g0-2", excluded=True))
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)
-    assert {each.trajectory_id for each in world.steps()[0].dropped if each.reason == "excluded"} == {"b0g0-2"}
 
 
 async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_stops_the_run() -> None:
@@ -149,22 +130,6 @@ async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> Non
     await world.trainer().run(until_idle=True)
     started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
     assert [(each.step, each.attempt) for each in started] == [(1, 6)]
-
-
-async def test_after_a_run_stopped_a_new_start_takes_up_the_same_step() -> None:
-    broken = True
-
-    def fault(point: str, request: object) -> None:
-        if broken:
-            raise OSError("disk full")
-
-    world = World(backend=MemoryBackend(fault=fault))
-    batches = world.add_batches(2)
-    with pytest.raises(RunStoppedError):
-        await world.trainer().run(until_idle=True)
-    broken = False
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -222,13 +187,6 @@ async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_re
     assert not world.steps()
 
 
-async def test_a_batch_for_another_model_is_a_configuration_error() -> None:
-    world = World()
-    world.broker.append(BATCHES, make_batch(0, [], model="another"))
-    with pytest.raises(ConfigurationError, match="another"):
-        await world.trainer().run(until_idle=True)
-
-
 async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> None:
     class SlowLog(MemoryLog):
         looks = 0
@@ -243,21 +201,9 @@ async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> N
     check_exactly_once(world, batches)
 
 
-async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -> None:
-    world = World(backend=MemoryBackend(step_s=0.5))
-    batches = world.add_batches(2)
-    trainer = world.trainer()
-    running = asyncio.create_task(trainer.run())
-    await asyncio.sleep(0.02)
-    trainer.stop()
-    await running
-    assert not world.steps()
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)
-    assert max(world.backend.weights_tree.versions) == 2
-
-
-async def test_an_update_under_way_is_recorded_though_the_door_refuses_its_members_by_now() -> None:
+async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal_even_if_the_door_refuses_it_now() -> (
+    None
+):
     world = World(backend=MemoryBackend(step_s=0.05))
     batches = world.add_batches(2)
     trainer = world.trainer()
@@ -267,11 +213,13 @@ async def test_an_update_under_way_is_recorded_though_the_door_refuses_its_membe
     await asyncio.sleep(0.01)
     trainer.stop()
     await running
+    assert not world.steps()
     for member in batches[0].groups[0].members:
         world.broker.append(SCORES, make_score(member.trajectory_id, episode_id=member.episode_id, excluded=True))
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
     assert [type(step) for step in world.steps()] == [StepCompleted, StepCompleted]
+    assert max(world.backend.weights_tree.versions) == 2
 
 
 async def test_a_stop_while_the_log_is_away_ends_the_trainer_in_silence() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import BATCHES, SCORES
+from rollbus.schemas.topics import SCORES
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.ledger.log import ReceivedBatch
 from rollbus.trainer.loop.inspection import Inspected
@@ -60,23 +60,13 @@ async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> 
     assert received.batch == batches[0]
     assert len(await fetched(log, received)) == 5
     assert inner.fetched == 1
+    await ready(log)
+    assert not await log.at_end(), "the last batch has been read and is still to come"
     after = await log.next_batch(0.0)
     assert after is not None
     assert after.batch == batches[1]
     await fetched(log, after)
     assert inner.fetched == 2
-    assert await log.at_end()
-    await log.close()
-
-
-async def test_the_last_batch_read_ahead_is_still_to_come() -> None:
-    world = World()
-    world.add_batches(1)
-    log = ReadingAhead(counted(world))
-    await log.open()
-    await ready(log)
-    assert not await log.at_end()
-    assert await log.next_batch(0.0) is not None
     assert await log.at_end()
     await log.close()
 
@@ -153,29 +143,3 @@ async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused()
     second = world.steps()[1]
     assert isinstance(second, StepCompleted)
     assert {each.trajectory_id for each in second.dropped if each.reason == "excluded"} == {"b1g0-2"}
-
-
-async def test_a_batch_tried_again_does_not_lose_the_one_that_was_read_ahead_meanwhile() -> None:
-    tries: list[object] = []
-
-    def fails_once(point: str, request: object) -> None:
-        tries.append(request)
-        if len(tries) == 1:
-            raise OSError("disk full")
-
-    world = World(backend=MemoryBackend(step_s=0.02, fault=fails_once))
-    batches = await world.train(3)
-    check_exactly_once(world, batches)
-
-
-async def test_a_trainer_that_stops_leaves_what_it_read_ahead_to_the_next() -> None:
-    world = World(backend=MemoryBackend(step_s=0.05))
-    batches = world.add_batches(3)
-    first = world.trainer()
-    running = asyncio.create_task(first.run())
-    await asyncio.sleep(0.03)
-    first.stop()
-    await running
-    assert len(world.broker.topics[BATCHES.name]) == 3
-    await world.trainer().run(until_idle=True)
-    check_exactly_once(world, batches)

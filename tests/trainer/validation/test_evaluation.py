@@ -16,21 +16,24 @@ from rollbus.trainer.validation.evaluation import (
 
 
 def test_a_share_has_wilsons_interval() -> None:
-    low, share, high = share_interval([1.0] * 8 + [0.0] * 2)
-    assert share == 0.8
-    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+    """81 of 263: the example of Newcombe's paper, table I."""
+    low, share, high = share_interval([1.0] * 81 + [0.0] * 182)
+    assert share == pytest.approx(81 / 263)
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
 
 
 def test_a_share_of_all_or_nothing_still_has_a_width() -> None:
     low, share, high = share_interval([1.0] * 20)
     assert (share, high) == (1.0, 1.0)
     assert 0.8 < low < 0.9
+    assert share_interval([0.0] * 20)[0] == 0.0
 
 
 def test_a_mean_has_the_interval_of_its_standard_error() -> None:
     low, mean, high = mean_interval([1.0, 2.0, 3.0, 4.0])
     assert mean == 2.5
     assert high - mean == pytest.approx(mean - low) == pytest.approx(1.96 * (5 / 3) ** 0.5 / 2, abs=1e-3)
+    assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
 def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_measured_again() -> None:

@@ -16,12 +16,6 @@ def test_newest_avsc_says_what_the_dataclass_says(record: type) -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_versions_of_a_record_count_up_without_gaps(record: type) -> None:
-    for version in range(1, newest_version(record) + 1):
-        assert avsc_path(record, version).exists()
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_a_field_added_after_version_1_has_a_default(record: type) -> None:
     first = {field["name"] for field in json.loads(avsc_path(record, 1).read_text())["fields"]}
     for field in avro_schema(record)["fields"]:

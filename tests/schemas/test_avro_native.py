@@ -5,6 +5,7 @@ import gc
 import importlib
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from rollbus.schemas import avro_fastavro
 from rollbus.schemas.avro_fastavro import Read
 from rollbus.schemas.codec import HEADER_BYTES, decode, encode
 from rollbus.schemas.errors import InvalidRecordError, UndecodableError
-from rollbus.schemas.records.events import EpisodeStarted, Message, TurnRecorded
+from rollbus.schemas.records.events import EpisodeStarted
 from rollbus.schemas.topics import RECORDS
+from tests.builders import make_started, make_turn
 from tests.schemas.codecs import using
 from tests.schemas.test_codec import EXAMPLES_PER_TYPE, records_of
 
@@ -27,6 +29,7 @@ def _native() -> Any:
         yield
 
 
+TURN = make_turn(untrainable="no_logprobs")
 MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of|9223372036854775808 items")
 LAX = "malformed"
 """Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, a branch in two bytes, and a
@@ -75,16 +78,14 @@ def test_of_broken_bytes_both_make_the_same(record: type) -> None:
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_by_both(field: str, value: Any) -> None:
-    fields: dict[str, Any] = {"event_id": "e", "episode_id": "p", "root_episode_id": "p", "writer_id": "w"}
-    fields |= {"sequence": 0, "occurred_at_ms": 0, "episode_started_at_ms": 0, "task": "t", field: value}
     for way in ("native", "fastavro"):
         with using(way), pytest.raises(InvalidRecordError, match="EpisodeStarted cannot be written"):
-            encode(EpisodeStarted(**fields))
+            encode(replace(make_started(), **{field: value}))
 
 
 def test_a_record_of_another_type_within_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="expected a Message, not EpisodeStarted"):
-        encode(_turn(completion=object.__new__(EpisodeStarted)))
+        encode(replace(TURN, completion=object.__new__(EpisodeStarted)))
 
 
 def test_a_field_that_was_never_set_is_refused() -> None:
@@ -94,12 +95,11 @@ def test_a_field_that_was_never_set_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [bytearray(b"\1\0\0\0"), memoryview(b"\1\0\0\0")])
 def test_bytes_may_come_as_any_buffer(value: Any) -> None:
-    turn = _turn(prompt_token_ids=value)
-    assert decode(encode(turn)).prompt_token_ids == bytes(value)
+    assert decode(encode(replace(TURN, prompt_token_ids=value))).prompt_token_ids == bytes(value)
 
 
 def test_neither_what_is_read_nor_what_is_refused_stays_in_memory() -> None:
-    data = encode(_turn())
+    data = encode(TURN)
 
     def work() -> None:
         for cut in range(HEADER_BYTES, len(data)):
@@ -108,7 +108,7 @@ def test_neither_what_is_read_nor_what_is_refused_stays_in_memory() -> None:
         for _ in range(100):
             encode(decode(data))
             with contextlib.suppress(InvalidRecordError):
-                encode(_turn(added_messages=(7,)))
+                encode(replace(TURN, added_messages=(7,)))
 
     work()
     gc.collect()
@@ -116,20 +116,3 @@ def test_neither_what_is_read_nor_what_is_refused_stays_in_memory() -> None:
     work()
     gc.collect()
     assert sys.getallocatedblocks() <= before + 20
-
-
-def _envelope() -> dict[str, Any]:
-    ids = {"event_id": "e", "episode_id": "p", "root_episode_id": "p", "writer_id": "w"}
-    return {**ids, "sequence": 0, "occurred_at_ms": 0, "episode_started_at_ms": 0}
-
-
-def _turn(**changes: Any) -> TurnRecorded:
-    fields: dict[str, Any] = {
-        **_envelope(),
-        "model": "agent@3",
-        "completion": Message(role="assistant", content="5"),
-        "added_messages": (Message(role="user", content="2 + 3?"),),
-        "trainable": False,
-        "untrainable_reason": "no_logprobs",
-    }
-    return TurnRecorded(**{**fields, **changes})

@@ -14,11 +14,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         lazy_names("rollbus.schemas", {"encode": "codec"})("nothing")
 
 
-def test_a_name_that_its_module_would_hide_is_refused() -> None:
-    with pytest.raises(ValueError, match="codec is the name of a module"):
-        lazy_names("rollbus.schemas", {"codec": "codec"})
-
-
-def test_a_name_that_a_folder_would_hide_is_refused() -> None:
-    with pytest.raises(ValueError, match="ask is the name of a module"):
-        lazy_names("rollbus.consumers.clickhouse", {"ask": "ask.saved"})
+@pytest.mark.parametrize(
+    ("package", "name", "module"),
+    [("rollbus.schemas", "codec", "codec"), ("rollbus.consumers.clickhouse", "ask", "ask.saved")],
+)
+def test_a_name_that_its_module_or_folder_would_hide_is_refused(package: str, name: str, module: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is the name of a module"):
+        lazy_names(package, {name: module})

@@ -38,11 +38,3 @@ async def test_a_client_is_stopped_though_its_owner_was_cancelled_while_the_one_
     with pytest.raises(asyncio.CancelledError):
         await stopping
     assert stopped == ["the second"]
-
-
-async def test_a_cancelled_owner_does_not_go_on_after_its_client() -> None:
-    stopping = asyncio.create_task(stop_all(HangingClient().stop))
-    await asyncio.sleep(0)
-    stopping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stopping

@@ -1,13 +1,11 @@
 """All stages over a log in memory: the same pure steps as live, without Kafka and Faust.
 
 Records go through in rounds: all records before a tick pass through every stage before the tick does, so one order of
-publishing gives one output. Batch bounds and the order of partitions are arguments: only the order in which the
-partitions of a stage reach the next may depend on them.
+publishing gives one output.
 """
 
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,18 +74,16 @@ class Reader:
     changelog: dict[bytes, bytes] = field(default_factory=dict)
     changelog_bytes: int = 0
 
-    async def run(self, log: Log, at_most: int | None = None) -> bool:
+    async def run(self, log: Log) -> bool:
         """Process one batch; return False if there was nothing to read."""
-        records = log.of(self.stage.input)[self.partition]
-        end = len(records) if at_most is None else min(len(records), self.position + at_most)
-        batch = records[self.position : end]
+        batch = log.of(self.stage.input)[self.partition][self.position :]
         if not batch:
             return False
         answers = await self.stage.answer(self.state, batch)
         for incoming, answer in zip(batch, answers, strict=True):
             for out in self.stage.step(self.state, incoming, answer):
                 log.append(out.topic, out.key, out.record)
-        self.position = end
+        self.position += len(batch)
         for key, value in self.state.drain():
             self.changelog_bytes += len(key) + len(value or b"")
             if value is None:
@@ -95,12 +91,6 @@ class Reader:
             else:
                 self.changelog[key] = value
         return True
-
-    def restore(self, order: Callable[[list[bytes]], Sequence[bytes]] = sorted) -> None:
-        """Throw the state away and read it back from the changelog, rows in any order."""
-        self.state = self.stage.new_state()
-        for key in order(list(self.changelog)):
-            self.state.restore(key, self.changelog[key])
 
 
 class Flow:
@@ -131,23 +121,16 @@ class Flow:
             self.publish(topic, "tick", tick)
             await self.settle()
 
-    async def settle(self, at_most: int | None = None) -> None:
+    async def settle(self) -> None:
         """Run all stages until nothing is left to read."""
         while True:
-            moved = [await reader.run(self.log, at_most) for reader in self.readers]
+            moved = [await reader.run(self.log) for reader in self.readers]
             if not any(moved):
                 return
 
     def records(self, topic: Topic) -> list[Any]:
         """Return all records of a topic, partition after partition."""
         return self.log.records(topic)
-
-    def rows(self) -> dict[str, int]:
-        """Return how many changelog rows each stage has written and not deleted."""
-        counts: dict[str, int] = defaultdict(int)
-        for reader in self.readers:
-            counts[reader.stage.name] += len(reader.changelog)
-        return dict(counts)
 
 
 def by_checksum(key: bytes, partitions: int) -> int:

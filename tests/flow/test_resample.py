@@ -50,13 +50,15 @@ def request(attempt: int = 1, **fields: Any) -> ResampleRequested:
     return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, **(known | fields))
 
 
-async def make(agent: Any, *requests: ResampleRequested, now_ms: int = 0, **options: Any) -> tuple[Any, MemorySink]:
+async def make(
+    agent: Any, *requests: ResampleRequested, now_ms: int = 0, written_ms: int | None = None, **options: Any
+) -> tuple[Any, MemorySink]:
     sink = MemorySink()
     recorder = init(sink=sink)
     resampler = Resampler(agent, recorder, clock_ms=lambda: now_ms, **options)
     for each in requests:
         await resampler.wait_for_room()
-        resampler.begin(each)
+        resampler.begin(each, written_ms)
     await resampler.finish()
     await asyncio.to_thread(recorder.close)
     return resampler.counts, sink
@@ -105,17 +107,24 @@ async def test_the_agent_runs_in_an_episode_of_the_requests_id_marked_as_resampl
     assert started.labels == {"who": "a", "resampled_from": "t"}
 
 
-async def test_an_agent_that_raises_or_hangs_harms_its_own_attempt_only() -> None:
+async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:
     async def agent(attempt: Attempt) -> None:
-        if attempt.episode.id == "r1":
-            raise RuntimeError("user code")
-        if attempt.episode.id == "r2":
-            await asyncio.Event().wait()
+        match attempt.episode.id:
+            case "r1":
+                raise RuntimeError("user code")
+            case "r2":
+                await asyncio.Event().wait()
+            case "r3":
+                sys.exit("user code")
+            case "r4":
+                own = asyncio.create_task(asyncio.sleep(60))
+                own.cancel()
+                await own
 
-    counts, sink = await make(agent, *(request(number) for number in (1, 2, 3)), timeout_s=0.05)
-    assert counts == {"failed": 2, "made": 1}
+    counts, sink = await make(agent, *map(request, range(1, 6)), concurrency=1, timeout_s=0.05)
+    assert counts == {"failed": 4, "made": 1}
     ended = {one.episode_id: one.stop_reason for one in sink.records() if type(one).__name__ == "EpisodeEnded"}
-    assert ended.keys() == {"r1", "r2", "r3"}
+    assert ended.keys() == {"r1", "r2", "r3", "r4", "r5"}
     assert ended["r1"] == "error"
 
 
@@ -177,37 +186,15 @@ async def test_so_many_agents_that_go_on_begin_no_more(monkeypatch: pytest.Monke
     assert (counts, begun) == ({"failed": 2}, ["r1"])
 
 
-async def test_an_agent_that_exits_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:
-    async def agent(attempt: Attempt) -> None:
-        if attempt.episode.id == "r1":
-            sys.exit("user code")
-        if attempt.episode.id == "r2":
-            own = asyncio.create_task(asyncio.sleep(60))
-            own.cancel()
-            await own
-
-    counts, sink = await make(agent, *map(request, (1, 2, 3)), concurrency=1)
-    assert counts == {"failed": 2, "made": 1}
-    assert sum(type(record).__name__ == "EpisodeEnded" for record in sink.records()) == 3
-
-
-async def test_what_comes_too_late_for_its_group_is_not_made() -> None:
-    counts, sink = await make(lambda attempt: None, request(), now_ms=11)
-    assert counts == {"too_late": 1}
-    assert not [record for record in sink.records() if isinstance(record, Event)]
-
-
-@pytest.mark.parametrize(("now_ms", "counts"), [(5_010, {"made": 1}), (5_011, {"too_late": 1})])
-async def test_too_late_counts_from_when_the_request_was_written_since_the_stream_may_lag(
-    now_ms: int, counts: dict[str, int]
+@pytest.mark.parametrize(
+    ("now_ms", "written_ms", "outcome"), [(11, None, "too_late"), (5_010, 5_000, "made"), (5_011, 5_000, "too_late")]
+)
+async def test_what_comes_too_late_for_its_group_since_it_was_written_is_not_made(
+    now_ms: int, written_ms: int | None, outcome: str
 ) -> None:
-    recorder = init(sink=MemorySink())
-    resampler = Resampler(lambda attempt: None, recorder, clock_ms=lambda: now_ms)
-    await resampler.wait_for_room()
-    resampler.begin(request(), written_ms=5_000)
-    await resampler.finish()
-    await asyncio.to_thread(recorder.close)
-    assert resampler.counts == counts
+    counts, sink = await make(lambda attempt: None, request(), now_ms=now_ms, written_ms=written_ms)
+    assert counts == {outcome: 1}
+    assert any(isinstance(record, Event) for record in sink.records()) == (outcome == "made")
 
 
 async def test_only_so_many_attempts_run_at_once() -> None:

@@ -72,9 +72,12 @@ class BackendContract:
         assert capabilities.model == MODEL
         assert capabilities.max_sequence_tokens > 8
 
-    async def test_a_batch_becomes_a_new_version_whose_parent_is_its_base(self, backend: Backend) -> None:
+    async def test_a_batch_becomes_a_new_version_whose_parent_is_its_base_and_the_journal_keeps_it(
+        self, backend: Backend
+    ) -> None:
         base = (await backend.versions()).head
         request = make_request(base)
+        assert await backend.journal(request.batch_hash) is None
         assert await backend.submit(request) == request.batch_hash
         result = await backend.wait(request.batch_hash, 0.05)
         assert (result.state, result.base_version) == ("completed", base)
@@ -85,6 +88,10 @@ class BackendContract:
         assert versions.head == result.version == (await backend.versions()).head
         (version,) = [each for each in versions.known if each.version == result.version]
         assert (version.parent, version.batch_hash, version.checkpoint) == (base, request.batch_hash, result.checkpoint)
+        assert await backend.journal(request.batch_hash) == result
+        status = await backend.status(request.batch_hash)
+        assert (status.state, status.progress) == ("completed", 1.0)
+        assert (await backend.cancel(request.batch_hash)).state == "completed", "what has ended stays as it is"
 
     async def test_submitting_a_hash_again_never_trains_twice(self, backend: Backend) -> None:
         request = make_request((await backend.versions()).head)
@@ -142,15 +149,6 @@ class BackendContract:
         held = sys.getrefcount(request)
         await submit_and_wait(backend, request)
         await until(lambda: sys.getrefcount(request) <= held, "the batch is kept")
-
-    async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
-        request = make_request((await backend.versions()).head)
-        assert await backend.journal(request.batch_hash) is None
-        await backend.submit(request)
-        result = await backend.wait(request.batch_hash, 0.05)
-        assert await backend.journal(request.batch_hash) == result
-        status = await backend.status(request.batch_hash)
-        assert (status.state, status.progress) == ("completed", 1.0)
 
     async def test_a_batch_never_submitted_is_refused_by_status_and_wait(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="never"):
@@ -218,11 +216,6 @@ class BackendContract:
     async def test_promoting_what_does_not_exist_is_refused(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="100000"):
             await backend.promote(100_000)
-
-    async def test_canceling_what_has_ended_changes_nothing(self, backend: Backend) -> None:
-        request = make_request((await backend.versions()).head)
-        await submit_and_wait(backend, request)
-        assert (await backend.cancel(request.batch_hash)).state == "completed"
 
 
 async def submit_and_wait(backend: Backend, request: TrainRequest) -> int:

@@ -24,6 +24,7 @@ from rollbus.trainer.ledger.log import Publication, TrainerLog
 from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
+from tests.waiting import until_found
 
 WAIT_S = 120.0
 """Long enough for a busy broker; only reached where a record is missing."""
@@ -67,9 +68,12 @@ def started(step: int = 1) -> Publication:
 class TrainerLogContract:
     """The tests; a subclass gives the `world` fixture."""
 
-    async def test_batches_come_in_order_and_those_of_other_runs_do_not(self, world: LogWorld) -> None:
+    async def test_batches_come_in_order_past_those_of_other_runs_and_bytes_that_are_none(
+        self, world: LogWorld
+    ) -> None:
         own = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
+        await world.append(BATCHES, "main", b"\x00 not ours")
         await world.append(BATCHES, "main", *own)
         log = world.log()
         await log.open()
@@ -193,6 +197,7 @@ class TrainerLogContract:
         assert {found[location].trajectory_id for location in found} == {"t599", "t3", "t300", "t4"}
         assert found[locations[300]] == payloads[300]
         assert beyond not in found
+        assert dict(await log.fetch([])) == {}
         await log.close()
 
     async def test_payload_that_retention_removed_is_missing_and_the_rest_is_found(self, world: LogWorld) -> None:
@@ -203,31 +208,14 @@ class TrainerLogContract:
         assert {each.trajectory_id for each in (await log.fetch(locations)).values()} == {"t1", "t2"}
         await log.close()
 
-    async def test_no_locations_are_no_payload(self, world: LogWorld) -> None:
-        log = world.log()
-        await log.open()
-        assert dict(await log.fetch([])) == {}
-        await log.close()
-
     async def test_an_exclusion_is_seen_soon_after_it_was_written(self, world: LogWorld) -> None:
         log = world.log()
         await log.open()
         await world.append(SCORES, "hint", make_score("t1"))
         assert set(await log.excluded_episodes()) == set()
         await world.append(SCORES, "hint", make_score("t2", excluded=True))
-        async with asyncio.timeout(WAIT_S):
-            while not await log.excluded_episodes():  # noqa: ASYNC110 - a commit's markers come after its answer
-                await asyncio.sleep(0.01)
+        await until_found(log.excluded_episodes, "the exclusion is not seen")
         assert set(await log.excluded_episodes()) == {"e-t2"}
-        await log.close()
-
-    async def test_bytes_that_are_no_batch_do_not_stop_the_batches_after_them(self, world: LogWorld) -> None:
-        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
-        log = world.log()
-        await log.open()
-        received = await log.next_batch(WAIT_S)
-        assert received is not None
-        assert received.batch.number == 0
         await log.close()
 
     async def test_evaluations_are_those_of_the_model(self, world: LogWorld) -> None:
@@ -235,9 +223,7 @@ class TrainerLogContract:
         await log.open()
         assert list(await log.evaluations()) == []
         await world.append(EVALUATIONS, "main", *(make_evaluation(model=model) for model in ("agent", "other")))
-        async with asyncio.timeout(WAIT_S):
-            while not await log.evaluations():  # noqa: ASYNC110 - a commit's markers come after its answer
-                await asyncio.sleep(0.02)
+        await until_found(log.evaluations, "the evaluation is not seen")
         assert [each.model for each in await log.evaluations()] == ["agent"]
         await log.close()
 
@@ -275,9 +261,9 @@ async def _eventually_at_end(log: TrainerLog) -> bool:
 
 async def _eventually_paused(log: TrainerLog, command_id: str | None) -> bool:
     """A commit's markers come after its answer."""
-    async with asyncio.timeout(WAIT_S):
-        while (pause := await log.paused()) is not None or command_id is not None:
-            if pause is not None and pause.command_id == command_id:
-                return True
-            await asyncio.sleep(0.02)
-    return True
+
+    async def is_so() -> bool:
+        pause = await log.paused()
+        return (None if pause is None else pause.command_id) == command_id
+
+    return await until_found(is_so, f"the pause is never {command_id}")

@@ -19,13 +19,24 @@ from tests.producers.recorded import assert_whole, turns
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
 
-def test_a_call_is_recorded_token_exact_and_looks_untouched(
-    recorder: Recorder, sink: MemorySink, server: Server
+@pytest.mark.parametrize(("seed", "recorded"), [(5, 5), (2**64 - 1, None)], ids=["5", "larger than a record holds"])
+def test_a_call_is_recorded_token_exact_with_how_it_was_sampled_and_looks_untouched(
+    recorder: Recorder, sink: MemorySink, server: Server, seed: int, recorded: int | None
 ) -> None:
     client = recorder.wrap(server.client())
     assert isinstance(client, openai.OpenAI)
     with recorder.episode(task="greet"):
-        answer = client.chat.completions.create(model="agent", messages=HELLO, temperature=0.7, seed=5)
+        answer = client.chat.completions.create(
+            model="agent",
+            messages=HELLO,
+            temperature=0.7,
+            top_p=0.9,
+            max_tokens=7,
+            seed=seed,
+            frequency_penalty=0.5,
+            presence_penalty=0.25,
+            extra_body={"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1},
+        )
     assert isinstance(answer, ChatCompletion)
     assert answer.choices[0].logprobs is None
     assert "token_ids" not in (answer.choices[0].model_extra or {})
@@ -34,25 +45,9 @@ def test_a_call_is_recorded_token_exact_and_looks_untouched(
     assert server.requests[0]["return_token_ids"] is True
     (turn,) = turns(recorder, sink)
     assert_whole(turn)
-    assert (turn.temperature, turn.seed) == (0.7, 5)
-
-
-def test_how_an_answer_was_asked_to_be_sampled_is_recorded(
-    recorder: Recorder, sink: MemorySink, server: Server
-) -> None:
-    client = recorder.wrap(server.client())
-    with recorder.episode(task="greet"):
-        client.chat.completions.create(
-            model="agent",
-            messages=HELLO,
-            top_p=0.9,
-            frequency_penalty=0.5,
-            presence_penalty=0.25,
-            extra_body={"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1},
-        )
-    (turn,) = turns(recorder, sink)
-    assert (turn.top_p, turn.top_k, turn.min_p) == (0.9, 40, 0.05)
+    assert (turn.temperature, turn.top_p, turn.top_k, turn.min_p, turn.max_tokens) == (0.7, 0.9, 40, 0.05, 7)
     assert (turn.frequency_penalty, turn.presence_penalty, turn.repetition_penalty) == (0.5, 0.25, 1.1)
+    assert turn.seed == recorded
 
 
 def test_what_the_application_asks_for_itself_it_gets(recorder: Recorder, server: Server) -> None:
@@ -221,15 +216,6 @@ def test_a_turn_sends_only_the_messages_that_are_new(recorder: Recorder, sink: M
     assert (third.prefix_count, third.added_messages[0].content) == (1, "edited")
     assert (first.tools is not None, second.tools) == (True, None)
     assert first.tools_hash == second.tools_hash != ""
-
-
-def test_a_number_that_no_record_holds_is_left_out(recorder: Recorder, sink: MemorySink, server: Server) -> None:
-    client = recorder.wrap(server.client())
-    with recorder.episode(task="t"):
-        client.chat.completions.create(model="agent", messages=HELLO, seed=2**64 - 1, max_tokens=7)
-    (turn,) = turns(recorder, sink)
-    assert_whole(turn)
-    assert (turn.seed, turn.max_tokens) == (None, 7)
 
 
 def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: MemorySink, server: Server) -> None:

@@ -19,13 +19,17 @@ MESSAGES = {
 }
 
 
-def refusing(*names: str, status: int = 400) -> Server:
+NOT_ALLOWED = "You are not allowed to request logprobs from this model"
+"""OpenAI's message, of its newer models."""
+
+
+def refusing(*names: str, status: int = 400, message: str | None = None) -> Server:
     """A server that refuses the first of these that a request has, and gives what the request asks for."""
 
     def script(request: Body) -> Any:
         for name in names:
             if name in request:
-                return httpx.Response(status, json={"error": {"message": MESSAGES[name]}})
+                return httpx.Response(status, json={"error": {"message": message or MESSAGES[name]}})
         if request.get("stream"):
             return streamed() if "stream_options" in request else streamed()[:-1]
         answer = completion()
@@ -58,14 +62,18 @@ def test_a_refusal_of_token_ids_alone_leaves_the_log_probs(recorder: Recorder, s
     assert "logprobs_refused" not in recorder.counters
 
 
-def test_a_refusal_of_log_probs_alone_leaves_the_token_ids(recorder: Recorder, sink: MemorySink) -> None:
-    server = refusing("logprobs")
+@pytest.mark.parametrize(("status", "message"), [(400, None), (403, NOT_ALLOWED)])
+def test_a_refusal_of_log_probs_alone_leaves_the_token_ids(
+    recorder: Recorder, sink: MemorySink, status: int, message: str | None
+) -> None:
+    server = refusing("logprobs", status=status, message=message)
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
-        client.chat.completions.create(model="agent", messages=HELLO)
-    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}]
-    (turn,) = turns(recorder, sink)
-    assert (turn.untrainable_reason, turn.completion_token_ids is None) == ("logprobs_refused", False)
+        for _ in range(2):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
+    for turn in turns(recorder, sink):
+        assert (turn.untrainable_reason, turn.completion_token_ids is None) == ("logprobs_refused", False)
 
 
 def test_parameters_refused_one_after_the_other_are_each_learnt(recorder: Recorder, sink: MemorySink) -> None:
@@ -107,22 +115,6 @@ def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorde
     with recorder.episode(task="t"), pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="agent", messages=HELLO, logprobs=True)
     assert all("logprobs" in request for request in server.requests)
-
-
-def test_log_probs_that_a_model_does_not_allow_are_a_refusal_too(recorder: Recorder, sink: MemorySink) -> None:
-    def script(request: Body) -> Any:
-        if "logprobs" in request:
-            message = "You are not allowed to request logprobs from this model"  # OpenAI's, of its newer models
-            return httpx.Response(403, json={"error": {"message": message, "type": "invalid_request_error"}})
-        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None}]}
-
-    server = Server(script)
-    client = recorder.wrap(server.client())
-    with recorder.episode(task="t"):
-        for _ in range(2):
-            client.chat.completions.create(model="agent", messages=HELLO)
-    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
-    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"] * 2
 
 
 def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(recorder: Recorder) -> None:

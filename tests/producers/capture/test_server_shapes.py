@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from rollbus.producers import MemorySink, Recorder
-from rollbus.schemas.records.events import TurnRecorded
 from tests.producers.openai_server import Body, Server, sse
+from tests.producers.recorded import turns
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -32,6 +32,7 @@ SERVERS = {
 }
 """Whether a turn can be trained on, else why not."""
 STREAMED = SERVERS | {"sglang": "no_token_ids"}
+IDS = {"token_ids", "prompt_token_ids"}
 WITH_IDS = ("vllm", "vllm, tokens as ids", "sglang", "llama.cpp")
 
 
@@ -118,24 +119,23 @@ def script_of(server: str) -> Any:
     return script
 
 
-def turn_of(recorder: Recorder, sink: MemorySink, server: Server, *, stream: bool, read: int | None = None) -> Any:
-    """Call once, read so many chunks of a stream, and return the turn."""
+def turn_of(recorder: Recorder, sink: MemorySink, server: Server, *, stream: bool) -> Any:
+    """Call once, look for what the application did not ask for, and return the turn."""
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
         answer: Any = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
-        if stream:
-            for number, _ in enumerate(answer):
-                if number + 1 == read:
-                    answer.close()
-                    break
-    assert recorder.flush(120)
-    (turn,) = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+        for seen in answer if stream else [answer]:
+            assert all(choice.logprobs is None for choice in seen.choices)
+            assert not IDS & {*seen.to_dict(), *(name for choice in seen.choices for name in choice.to_dict())}
+    (turn,) = turns(recorder, sink)
     return turn
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_servers_own_form_is_read(recorder: Recorder, sink: MemorySink, name: str, stream: bool) -> None:
+def test_a_servers_own_form_is_read_and_the_application_sees_no_ids(
+    recorder: Recorder, sink: MemorySink, name: str, stream: bool
+) -> None:
     turn = turn_of(recorder, sink, Server(script_of(name)), stream=stream)
     assert turn.untrainable_reason == (STREAMED if stream else SERVERS)[name]
     assert turn.completion.content == "Hello there"
@@ -143,15 +143,6 @@ def test_a_servers_own_form_is_read(recorder: Recorder, sink: MemorySink, name: 
     assert memoryview(turn.logprobs).cast("f").tolist() == [-0.5, -0.25]
     ids = None if turn.completion_token_ids is None else memoryview(turn.completion_token_ids).cast("i").tolist()
     assert ids == ([10, 20] if name in WITH_IDS and not (stream and name == "sglang") else None)
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_the_application_sees_no_ids_that_it_did_not_ask_for(recorder: Recorder, name: str) -> None:
-    client = recorder.wrap(Server(script_of(name)).client())
-    with recorder.episode(task="t"):
-        answer = client.chat.completions.create(model="agent", messages=HELLO)
-        assert answer.choices[0].logprobs is None
-        assert not {"token_ids", "prompt_token_ids"} & {*answer.to_dict(), *answer.choices[0].to_dict()}
 
 
 @pytest.mark.parametrize("cut", range(5))
@@ -167,12 +158,3 @@ def test_a_stream_that_its_server_breaks_off_is_no_whole_turn(
     if cut < 4:
         assert turn.finish_reason == "abandoned"
         assert turn.untrainable_reason == "truncated_stream"
-
-
-@pytest.mark.parametrize("read", range(1, 4))
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_stream_that_its_reader_leaves_is_no_whole_turn(
-    recorder: Recorder, sink: MemorySink, name: str, read: int
-) -> None:
-    turn = turn_of(recorder, sink, Server(lambda request: chunks(name)), stream=True, read=read)
-    assert (turn.trainable, turn.untrainable_reason, turn.finish_reason) == (False, "truncated_stream", "abandoned")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.producers import MemorySink, init
+from rollbus.producers import MemorySink, Recorder, init
 from rollbus.producers.capture import chat_stream
 from tests.producers.delivery.test_delivery_faults import BlockingSink
 from tests.producers.openai_server import Server, completion, streamed
@@ -84,22 +84,21 @@ def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks:
     recorder.close(120)
 
 
-def test_of_a_stream_that_is_longer_than_what_is_kept_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_stream_that_is_longer_than_what_is_kept_nothing_is_lost(
+    recorder: Recorder, sink: MemorySink, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chat_stream, "MAX_KEPT", 1)
-    sink = MemorySink()
-    recorder = init(sink=sink)
-    client = recorder.wrap(Server().client())
+    client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
         messages: list[Any] = [{"role": "user", "content": "Say hello"}]
         list(client.chat.completions.create(model="agent", messages=messages, stream=True))
     (turn,) = turns(recorder, sink)
     assert_whole(turn)
-    recorder.close(120)
 
 
-def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it_was_sent() -> None:
-    sink = MemorySink()
-    recorder = init(sink=sink)
+def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it_was_sent(
+    recorder: Recorder, sink: MemorySink
+) -> None:
     messages: list[Any] = [{"role": "user", "content": "first"}]
 
     def script(body: Any) -> Any:
@@ -112,7 +111,6 @@ def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it
         client.chat.completions.create(model="agent", messages=messages)
     (turn,) = turns(recorder, sink)
     assert [message.content for message in turn.added_messages] == ["first"]
-    recorder.close(120)
 
 
 def test_many_answers_at_once_are_read_at_once_and_stay_exact() -> None:

@@ -106,18 +106,20 @@ def streams(draw: st.DrawFn) -> tuple[Body, list[Body]]:
     return answer, chunks
 
 
-@given(streams())
-def test_any_chunking_accumulates_to_the_unstreamed_answer(stream: tuple[Body, list[Body]]) -> None:
+@given(streams(), st.booleans(), st.integers(0, 100))
+def test_any_chunking_accumulates_to_the_unstreamed_answer_from_objects_and_from_json(
+    stream: tuple[Body, list[Body]], hide: bool, cut: int
+) -> None:
     answer, chunks = stream
-    accumulator = StreamAccumulator()
-    for item in chunks:
+    whole = read(answer_of(ChatCompletion.model_validate(answer)))
+    accumulator, partial = StreamAccumulator(), StreamAccumulator()
+    for number, item in enumerate(chunks):
         accumulator.add(ChatCompletionChunk.model_validate(item))
-    assert read(accumulator.answer()) == read(answer_of(ChatCompletion.model_validate(answer)))
+        if number < cut:
+            partial.add(ChatCompletionChunk.model_validate(item))
+    assert read(accumulator.answer()) == whole
+    assert not read(partial.answer(complete=False)).complete, "a stream cut anywhere still gives an answer"
 
-
-@given(streams(), st.booleans())
-def test_chunks_that_are_taken_as_json_give_the_same_answer(stream: tuple[Body, list[Body]], hide: bool) -> None:
-    answer, chunks = stream
     accumulator, asked = StreamAccumulator(), Asked() if hide else None
     keep = accumulator.keeper(asked)
     shown = [
@@ -125,7 +127,7 @@ def test_chunks_that_are_taken_as_json_give_the_same_answer(stream: tuple[Body, 
         for item in chunks
         if keep(item) or accumulator.add(item, asked) or asked is None or CHAT.shown(item, asked)
     ]
-    assert read(accumulator.answer()) == read(answer_of(ChatCompletion.model_validate(answer)))
+    assert read(accumulator.answer()) == whole
     texts = json.dumps(shown)
     assert ("token_ids" in texts, "logprob" in texts.replace('"logprobs": null', ""), '"usage"' in texts) == (
         (not hide,) * 3
@@ -148,14 +150,6 @@ def test_chunks_that_come_after_the_record_change_nothing_in_it_and_are_still_hi
     assert read(answer).choices[0].content == "aa"
     assert [each["choices"][0].get("token_ids") for each in (first, late)] == [None, None]
     assert [each["choices"][0]["logprobs"] for each in (first, late)] == [None, None]
-
-
-@given(streams(), st.integers(0, 100))
-def test_a_stream_cut_anywhere_still_gives_an_answer(stream: tuple[Body, list[Body]], cut: int) -> None:
-    accumulator = StreamAccumulator()
-    for item in stream[1][:cut]:
-        accumulator.add(ChatCompletionChunk.model_validate(item))
-    assert not read(accumulator.answer(complete=False)).complete
 
 
 def test_the_empty_content_beside_tool_calls_is_no_content() -> None:

@@ -1,7 +1,6 @@
 """Kafka as docker-compose.sasl.yml starts it: the same settings, real certificates, and a user for each role."""
 
 import argparse
-import dataclasses
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -15,16 +14,13 @@ from aiokafka.protocol.admin import DescribeAclsRequest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.local.kafka.service import kafka_service
-from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.tether import tethered
 from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate.acls import ROLES
 from rollbus.streams.operate.acls_on_broker import ALLOW, OPERATIONS, PATTERNS, RESOURCES
 from tests.compose import BASE, ROOT, SASL, SECRETS, broker_settings, read_compose
+from tests.services.brokers import own_broker, started
 from tests.services.streams.fixtures import stream_settings
 
 Permission = tuple[str, int, str, int, int]
@@ -43,7 +39,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    secrets, log = tmp_path / "secrets", tmp_path / "kafka.log"
+    secrets = tmp_path / "secrets"
     subprocess.run([ROOT / "scripts" / "compose-secrets", secrets], check=True)
     kafka = read_compose(BASE, SASL)["services"]["kafka"]
     changes = {
@@ -51,17 +47,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
         for name, value in broker_settings(kafka["environment"]).items()
         if name not in OWN_PORTS_AND_FOLDERS
     }
-    service = kafka_service(
-        folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(), changes=changes
-    )
-    service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
-    broker = ServiceProcess(service, log_path=log, prefix=tethered())
-    try:
-        broker.start()
-        broker.wait_until_healthy()
-        yield Server(service.address, secrets)
-    finally:
-        broker.stop()
+    with started(own_broker(tmp_path / "kafka", changes)) as address:
+        yield Server(address, secrets)
 
 
 def kafka_section(server: Server, user: str) -> dict[str, str]:

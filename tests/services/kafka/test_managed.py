@@ -1,25 +1,30 @@
-"""The profile of docs/managed-kafka.md on a broker with a managed service's limits: SCRAM, 1 MiB, no new topics."""
+"""The profile of docs/managed-kafka.md on a broker as managed services run it: TLS, SCRAM, 1 MiB, no new topics."""
 
 import asyncio
-import dataclasses
+import datetime
+import ipaddress
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from pydantic import SecretStr
 
 import rollbus.producers
 from rollbus.local.kafka.config import server_properties
 from rollbus.local.kafka.jars import find_jars, find_java
-from rollbus.local.kafka.service import kafka_service, new_cluster_id
+from rollbus.local.kafka.service import new_cluster_id
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.tether import tethered
-from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
 from rollbus.settings import Settings
@@ -28,10 +33,11 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import require_topics
 from tests.compose import ROOT
 from tests.faults.episodes import Traffic, pipeline
+from tests.services.brokers import own_broker, started
 from tests.services.kafka.acl_broker import command
-from tests.services.kafka.test_tls import make_certificate
 from tests.services.streams.fixtures import read_topic
 from tests.services.streams.process import running
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -41,10 +47,18 @@ LIMIT = 1_048_588
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
-@pytest.fixture
-def config(tmp_path: Path, namespace: str) -> Iterator[Path]:
-    """The page's settings, with the address of a broker that was started for them."""
-    certificate, keystore = make_certificate(tmp_path)
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Its address, and the certificate by which its clients know it."""
+
+    address: str
+    certificate: Path
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("managed")
+    certificate, keystore = make_certificate(folder)
     changes = {
         "message.max.bytes": str(LIMIT),
         "replica.fetch.max.bytes": str(LIMIT),
@@ -57,25 +71,42 @@ def config(tmp_path: Path, namespace: str) -> Iterator[Path]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificate),
     }
-    ports: dict[str, Any] = {"client_port": find_free_port(), "controller_port": find_free_port()}
-    folder, log = tmp_path / "kafka", tmp_path / "kafka.log"
-    format_with_user(folder, changes, **ports)
-    service = kafka_service(folder=folder, changes=changes, **ports)
-    service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
-    broker = ServiceProcess(service, log_path=log, prefix=tethered())
+    ports = {"client_port": find_free_port(), "controller_port": find_free_port()}
+    format_with_user(folder / "kafka", changes, **ports)
+    with started(own_broker(folder / "kafka", changes, **ports)) as address:
+        yield Broker(address, certificate)
+
+
+@pytest.fixture
+def config(broker: Broker, tmp_path: Path, namespace: str) -> Path:
+    """The page's settings, with the address of the broker that was started for them."""
     (example,) = (ROOT / "docs" / "managed-kafka.md").read_text().split("```yaml\n")[1:]
     content = yaml.safe_load(example.partition("```")[0])
-    content["kafka"] |= {"bootstrap_servers": service.address, "password": PASSWORD, "ssl_ca_file": str(certificate)}
     del content["kafka"]["password_file"]
+    content["kafka"] |= {"bootstrap_servers": broker.address, "password": PASSWORD}
+    content["kafka"] |= {"ssl_ca_file": str(broker.certificate)}
     content["worker"] |= {"replication_factor": 1, "event_partitions": 2}
     path = tmp_path / "rollbus.yaml"
     path.write_text(yaml.safe_dump(content | {"namespace": namespace}))
-    try:
-        broker.start()
-        broker.wait_until_healthy()
-        yield path
-    finally:
-        broker.stop()
+    return path
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signs itself; return it, and it with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rollbus-test")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
+    host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    public, whole = folder / "certificate.pem", folder / "keystore.pem"
+    public.write_bytes(certificate)
+    whole.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate)
+    return public, whole
 
 
 def format_with_user(folder: Path, changes: dict[str, str], *, client_port: int, controller_port: int) -> None:
@@ -116,6 +147,24 @@ async def test_groups_are_trained_and_what_is_too_large_is_a_drop_with_its_reaso
 
 def is_of(drop: object, episode_id: str) -> bool:
     return isinstance(drop, Drop) and drop.unit_id == episode_id
+
+
+async def test_a_wrong_password_is_named_and_a_recorder_only_waits(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = stream_settings(config)
+    wrong = settings.kafka.model_copy(update={"password": SecretStr("wrong")})
+    with pytest.raises(UnavailableError, match="the password of user rollbus right"):
+        await require_topics(settings.model_copy(update={"kafka": wrong}), pipeline())
+    assert "invalid credentials" in caplog.text
+    caplog.clear()
+    recorder = rollbus.producers.init(security=wrong, namespace=settings.namespace)
+    with recorder.episode(task="t", example_id="x"):
+        pass
+    await until(lambda: recorder.healthy is False, "the recorder does not notice")
+    assert recorder.counters["events_queued"] == 3
+    assert "the password of user rollbus right" in caplog.text
+    await asyncio.to_thread(recorder.close, 0.5)
 
 
 async def test_a_topic_that_nobody_made_does_not_appear_and_the_message_says_who_makes_it(config: Path) -> None:

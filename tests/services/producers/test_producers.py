@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +18,6 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import rollbus.producers
-from rollbus.local.kafka.service import kafka_service
-from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import Exchange
@@ -32,6 +29,7 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.producers.delivery.sink_contract import SinkContract
+from tests.services.brokers import own_broker, started
 
 pytestmark = pytest.mark.services
 PARTITIONS = 4
@@ -115,21 +113,9 @@ async def test_a_large_event_arrives(kafka: str, topics: str) -> None:
     assert tool.result == result
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A broker that the test starts and stops itself."""
-    service = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port())
-    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
-    try:
-        yield broker
-    finally:
-        broker.stop()
-
-
-async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
-    own_broker: ServiceProcess, namespace: str
-) -> None:
-    address = own_broker.service.address
+async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(namespace: str, tmp_path: Path) -> None:
+    broker = own_broker(tmp_path)
+    address = broker.service.address
     recorder = rollbus.producers.init(bootstrap_servers=address, namespace=namespace)
     with recorder.episode(task="t") as episode:
         episode.tool("before any broker")
@@ -137,26 +123,22 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
             await asyncio.sleep(0.05)
         assert not recorder.flush(0.2)
 
-        own_broker.start()
-        await asyncio.to_thread(own_broker.wait_until_healthy)
-        admin = AIOKafkaAdminClient(bootstrap_servers=address)
-        await admin.start()
-        names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, PRODUCER_REPORTS)]
-        await admin.create_topics([NewTopic(name, 1, 1) for name in names])
-        await admin.close()
-        assert recorder.flush(120)
-
-        own_broker.stop()
+        with started(broker):
+            admin = AIOKafkaAdminClient(bootstrap_servers=address)
+            await admin.start()
+            names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, PRODUCER_REPORTS)]
+            await admin.create_topics([NewTopic(name, 1, 1) for name in names])
+            await admin.close()
+            assert recorder.flush(120)
         for number in range(20):
             episode.tool(f"without broker {number}")
-        assert not recorder.flush(0.2)
-        own_broker.start()
-        await asyncio.to_thread(own_broker.wait_until_healthy)
-    assert recorder.flush(120)
-    events = await read(address, names[0], at_least=24)
+    assert not recorder.flush(0.2)
+    with started(broker):
+        assert recorder.flush(120)
+        events = await read(address, names[0], at_least=24)
+        assert recorder.close(120)
     assert sorted({event.sequence for event in events}) == list(range(24))
     assert isinstance(events[-1], WriterClosed)
-    assert recorder.close(120)
 
 
 async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, topics: str) -> None:

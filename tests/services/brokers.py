@@ -1,0 +1,34 @@
+"""Brokers of a test's own: with other settings than the one that all tests share, or to be stopped and started."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
+
+
+def own_broker(folder: Path, changes: Mapping[str, str] | None = None, **ports: int) -> ServiceProcess:
+    """Return a broker with its data in a folder, not started, on free ports unless they are given.
+
+    One with changed settings may refuse a client without a password, so its own word that it has started is enough.
+    """
+    ports = ports or {"client_port": find_free_port(), "controller_port": find_free_port()}
+    service, log = kafka_service(folder=folder, changes=changes, **ports), folder / "service.log"
+    if changes is not None:
+        service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
+    return ServiceProcess(service, log_path=log, prefix=tethered())
+
+
+@contextmanager
+def started(broker: ServiceProcess) -> Iterator[str]:
+    """Start a broker; yield its address, and stop it when the block ends."""
+    try:
+        broker.start()
+        broker.wait_until_healthy()
+        yield broker.service.address
+    finally:
+        broker.stop()

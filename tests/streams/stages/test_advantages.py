@@ -55,3 +55,8 @@ def test_leave_one_out_is_the_distance_to_the_mean_of_the_others() -> None:
 
 def test_a_singleton_has_no_advantage() -> None:
     assert [advantages([0.7], kind) for kind in KINDS] == [[0.0]] * len(KINDS)
+
+
+def test_mean_std_is_arts() -> None:
+    found = advantages([0.0, 1.0], "mean_std")
+    assert found == [-0.5 / (0.5 + 1e-6), 0.5 / (0.5 + 1e-6)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cache
+from math import inf, nan
 from random import Random
 from typing import Any
 
@@ -33,6 +34,7 @@ class Delivery(Stepper):
         super().__init__(DeliveryStage(run or run_of()))
         self.decisions: list[PolicyDecision] = []
         self.marks: list[PolicyVersion] = []
+        self.taken: list[Any] = []
         self.episodes = 0
         self.tick()
         self.say(make_version(0, state="serving"))
@@ -42,6 +44,7 @@ class Delivery(Stepper):
             self.tick(HEARD_MS / 1000)
 
     def feed(self, *records: Any, **places: Any) -> list[Any]:
+        self.taken += records
         made = super().feed(*records, **places)
         self.decisions += [each for each in made if isinstance(each, PolicyDecision)]
         self.marks += [each for each in made if isinstance(each, PolicyVersion)]
@@ -127,10 +130,11 @@ def test_a_worse_candidate_is_quarantined_with_the_numbers_and_so_is_what_was_tr
     assert (delivery.now.action, delivery.now.canary) == ("canary", 4), "it descends from a sound one"
 
 
-def test_an_outstanding_reward_is_not_a_zero() -> None:
+@pytest.mark.parametrize("value", [None, nan])
+def test_a_reward_that_is_outstanding_or_no_number_is_not_a_zero(value: float | None) -> None:
     delivery = Delivery(run_of(metrics=()))
     for number in range(300):
-        delivery.feed(delivery.observed(f"e{number}", None))
+        delivery.feed(delivery.observed(f"e{number}", value))
         delivery.tick(1)
     assert actions(delivery) == [("serve", 0), ("canary", 1)]
 
@@ -251,10 +255,11 @@ def test_an_alarm_holds_the_canary_or_is_only_reported_as_the_settings_say(on_wo
     assert reports[0].numbers["tokens.effect"] == pytest.approx(80, rel=0.3)
 
 
-def test_a_reward_outside_its_bounds_is_taken_as_the_bound_and_counted() -> None:
+@pytest.mark.parametrize("value", [1e9, 1e300, inf, -inf])
+def test_a_reward_outside_its_bounds_is_taken_as_the_bound_and_counted(value: float) -> None:
     delivery = Delivery(run_of(min_episodes=1, max_episodes=100))
     name = next(f"e{n}" for n in range(99) if is_drawn("agent", 1, f"e{n}", 0.2))
-    delivery.feed(delivery.observed(name, 1e9))
+    delivery.feed(delivery.observed(name, value))
     delivery.tick(1)
     assert delivery.now.numbers["clipped"] == 1
     assert abs(delivery.now.numbers["reward.effect"]) <= 3
@@ -357,34 +362,22 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_the_canary() -> None:
     assert not delivery.state.effects.rows
 
 
-@cache
-def _log(seed: int) -> list[Any]:
-    """Everything that a delivery took in, ticks included, with what its own decisions led to."""
-    taken: list[Any] = []
-
-    class Taking(Delivery):
-        def feed(self, *records: Any, **places: Any) -> list[Any]:
-            taken.extend(records)
-            return super().feed(*records, **places)
-
-    delivery = Taking()
-    delivery.play(150 + seed % 50, canary=0.1 * (seed % 10))
-    return taken
-
-
-def _decide(records: Iterable[Any], restarts: Random | None = None) -> list[Any]:
-    stepper = Stepper(DeliveryStage(run_of()))
-    made = []
+def decide(records: Iterable[Any], run: RunConfig, restarts: Random | None = None) -> tuple[list[Any], Any]:
+    """Everything that a log comes to, and the stage's state in the end."""
+    stepper, made = Stepper(DeliveryStage(run)), list[Any]()
     for record in records:
         made += stepper.feed(record)
         if restarts is not None and restarts.random() < 0.05:
             stepper.restore()
-    return made
+    return made, stepper.state
 
 
 @cache
-def _decisions(seed: int) -> list[Any]:
-    return _decide(_log(seed))
+def _lived(seed: int) -> tuple[list[Any], list[Any]]:
+    """All that a delivery took in, ticks and what its decisions led to included; and what comes of it undisturbed."""
+    delivery = Delivery()
+    delivery.play(150 + seed % 50, canary=0.1 * (seed % 10))
+    return delivery.taken, decide(delivery.taken, run_of())[0]
 
 
 @settings(max_examples=15, deadline=None)
@@ -392,10 +385,10 @@ def _decisions(seed: int) -> list[Any]:
 def test_the_same_log_gives_the_same_decisions_whatever_comes_twice_and_wherever_it_restarts(
     seed: int, chance: Random
 ) -> None:
-    live = _decisions(seed)
+    taken, live = _lived(seed)
     assert any(isinstance(each, PolicyDecision) for each in live)
-    twice = [again for record in _log(seed) for again in [record] * chance.choice((1, 1, 2))]
-    assert _decide(twice, restarts=chance) == live
+    twice = [again for record in taken for again in [record] * chance.choice((1, 1, 2))]
+    assert decide(twice, run_of(), restarts=chance)[0] == live
 
 
 def test_a_share_that_grows_keeps_its_episodes() -> None:

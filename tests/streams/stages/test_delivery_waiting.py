@@ -1,6 +1,5 @@
 """An episode waits until its reward has probably come, by the delays of both versions; never longer than wait_ms."""
 
-from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -9,10 +8,8 @@ import pytest
 from rollbus.schemas.records.config import MetricConfig
 from rollbus.schemas.records.delivery import PolicyDecision, route
 from rollbus.streams.evidence.waiting import LEAST_REWARDS, UNSEEN
-from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.waiting import MOST_FOLLOWED
-from tests.stepping import Stepper
-from tests.streams.stages.test_delivery import Delivery, run_of
+from tests.streams.stages.test_delivery import Delivery, decide, run_of
 
 pytestmark = pytest.mark.slow
 
@@ -112,27 +109,11 @@ def test_rewards_that_are_there_at_once_are_counted_at_once_when_that_is_known()
 
 
 def test_the_same_log_gives_the_same_waits_whatever_comes_twice_and_wherever_it_restarts() -> None:
-    chance = Random(4)
-    taken: list[Any] = []
-
-    class Taking(Delivery):
-        def feed(self, *records: Any, **places: Any) -> list[Any]:
-            taken.extend(records)
-            return super().feed(*records, **places)
-
-    live = Taking(run_of(wait_ms=20_000, min_episodes=200, steps=(0.5,), metrics=()))
+    run, chance = run_of(wait_ms=20_000, min_episodes=200, steps=(0.5,), metrics=()), Random(4)
+    live = Delivery(run)
     play_late(live, 70, canary_s=6, serving_s=2)
     assert live.now.action == "promote"
-
-    def decide(records: Iterable[Any], *, restarting: bool) -> tuple[list[Any], Stepper]:
-        stepper, made = Stepper(DeliveryStage(run_of(wait_ms=20_000, min_episodes=200, steps=(0.5,), metrics=()))), []
-        for record in records:
-            made += [each for each in stepper.feed(record) if isinstance(each, PolicyDecision)]
-            if restarting and chance.random() < 0.02:
-                stepper.restore()
-        return made, stepper
-
-    twice = [again for record in taken for again in [record] * chance.choice((1, 1, 2))]
-    made, stepper = decide(twice, restarting=True)
-    assert made == live.decisions
-    assert stepper.state.head == live.state.head
+    twice = [again for record in live.taken for again in [record] * chance.choice((1, 1, 2))]
+    made, state = decide(twice, run, restarts=chance)
+    assert [each for each in made if isinstance(each, PolicyDecision)] == live.decisions
+    assert state.head == live.state.head

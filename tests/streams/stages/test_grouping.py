@@ -5,15 +5,12 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.config import FilterConfig, GroupingConfig, RunConfig
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score
-from rollbus.streams.stages.grouping.advantages import advantages, statistics
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_config, make_score
 from tests.stepping import Stepper, kinds, reasons
@@ -252,23 +249,3 @@ def test_marks_are_forgotten_in_the_end() -> None:
     stepper.feed(*scores(0.0, 1.0), make_score("t9", 0.0, group_id="g", group_size=1))
     stepper.tick(48 * 3600)
     assert [key for key in stepper.changelog if not key.startswith(b"clock")] == []
-
-
-REWARDS = st.lists(st.floats(-10, 10, allow_subnormal=False), min_size=2, max_size=8)
-
-
-@given(REWARDS, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
-def test_advantages_sum_to_zero(rewards: list[float], kind: str) -> None:
-    assert sum(advantages(rewards, kind)) == pytest.approx(0, abs=1e-8 if kind != "mean_std" else 1e-6)
-
-
-@given(REWARDS)
-def test_leave_one_out_is_the_distance_to_the_mean_of_the_others(rewards: list[float]) -> None:
-    for index, advantage in enumerate(advantages(rewards, "leave_one_out")):
-        others = rewards[:index] + rewards[index + 1 :]
-        assert advantage == pytest.approx(rewards[index] - statistics(others).mean, abs=1e-9)
-
-
-def test_mean_std_is_arts() -> None:
-    found = advantages([0.0, 1.0], "mean_std")
-    assert found == [-0.5 / (0.5 + 1e-6), 0.5 / (0.5 + 1e-6)]

@@ -201,9 +201,7 @@ async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> N
     check_exactly_once(world, batches)
 
 
-async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal_even_if_the_door_refuses_it_now() -> (
-    None
-):
+async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal_even_if_the_door_refuses_it_now() -> None:
     world = World(backend=MemoryBackend(step_s=0.05))
     batches = world.add_batches(2)
     trainer = world.trainer()

@@ -1,6 +1,8 @@
 """A model small enough that a test trains it in a second."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,22 @@ import torch
 from torch import nn
 
 from rollbus.trainer.service.model.config import ModelConfig
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
+from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 from tests.models import create_model, load_model
 
 TEXTS = ["system user assistant", "choose a letter of the word and say it again"]
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
+
+
+@contextmanager
+def serving(model: ServedModel, token: str | None = None) -> Iterator[str]:
+    """Serve a model until the block ends; yield its address."""
+    server = EndpointServer(build_app(model), model_door(token), host="127.0.0.1", port=0)
+    server.start()
+    yield f"http://{server.host}:{server.port}"
+    server.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -21,11 +20,12 @@ from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.serve import endpoint
 from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
 from rollbus.trainer.service.serve.choices import Sampled
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
-from rollbus.trainer.service.serve.http_server import EndpointServer, listen
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
+from rollbus.trainer.service.serve.http_server import listen
 from rollbus.trainer.service.serve.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
 from tests.models import create_model, load_model
+from tests.trainer.service.conftest import serving
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 
@@ -63,15 +63,6 @@ class EndlessSampler:
         future.add_done_callback(lambda _: self.given_up.release())
         self.asked.release()
         return future
-
-
-@contextmanager
-def serving(model: ServedModel, token: str | None = None) -> Iterator[str]:
-    """Serve a model until the block ends; yield its address."""
-    server = EndpointServer(build_app(model), model_door(token), host="127.0.0.1", port=0)
-    server.start()
-    yield f"http://{server.host}:{server.port}"
-    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -181,54 +172,24 @@ async def test_n_choices_differ_and_repeat_with_the_seed(client: openai.AsyncOpe
     assert await texts(1) == three[:1]
 
 
-async def test_streamed_text_is_the_answer(client: openai.AsyncOpenAI) -> None:
+async def test_streamed_text_and_log_probs_are_those_of_the_answer(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 20, "seed": 2}
-    whole = await client.chat.completions.create(**asked)
-    chunks = [
-        chunk
-        async for chunk in await client.chat.completions.create(
-            **asked, stream=True, logprobs=True, stream_options={"include_usage": True}
-        )
-    ]
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    token_ids = [
-        one for chunk in chunks for choice in chunk.choices for one in (choice.model_extra or {}).get("token_ids", [])
-    ]
-    assert text == whole.choices[0].message.content
+    asked |= {"logprobs": True, "top_logprobs": 3}
+    whole: Any = await client.chat.completions.create(**asked)
+    stream: Any = await client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in choices) == whole.choices[0].message.content
+    token_ids = [one for choice in choices for one in choice.model_extra.get("token_ids", [])]
+    assert token_ids == whole.choices[0].token_ids
+    entries = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
+    assert entries == whole.choices[0].logprobs.content
+    assert {len(one.top_logprobs) for one in entries} == {3}
     assert chunks[-1].usage == whole.usage
-    assert whole.usage is not None
-    assert len(token_ids) == whole.usage.completion_tokens
     assert {chunk.model for chunk in chunks} == {"agent@1"}
 
 
-@pytest.mark.parametrize("kind", ["chat", "plain"])
-async def test_streamed_logprobs_and_their_alternatives_are_those_of_the_answer(
-    client: openai.AsyncOpenAI, kind: str
-) -> None:
-    asked: dict[str, Any] = {"model": "agent", "max_tokens": 8, "seed": 3}
-    if kind == "chat":
-        asked |= {"messages": MESSAGES, "logprobs": True, "top_logprobs": 3}
-        whole: Any = (await client.chat.completions.create(**asked)).choices[0].logprobs
-        parts = [part async for part in await client.chat.completions.create(**asked, stream=True)]
-        streamed = [
-            one
-            for part in parts
-            for one in (part.choices[0].logprobs or whole.model_copy(update={"content": []})).content
-        ]
-        assert (streamed, {len(one.top_logprobs) for one in streamed}) == (whole.content, {3})
-    else:
-        asked |= {"prompt": "choose", "logprobs": 3}
-        whole = (await client.completions.create(**asked)).choices[0].logprobs
-        pieces: Any = [piece async for piece in await client.completions.create(**asked, stream=True)]
-        streamed = [
-            one for piece in pieces if piece.choices[0].logprobs for one in piece.choices[0].logprobs.top_logprobs
-        ]
-        assert (streamed, {len(one) for one in streamed}) == (whole.top_logprobs, {3})
-
-
-async def test_the_bytes_of_tokens_join_to_the_text_also_where_they_hold_half_a_character(
-    served: ServedModel,
-) -> None:
+def test_a_token_of_half_a_character_has_its_bytes_and_begins_where_the_character_does(served: ServedModel) -> None:
     text = "é→漢😀 say\n"
     token_ids = tuple(served.tokenizer.encode(text))
     request = ChatRequest.model_validate({"model": "agent", "messages": MESSAGES, "logprobs": True})
@@ -236,6 +197,9 @@ async def test_the_bytes_of_tokens_join_to_the_text_also_where_they_hold_half_a_
     entries = token_logprobs(request, answer, served.tokenizer)
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == text
     assert len(entries) > len(text), "some token is half a character"
+    plain = CompletionRequest.model_validate({"model": "agent", "prompt": "", "logprobs": 0})
+    found = logprobs_of(plain, answer, served.tokenizer, TextOffsets())["text_offset"]
+    assert found == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
 
 
 async def test_streaming_holds_back_a_stop_string(client: openai.AsyncOpenAI) -> None:
@@ -497,43 +461,29 @@ def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_token
     assert "".join(shown + [change["text"] for change in ended]) == answer
 
 
-async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2}
-    whole: Any = await client.completions.create(**asked, logprobs=0)
-    token_ids: list[list[int]] = [[], []]
+async def test_plain_completions_stream_the_same_text_tokens_and_log_probs(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 3}
+    whole: Any = await client.completions.create(**asked)
     texts, reasons = ["", ""], [None, None]
-    stream = await client.completions.create(**asked, logprobs=0, stream=True, stream_options={"include_usage": True})
+    token_ids, offsets, alternatives = ([list[Any](), list[Any]()] for _ in range(3))
+    stream: Any = await client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
     async for chunk in stream:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
-            token_ids[choice.index] += (choice.model_extra or {}).get("token_ids", [])
+            token_ids[choice.index] += choice.model_extra.get("token_ids", [])
             reasons[choice.index] = choice.finish_reason
+            if choice.logprobs is not None:
+                offsets[choice.index] += choice.logprobs.text_offset
+                alternatives[choice.index] += choice.logprobs.top_logprobs
         usage = chunk.usage
     assert texts == [choice.text for choice in whole.choices]
     assert token_ids == [choice.token_ids for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
-    assert usage == whole.usage
-
-
-async def test_streamed_offsets_are_those_of_the_answer(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 0}
-    whole: Any = await client.completions.create(**asked)
-    offsets: list[list[int]] = [[], []]
-    async for chunk in await client.completions.create(**asked, stream=True):
-        for choice in chunk.choices:
-            if choice.logprobs is not None:
-                offsets[choice.index] += choice.logprobs.text_offset or []
     assert offsets == [choice.logprobs.text_offset for choice in whole.choices]
     assert all(found[-1] > 0 for found in offsets)
-
-
-def test_a_token_of_half_a_character_begins_where_the_character_does(served: ServedModel) -> None:
-    text = "é→漢😀 say\n"
-    token_ids = tuple(served.tokenizer.encode(text))
-    request = CompletionRequest.model_validate({"model": "agent", "prompt": "", "logprobs": 0})
-    answer = Generation(token_ids, (-1.0,) * len(token_ids), text, "stop", 0)
-    found = logprobs_of(request, answer, served.tokenizer, TextOffsets())["text_offset"]
-    assert found == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
+    assert alternatives == [choice.logprobs.top_logprobs for choice in whole.choices]
+    assert {len(one) for found in alternatives for one in found} == {3}
+    assert usage == whole.usage
 
 
 class Waiting:

@@ -10,11 +10,10 @@ import torch
 
 from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
-from rollbus.trainer.service.serve.http_server import EndpointServer
+from rollbus.trainer.service.serve.endpoint import ServedModel
 from rollbus.trainer.service.serve.tokenizer import render_chat
 from tests.models import create_model, load_model
-from tests.trainer.service.conftest import SMALL
+from tests.trainer.service.conftest import SMALL, serving
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "look", "parameters": {"at": "number"}}}]
 ASK: list[Any] = [{"role": "user", "content": "look"}]
@@ -28,13 +27,11 @@ def client(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Iterator
     teach(model, render_chat(tokenizer, ASK, TOOLS), [*tokenizer.encode(SAID), tokenizer.eos_token_id])
     sampler = Sampler(config, tokenizer, max_rows=4)
     sampler.load(0, model)
-    server = EndpointServer(
-        build_app(ServedModel("agent", sampler, tokenizer, 0)), model_door(None), host="127.0.0.1", port=0
-    )
-    server.start()
-    with openai.OpenAI(base_url=f"http://{server.host}:{server.port}/v1", api_key="none", max_retries=0) as one:
+    with (
+        serving(ServedModel("agent", sampler, tokenizer, 0)) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as one,
+    ):
         yield one
-    server.stop()
     sampler.close()
 
 

@@ -20,10 +20,10 @@ from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Score, Span, Trajectory
 from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
-from rollbus.trainer.service.serve.http_server import EndpointServer
+from rollbus.trainer.service.serve.endpoint import ServedModel
 from tests.builders import make_score, make_trajectory
 from tests.models import load_model
+from tests.trainer.service.conftest import serving
 
 TASKS = ("choose a letter", "say it again", "the word")
 EPISODES = 128
@@ -61,16 +61,12 @@ def earned(models: list[Any], tokenizer: Any) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def endpoint(earned: list[float], models: list[Any], base_model: Path, tokenizer: Any) -> Iterator[EndpointServer]:
+def url(earned: list[float], models: list[Any], base_model: Path, tokenizer: Any) -> Iterator[str]:
     sampler = Sampler(load_model(base_model)[1], tokenizer, max_rows=32)
     for version, model in enumerate(models):
         sampler.load(version, model)
-    server = EndpointServer(
-        build_app(ServedModel("agent", sampler, tokenizer, serving=0)), model_door(None), host="127.0.0.1", port=0
-    )
-    server.start()
-    yield server
-    server.stop()
+    with serving(ServedModel("agent", sampler, tokenizer, serving=0)) as address:
+        yield f"{address}/v1"
     sampler.close()
 
 
@@ -82,9 +78,8 @@ def expected_reward(model: Any, prompt: list[int]) -> float:
 
 
 async def test_an_estimate_from_what_one_version_sampled_holds_what_the_other_one_earns(
-    earned: list[float], endpoint: EndpointServer, tokenizer: Any
+    earned: list[float], url: str, tokenizer: Any
 ) -> None:
-    url = f"http://{endpoint.host}:{endpoint.port}/v1"
     scores, recorded, prompts = list[Score](), Recorded(), [tokenizer.encode(task) for task in TASKS]
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         for task, prompt in zip(TASKS, prompts, strict=True):

@@ -66,18 +66,6 @@ def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
         Journal(path)
 
 
-def test_a_batch_whose_checkpoint_exists_is_recorded_at_the_next_start(base_model: Path, tmp_path: Path) -> None:
-    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
-    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
-    journal.started("h1", 0)
-    done = result("h1", 0, 1)
-    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": to_json(done)})
-    (note,) = recover(journal, store)
-    assert "reached version 1" in note
-    assert journal.result("h1") == done
-    assert not journal.unfinished()
-
-
 @pytest.mark.parametrize("recorded", [True, False], ids=["of the same base", "of another base"])
 def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_that_was_rolled_back(
     base_model: Path, tmp_path: Path, recorded: bool
@@ -99,7 +87,7 @@ def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_th
     assert Journal(tmp_path / "journal.jsonl").head == 0
 
 
-def test_a_batch_trained_again_after_a_rollback_is_settled_with_its_second_version(
+def test_a_batch_whose_checkpoint_exists_is_settled_with_it_and_trained_again_after_a_rollback_with_its_second_one(
     base_model: Path, tmp_path: Path
 ) -> None:
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
@@ -110,9 +98,11 @@ def test_a_batch_trained_again_after_a_rollback_is_settled_with_its_second_versi
         made = result("h1", 0, version)
         provenance = {"version": version, "parent": 0, "batch_hash": "h1", "result": to_json(made)}
         checkpoint(store, base_model, version, provenance)
-        recover(journal, store)
+        (note,) = recover(journal, store)
+        assert f"reached version {version}" in note
         assert journal.result("h1") == made
         assert journal.head == version
+        assert not journal.unfinished()
 
 
 def test_an_update_that_serves_moves_head_and_serving_at_once(tmp_path: Path) -> None:

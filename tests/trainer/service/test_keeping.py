@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.settings import Settings
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import to_json
 from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE
 from rollbus.trainer.service.checkpoints.journal import Failure, Journal, VersionStore
 from rollbus.trainer.service.checkpoints.keeping import Keeping
-from rollbus.trainer.service.checkpoints.retention import expendable
 from tests.trainer.service.test_retention import store_of
 
 
@@ -90,21 +88,6 @@ def test_what_only_an_earlier_version_needed_goes_when_another_serves(tmp_path: 
     assert service.store.numbers() == [0, 3, 4, 5, 6], "4 served before, and 3 is its parent"
     kept.serve(5)
     assert service.store.numbers() == [0, 4, 5, 6]
-
-
-def test_without_a_setting_the_checkpoints_of_a_long_run_are_bounded(tmp_path: Path) -> None:
-    settings = Settings().art_server_settings(tmp_path).retention
-    versions = list(range(246))
-    gone = expendable(versions, {each: each - 1 if each else None for each in versions}, settings, in_use=(245,))
-    assert [each for each in versions if each not in gone] == [0, 50, 100, 150, 200, *range(226, 246)]
-
-
-def test_serving_and_head_outlive_a_restart(tmp_path: Path) -> None:
-    kept, _, _ = keeping(tmp_path, serving=6, head=6)
-    kept.serve(3)
-    kept.serve(2, as_head=True)
-    again = Journal(tmp_path / "journal.jsonl")
-    assert (again.serving, again.head) == (2, 2)
 
 
 def test_what_the_journal_has_as_serving_takes_no_second_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.precision import choose_precision
 from rollbus.trainer.service.update.update import Learner
-from tests.trainer.service.test_update import SHARED, packed_row, same, weights
+from tests.trainer.service.test_update import SHARED, packed_row
 
 TOLERANCE = 0.01
 """Of one log-prob: activations carry 8 bits, and batch shapes change the order in which they are summed."""
@@ -108,29 +108,12 @@ def test_only_the_layers_are_rounded(base_model: Path) -> None:
     assert {kind for name, kind in kinds.items() if name not in scales} == {torch.bfloat16}
 
 
-def test_steps_too_small_for_bfloat16_add_up(base_model: Path, tmp_path: Path) -> None:
+def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
     """A weight of 0.02 in bfloat16 moves by 1e-4 at least; here it moves by 1e-6 a step, and arrives."""
     learner = Learner(read_config(base_model), loader=loader(base_model))
     learner.start_from(0, base_model)
     before = {name: master.detach().clone() for name, master in learner.masters.named.items()}
-    rounded = weights(learner)
     learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-6))
     moved = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
     assert max(map(float, moved)) < 2e-6
     assert sum(float(one) > 0 for one in moved) > len(moved) / 2
-    checkpoint = tmp_path / "0001"
-    save_checkpoint(
-        checkpoint,
-        learner.model,
-        learner.config,
-        base=base_model,
-        provenance={},
-        masters=learner.masters.named,
-        optimizer=learner.optimizer,
-    )
-    resumed = Learner(learner.config, loader=loader(base_model))
-    resumed.start_from(1, checkpoint)
-    for name, master in learner.masters.named.items():
-        assert torch.equal(master, resumed.masters.named[name]), name
-    assert same(weights(learner), weights(resumed))
-    assert len(rounded) == len(weights(resumed))

@@ -1,7 +1,6 @@
 """The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
 
 import asyncio
-import hashlib
 import json
 import resource
 import shutil
@@ -160,14 +159,6 @@ def test_checkpoints_of_all_parameters_go_on_whatever_weights_the_base_model_has
 ) -> None:
     start(base_model, tmp_path / "data", OPTIONS)
     start(other_weights, tmp_path / "data", OPTIONS)
-
-
-def test_version_zero_of_adapters_notes_size_and_hash_of_the_base_weights(base_model: Path, tmp_path: Path) -> None:
-    start(base_model, tmp_path / "data")
-    noted = tmp_path / "data" / "checkpoints" / "0000" / "rollbus.json"
-    file = json.loads(noted.read_bytes())["base_weights"]["model.safetensors"]
-    content = (base_model / "model.safetensors").read_bytes()
-    assert file == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:

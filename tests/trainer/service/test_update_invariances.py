@@ -86,7 +86,7 @@ def assert_same(first: Tensor, second: Tensor) -> None:
     torch.testing.assert_close(first, second, rtol=2e-4, atol=2e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(answers)
 def test_packed_rows_with_shared_prompts_give_the_gradient_of_separate_ones(given_answers: Answers) -> None:
     assert_same(gradient(shared(given_answers)), gradient_apart(separate(given_answers)))

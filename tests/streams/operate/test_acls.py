@@ -6,10 +6,7 @@ import pytest
 
 from rollbus.cli.commands.streams import topics
 from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, Topic
-from rollbus.streams.operate import forget_on_log as forget_kafka
 from rollbus.streams.operate.acls import REPLAY_PREFIX, ROLES, Acl, Role, acls
-from rollbus.streams.replay.kafka import promote as promote_kafka
-from rollbus.streams.replay.plan.plan import namespace_of
 
 
 @dataclass
@@ -76,19 +73,8 @@ def test_a_replay_reads_all_and_writes_what_is_its_own() -> None:
     assert topics_of("replay", "Read") == {topic.full_name("n.") for topic in TOPICS} | {REPLAY_PREFIX}
 
 
-@pytest.mark.parametrize("role", ["promote", "forget"])
-def test_an_operators_transaction_is_named_as_its_command_names_it(role: Role) -> None:
-    writers = {"promote": promote_kafka.WRITER_ID, "forget": forget_kafka.WRITER_ID}
-    ids = [acl.name for acl in acls(role, "n.") if acl.resource == "transactional-id"]
-    assert ids == [f"n.{writers[role]}"]
-
-
 def test_the_command_line_offers_every_role() -> None:
     assert topics.ROLES == ROLES
-
-
-def test_a_replays_namespace_begins_as_its_permission_does() -> None:
-    assert namespace_of("again").startswith(REPLAY_PREFIX)
 
 
 def test_no_producer_may_say_that_a_process_lives() -> None:

@@ -1,4 +1,4 @@
-"""Who is forgotten: episodes by label or id, with their sub-agents; open state and open groups let them go."""
+"""Who is forgotten: episodes by label or id, with their sub-agents."""
 
 from collections.abc import AsyncIterator
 
@@ -6,17 +6,12 @@ import pytest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
+from rollbus.schemas.topics import Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate import forget_on_log as forget_kafka
 from rollbus.streams.operate.forget import Episode, Search, exclusions
-from rollbus.streams.pipeline import namespace_stages, run_stages
-from tests.builders import START_MS, make_episode, make_started, make_tick
-from tests.flow.in_memory import Flow
+from tests.builders import make_started
 from tests.streams.exactly_once.test_transaction_parts import Raw
-
-RUN = RunConfig(grouping=GroupingConfig(group_size=2, window_ms=60_000))
 
 
 def search(**labels: str) -> Search:
@@ -54,38 +49,6 @@ def test_attempts_that_repeat_a_persons_opening_are_found_with_it() -> None:
 def test_forgetting_twice_says_the_same() -> None:
     one, again = (exclusions([Episode("a", "a")], reason="asked", now_ms=now) for now in (1, 2))
     assert one[0].event_id == again[0].event_id
-
-
-async def forgotten(*, ended: bool) -> Flow:
-    """A flow in which e1 is forgotten: open, or closed and in an open group of two."""
-    flow = Flow([*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(RUN)])
-    await flow.tick(make_tick(0))
-    events = make_episode("e1")
-    for event in events if ended else events[:2]:
-        flow.publish(EPISODE_EVENTS, "e1", event)
-    await flow.settle()
-    (record,) = exclusions([Episode("e1", "e1")], reason="asked", now_ms=START_MS)
-    for _ in range(2):
-        flow.publish(EPISODE_EVENTS, "e1", record)
-    for name in ("e2", "e3"):
-        for event in make_episode(name, reward=float(name == "e2")):
-            flow.publish(EPISODE_EVENTS, name, event)
-    await flow.settle()
-    return flow
-
-
-async def test_an_open_episode_goes_with_its_events() -> None:
-    flow = await forgotten(ended=False)
-    assert [trajectory.episode_id for trajectory in flow.records(TRAJECTORIES)
-            if hasattr(trajectory, "turns")] == ["e2", "e3"]  # fmt: skip
-    assert [(drop.unit_id, drop.reason) for drop in flow.records(DROPS)] == [("e1", "excluded")]
-
-
-async def test_an_open_group_loses_the_member() -> None:
-    flow = await forgotten(ended=True)
-    groups = [record for record in flow.records(RUN_LOG) if hasattr(record, "members")]
-    assert [sorted(member.episode_id for member in group.members) for group in groups] == [["e2", "e3"]]
-    assert [drop.reason for drop in flow.records(DROPS)] == ["excluded"]
 
 
 async def test_the_log_is_searched_for_episode_starts(monkeypatch: pytest.MonkeyPatch) -> None:

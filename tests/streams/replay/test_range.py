@@ -76,47 +76,39 @@ def at(partition: int, start: int, end: int = 2_000) -> ReplayRange:
     return ReplayRange(topic="episode-events", partition=partition, from_offset=start, to_offset=end)
 
 
-def begun(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
-    """From when on a range is read whole whose ticks, one a second, stand in such partitions."""
+def covered(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> Covered:
+    """What is read whole of ranges whose ticks, one a second, stand in such partitions."""
     found = Covered.of(ranges)
     for number, those in enumerate(partitions):
         found.tick(1_000 * number, those)
-    return found.from_ms
+    return found
 
 
 def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:
     cut = (at(0, 1_200), at(1, 1_200))
-    assert begun(cut, (0, 1), (0, 1)) == 0
-    assert begun(cut, (1,), (1,), (0, 1), (0, 1)) == 2_000
-    assert begun((at(0, 1_200), at(1, 0)), (1,), (1,), (0, 1)) == 2_000
-    assert begun((at(0, 1_200), at(1, 0)), (1,), (0, 1)) == 1_000
+    assert covered(cut, (0, 1), (0, 1)).from_ms == 0
+    assert covered(cut, (1,), (1,), (0, 1), (0, 1)).from_ms == 2_000
+    assert covered((at(0, 1_200), at(1, 0)), (1,), (1,), (0, 1)).from_ms == 2_000
+    assert covered((at(0, 1_200), at(1, 0)), (1,), (0, 1)).from_ms == 1_000
 
 
 def test_a_range_that_begins_with_the_log_is_whole_from_the_beginning() -> None:
-    assert begun((at(0, 0), at(1, 0)), (0, 1)) == 0
-    assert begun((at(0, 0), at(1, 0))) == 0
+    assert covered((at(0, 0), at(1, 0)), (0, 1)).from_ms == 0
+    assert covered((at(0, 0), at(1, 0))).from_ms == 0
 
 
 def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
-    assert begun((at(0, 900, 900), at(1, 1_200)), (1,), (1,)) is None
-    assert begun((at(0, 1_200),)) is None
-
-
-def reached(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
-    """Up to when a range is read whole whose ticks, one a second, stand in such partitions."""
-    found = Covered.of(ranges)
-    for number, those in enumerate(partitions):
-        found.tick(1_000 * number, those)
-    return found.to_ms
+    assert covered((at(0, 900, 900), at(1, 1_200)), (1,), (1,)).from_ms is None
+    assert covered((at(0, 1_200),)).from_ms is None
 
 
 def test_a_range_is_whole_up_to_the_last_tick_of_the_partition_that_ends_first() -> None:
     ranges = (at(0, 0), at(1, 0))
-    assert reached(ranges, (0, 1), (0, 1)) == 1_000
-    assert reached(ranges, (0, 1), (0, 1), (1,), (1,)) == 1_000
-    assert reached(ranges, (0,), (0,), (0, 1), (0,)) == 2_000
+    assert covered(ranges, (0, 1), (0, 1)).to_ms == 1_000
+    assert covered(ranges, (0, 1), (0, 1), (1,), (1,)).to_ms == 1_000
+    assert covered(ranges, (0,), (0,), (0, 1), (0,)).to_ms == 2_000
 
 
 def test_a_partition_that_ends_before_its_first_tick_reaches_nothing() -> None:
-    assert reached((at(0, 0, 0), at(1, 0)), (1,), (1,)) is None
-    assert reached((at(0, 0),)) is None
+    assert covered((at(0, 0, 0), at(1, 0)), (1,), (1,)).to_ms is None
+    assert covered((at(0, 0),)).to_ms is None

@@ -4,26 +4,22 @@ import asyncio
 import math
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.drops import Drop
-from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.groups import ClosedGroup, Group
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
-from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.pipeline import run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, check
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judged, JudgedGroups
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
-from tests.builders import make_config, make_episode, make_group, make_member, make_tick, make_trajectory
-from tests.flow.in_memory import Flow
+from tests.builders import make_config, make_group, make_member, make_trajectory
 from tests.stepping import Stepper
 
 
@@ -204,59 +200,6 @@ def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
         check(REGISTRY, (component("nobody"),), "group")
 
 
-RUN = RunConfig(grouping=GroupingConfig(group_size=3, rewards=(component("ranks"),)))
-
-
-def flow_of(run: RunConfig, **stage: Any) -> Flow:
-    stages = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(run, registry=REGISTRY)]
-    if stage:
-        stages = [GroupScoringStage(run, registry=REGISTRY, **stage) if _judges(one) else one for one in stages]
-    return Flow(stages, partitions=2)
-
-
-def _judges(stage: Any) -> bool:
-    return isinstance(stage, GroupScoringStage)
-
-
-def groups_of(flow: Flow) -> list[Group]:
-    return [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
-
-
-async def pour(flow: Flow) -> None:
-    for number, text in enumerate(TEXTS * 2):
-        start = {"group_id": f"g{number // 3}", "group_size": 3, "example_id": None}
-        for event in make_episode(f"e{number}", reward=None, start=start):
-            if isinstance(event, TurnRecorded):
-                event = replace(event, completion=replace(event.completion, content=text))
-            flow.publish(EPISODE_EVENTS, event.root_episode_id, event)
-    await flow.settle()
-    await flow.tick(make_tick(1))
-
-
-async def test_through_the_whole_flow_a_judged_group_reaches_the_run() -> None:
-    flow = flow_of(RUN)
-    await pour(flow)
-    groups = groups_of(flow)
-    assert len(groups) == 2
-    for group in groups:
-        assert sorted(member.reward for member in group.members) == [0.0, 1.0, 2.0]
-    assert flow.records(DROPS) == []
-    assert len([one for one in flow.records(TRAJECTORIES) if isinstance(one, Trajectory)]) == 6
-
-
-async def test_a_replay_reads_the_verdicts_and_asks_nobody() -> None:
-    live = flow_of(RUN)
-    await pour(live)
-    judged = {group.group_id: Judged(group) for group in groups_of(live)}
-
-    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
-        return judged.get(group.group_id, Judged())
-
-    again = flow_of(RUN, recorded=recorded, payload=None)
-    await pour(again)
-    assert groups_of(again) == groups_of(live)
-
-
 @pytest.mark.parametrize(
     ("kind", "size", "texts"),
     [
@@ -297,7 +240,7 @@ def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -
 
 def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
     assert [stage.name for stage in run_stages(RunConfig())] == ["grouping.main", "curriculum.main"]
-    assert [stage.name for stage in run_stages(RUN, registry=REGISTRY)] == [
+    assert [stage.name for stage in run_stages(run_with(component("ranks")), registry=REGISTRY)] == [
         "grouping.main",
         "group-scoring.main",
         "curriculum.main",

@@ -13,7 +13,7 @@ from rollbus.harness.runs.folder import newest_run
 from rollbus.harness.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
-from tests.harness.world import Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import Endpoint, document, memory_bus, new_run, opened, read, run_epochs
 
 
 @pytest.mark.parametrize("torn", ["", "{}", "[]", '{"run_id"'])
@@ -65,8 +65,8 @@ async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_p
 
 
 async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True, "min_reward_diff": 5.0}))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "min_reward_diff": 5.0})
+    async with new_run(tmp_path, plain) as made:
         with pytest.raises(RunStoppedError):
             await run_epochs(made, 7)
 

@@ -28,7 +28,7 @@ from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.records.trajectories import Trajectory as Record
 from tests.harness import guide_components
-from tests.harness.world import RUN, WORKFLOWS, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, run_epochs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
 
@@ -45,8 +45,7 @@ async def test_all_three_of_the_guides_components_run_and_their_trajectories_are
     guide_builder(plain)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     plain["trainers"]["t"] = {"_type": "my_trainer"}
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         statuses = await made.trainer.run(2)
         await made.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
         view = made.run.log.view
@@ -61,8 +60,7 @@ async def test_all_three_of_the_guides_components_run_and_their_trajectories_are
 async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> None:
     plain = document(tmp_path)
     guide_builder(plain)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         statuses = await run_epochs(made, 2)
         steps = list(made.run.log.view.completed.values())
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
@@ -84,8 +82,7 @@ async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: 
         "backend": {"folder": str(tmp_path / "files"), "keep_share": 0.5},
     }
     plain["rollbus"]["imports"] = ["backend"]
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint(with_tokens=False)) as made:
+    async with new_run(tmp_path, plain, Endpoint(with_tokens=False)) as made:
         (status,) = await run_epochs(made, 1)
         view = made.run.log.view
     assert status.message == "3 conversations written"
@@ -124,9 +121,8 @@ async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
     """What the stages make of a collection, in its order; publishing it again changes nothing."""
     plain = document(tmp_path)
     guide_builder(plain)
-    plan = read(tmp_path, plain)
     collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         await made.run.publish(collection, 3)
         await made.run.publish(collection, 3)
         records = made.run.log.view.trajectories
@@ -268,8 +264,7 @@ async def first_trainer(config: FirstConfig, builder: Any) -> AsyncIterator[Any]
 async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["_type"] = "twice_builder"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         await run_epochs(made, 1)
         groups = list(made.run.log.view.groups.values())
     assert [sorted(member.reward for member in group.members) for group in groups] == [[0.0, 2.0]] * 3
@@ -278,8 +273,7 @@ async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
 async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["_type"] = "word_builder"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         with pytest.raises(RunStoppedError, match=r"Word\.compute_reward returned str; expected a number"):
             await run_epochs(made, 1)
 
@@ -287,11 +281,11 @@ async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> No
 async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
     plain["trainers"]["t"]["_type"] = "first_trainer"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         (status,) = await run_epochs(made, 1)
         (step,) = made.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)
+    assert [dropped.reason for dropped in step.dropped] == ["excluded"] * 4
 
 
 @pytest.mark.parametrize(
@@ -308,8 +302,7 @@ async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
     plain = document(tmp_path)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     (plain[section] if section == "finetuning" else plain[section]["b"])[key] = value
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         with pytest.raises(RunStoppedError, match=rf"No trajectories collected .*{reason}.*: 6"):
             await run_epochs(made, 1)
         assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
@@ -320,11 +313,9 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
     async def silent_once(question: str, llm: Any) -> str:
         return "2" if question == "question 1" else str((await llm.ainvoke(question)).content)
 
-    plain = document(tmp_path)
+    plain = document(tmp_path, workflow=silent_once)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
-    WORKFLOWS["silent"], plain["workflow"]["how"] = silent_once, "silent"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         (status,) = await run_epochs(made, 1)
         reasons = dict(made.run.log.view.reasons(made.run.log.view.played_in(0)))
         assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
@@ -352,10 +343,7 @@ async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_
         call = asked[-1].tool_calls[0]
         return str((await llm.ainvoke([*asked, ToolMessage("4", tool_call_id=call["id"])])).content)
 
-    plain = document(tmp_path, examples=1)
-    WORKFLOWS["buy"], plain["workflow"]["how"] = buy, "buy"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Buying()) as made:
+    async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         (record, _) = made.run.log.view.trajectories.values()
@@ -430,8 +418,7 @@ async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_caus
 ) -> None:
     plain = document(tmp_path)
     plain["trainer_adapters"]["a"] = {"_type": "broken_adapter", "how": how}
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         (status,) = await run_epochs(made, 2)
         ((failure,),) = made.run.log.view.failures.values()
     assert status.status is TrainingStatusEnum.FAILED
@@ -444,9 +431,8 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
     episode = [item(role, "!", LOGPROBS if role == "assistant" else None) for role in roles]
     plain = document(tmp_path)
     guide_builder(plain)
-    plan = read(tmp_path, plain)
     wrong = Trajectory(episode=episode, reward=1.0, metadata={"id": "e"})
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
         kept = await made.run.publish(given, 0)
         reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
@@ -458,8 +444,7 @@ async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_pat
     plain = document(tmp_path, examples=1)
     guide_builder(plain)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), WithoutIds()) as made:
+    async with new_run(tmp_path, plain, WithoutIds()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         (record, _) = made.run.log.view.trajectories.values()

@@ -17,7 +17,7 @@ from rollbus.harness.evaluation import PLAY
 from rollbus.harness.runs import outputs
 from rollbus.harness.trainer import BusTrainer
 from tests.harness.test_custom_components import EXAMPLE, guide_builder
-from tests.harness.world import WORKFLOWS, Steady, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import Steady, document, memory_bus, opened, read, run_epochs
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,8 +85,7 @@ def ours(plain: dict[str, Any]) -> None:
 async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], knife: Knife) -> dict[str, Sequence[Any]]:
     """Run, cut, resume; return every file by its name, its lines without times."""
     curriculum = {"enabled": True, "initial_percentile": 0.5, "expansion_interval": 1, "min_reward_diff": 0.0}
-    plain = document(folder, examples=4, curriculum_learning=curriculum)
-    WORKFLOWS["steady"], plain["workflow"]["how"] = steady, "steady"
+    plain = document(folder, examples=4, workflow=steady, curriculum_learning=curriculum)
     parts(plain)
     if "folder" in (backend := plain["trainer_adapters"]["a"]["backend"]):
         backend["folder"] = str(folder / "output" / backend["folder"])

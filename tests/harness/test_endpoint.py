@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from rollbus.producers import EventSink, Recorder, init
 from rollbus.schemas.errors import RunStoppedError
-from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, run_epochs
 
 
 class Service:
@@ -82,10 +82,9 @@ async def test_a_service_behind_an_endpoint_trains_on_what_it_records_itself(tmp
 
 
 async def test_a_service_that_records_nothing_is_named(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path))
     endpoint = Endpoint()
     with endpoint.served() as model_url:
         service = Service(model_url, None)
-        async with served(service) as url, opened(plan, memory_bus(plan), Endpoint(), endpoint=url) as made:
+        async with served(service) as url, new_run(tmp_path, endpoint=url) as made:
             with pytest.raises(RunStoppedError, match=r"No trajectories collected .*no_turns"):
                 await run_epochs(made, 1)

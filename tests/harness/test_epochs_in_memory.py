@@ -11,21 +11,11 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.harness.finetune import Components
 from rollbus.harness.runs import plot
-from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest
-from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
-
-
-def use(workflow: Any) -> str:
-    WORKFLOWS[workflow.__name__] = workflow
-    return str(workflow.__name__)
-
-
-def score_by(score: Any) -> str:
-    SCORES[score.__name__] = score
-    return str(score.__name__)
+from tests.harness.test_outcomes import crashing
+from tests.harness.world import RUN, WORKFLOWS, Endpoint, ask, document, memory_bus, new_run, opened, read, run_epochs
 
 
 def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
@@ -63,8 +53,7 @@ async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: 
 
 
 async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True}))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as made:
         await run_epochs(made, 1)
     (row,) = rows_of(tmp_path)
     assert list(row)[:14] == [
@@ -83,9 +72,8 @@ async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
 
 
 async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Path) -> None:
-    tuning = {"curriculum_learning": {"enabled": True, "expansion_interval": 2}}
-    config = read(tmp_path, document(tmp_path, examples=10, **tuning))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    tuning = {"enabled": True, "expansion_interval": 2}
+    async with new_run(tmp_path, document(tmp_path, examples=10, curriculum_learning=tuning)) as made:
         await run_epochs(made, 5)
     rows = rows_of(tmp_path)
     assert [row["curriculum_percentile"] for row in rows] == pytest.approx([0.3, 0.5, 0.5, 0.7, 0.7])
@@ -107,8 +95,7 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
             raise Killed
         return await ask(question, llm)
 
-    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6})
-    plain["workflow"]["how"] = use(killed)
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}, workflow=killed)
     config = read(tmp_path, plain)
     bus, endpoint = memory_bus(config), Endpoint()
     with pytest.raises(BaseException) as caught:  # noqa: PT011
@@ -125,18 +112,22 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
     assert sorted(len(step.trained) for step in view.completed.values()) == [4, 4]
 
 
-async def test_a_finished_run_that_is_resumed_asks_nothing_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_finished_run_that_is_resumed_asks_nothing_and_writes_no_line_again(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(config), Endpoint()
     async with opened(config, bus, endpoint) as made:
+        await run_epochs(made, 1)
+    async with opened(config, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
-    before = [{**row, "timestamp": ""} for row in rows_of(tmp_path)]
-    asked = len(endpoint.asked)
+    before, asked = [{**row, "timestamp": ""} for row in rows_of(tmp_path)], len(endpoint.asked)
     async with opened(config, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
         assert len(made.run.log.view.completed) == 2
     assert len(endpoint.asked) == asked
     assert [{**row, "timestamp": ""} for row in rows_of(tmp_path)] == before
+    for name in ("trajectory_builder", "trainer_adapter"):
+        lines = (tmp_path / "output" / f"{name}_{RUN}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [0, 1], name
 
 
 async def flaky(question: str, llm: Any) -> str:
@@ -148,28 +139,15 @@ async def flaky(question: str, llm: Any) -> str:
 
 
 async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["workflow"]["how"] = use(flaky)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, workflow=flaky)) as made:
         await run_epochs(made, 1)
         view = made.run.log.view
     assert rows_of(tmp_path)[0]["num_trajectories"] == 6
     assert [reason.split()[0] for reason in view.dropped.values()] == ["score_missing"]
 
 
-async def hopeless(question: str, llm: Any) -> str:
-    said = await ask(question, llm)
-    if question == "question 1":
-        raise ValueError("broken")
-    return said
-
-
 async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["workflow"]["how"] = use(hopeless)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, workflow=crashing)) as made:
         (status,) = await run_epochs(made, 1)
     assert status.status is TrainingStatusEnum.COMPLETED
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["num_groups"]) == (4, 2)
@@ -181,10 +159,7 @@ def unsure(item: EvalInputItem) -> float | None:
 
 
 async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(unsure)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, score=unsure)) as made:
         await run_epochs(made, 1)
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["avg_reward"]) == (4, 0.5)
 
@@ -194,11 +169,8 @@ def word_or_number(item: EvalInputItem) -> Any:
 
 
 async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(word_or_number)
-    config = read(tmp_path, plain)
-    dataset = str(tmp_path / "train.json")
-    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
+    plain, dataset = document(tmp_path, score=word_or_number), str(tmp_path / "train.json")
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
         (status,) = await run_epochs(made, 1)
         metrics = await made.trainer.run_validation_evaluation(0, RUN)
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
@@ -216,10 +188,7 @@ def shaped(item: EvalInputItem) -> EvalOutputItem:
 
 
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, score=shaped)) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         view = made.run.log.view
@@ -233,11 +202,8 @@ async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -
 
 
 async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path, examples=1))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, examples=1)) as made:
         await made.builder.start_run(RUN)
-        with pytest.raises(ValueError, match="already in progress"):
-            await made.builder.start_run(RUN)
         collection = await made.builder.finalize(RUN)
     (group,) = collection.trajectories
     messages: list[Any] = list(group[0].episode)
@@ -252,12 +218,11 @@ async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path)
 async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         assert [len(group) for group in collection.trajectories] == [1, 1, 1]
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         await run_epochs(made, 2)
         assert [len(step.trained) for step in made.run.log.view.completed.values()] == [3]
 
@@ -265,8 +230,7 @@ async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(
 async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
     plain = document(tmp_path, examples=5)
     plain["rollbus"]["groups_per_step"] = 2
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         (status,) = await run_epochs(made, 1)
         assert [len(step.trained) for step in made.run.log.view.completed.values()] == [4, 4, 2]
     assert (status.progress, (status.metadata or {})["steps"]) == (100.0, 3)
@@ -278,9 +242,7 @@ async def test_learning_rate_and_beta_reach_the_request(tmp_path: Path) -> None:
     def look(point: str, request: TrainRequest) -> None:
         seen.append(request)
 
-    config = read(tmp_path, document(tmp_path))
-    bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=look))
-    async with opened(config, bus, Endpoint()) as made:
+    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=look)) as made:
         await run_epochs(made, 1)
     assert {(one.config.learning_rate, one.config.kl_coefficient) for one in seen} == {(1e-4, 0.25)}
 
@@ -289,54 +251,35 @@ async def test_a_backend_without_memory_ends_the_run_with_what_to_change(tmp_pat
     def full(point: str, request: TrainRequest) -> None:
         raise RejectedError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    config = read(tmp_path, document(tmp_path))
-    bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=full))
-    async with opened(config, bus, Endpoint()) as made:
+    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=full)) as made:
         statuses = await run_epochs(made, 3)
     assert [status.status for status in statuses] == [TrainingStatusEnum.FAILED]
     assert "reduce `engine_args.gpu_memory_utilization`" in (statuses[0].message or "")
 
 
 async def test_answers_without_log_probs_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
-    async with opened(config, memory_bus(config), Endpoint(with_tokens=False)) as made:
+    async with new_run(tmp_path, model=Endpoint(with_tokens=False)) as made:
         with pytest.raises(RunStoppedError, match=r"No valid assistant messages with logprobs .*no_logprobs"):
             await run_epochs(made, 1)
 
 
 async def test_a_target_that_nothing_calls_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path, target_functions=["other"]))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
-        with pytest.raises(
-            RunStoppedError, match=r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
-        ):
+    async with new_run(tmp_path, document(tmp_path, target_functions=["other"])) as made:
+        told = r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
+        with pytest.raises(RunStoppedError, match=told):
             await run_epochs(made, 1)
 
 
-def always_one(item: EvalInputItem) -> float:
-    return 1.0
-
-
 async def test_a_solved_task_ends_well_with_its_final_validation(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(always_one)
-    config = read(tmp_path, plain)
     run: dict[str, Any] = {"validation_dataset": str(tmp_path / "train.json"), "validation_interval": 100}
-    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+    async with new_run(tmp_path, document(tmp_path, score=lambda item: 1.0), **run) as made:
         statuses = await run_epochs(made, 9)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 5
     assert [row["epoch"] for row in output(tmp_path, "validation_history.json")] == [0, 5]
 
 
-def always_half(item: EvalInputItem) -> float:
-    return 0.5
-
-
 async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(always_half)
-    config = read(tmp_path, plain)
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, score=lambda item: 0.5)) as made:
         with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
             await run_epochs(made, 9)
     assert len(rows_of(tmp_path)) == 4
@@ -349,9 +292,8 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     monkeypatch.setattr(plot, "draw", lambda path, training, rows: drawn.append([row["epoch"] for row in rows]))
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
-    config = read(tmp_path, document(tmp_path))
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
-    async with opened(config, memory_bus(config), Endpoint(), plots=True, **run) as made:
+    async with new_run(tmp_path, plots=True, **run) as made:
         await run_epochs(made, 3)
         assert not any("held out" in str(one.turns) for one in made.run.log.view.trajectories.values())
     rows = output(tmp_path, "validation_history.json")
@@ -366,85 +308,36 @@ async def always_two(question: str, llm: Any) -> str:
     return "2"
 
 
-async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    plain = document(other)
-    plain["workflow"]["how"] = use(always_two)
-    read(other, plain)
-    config = read(tmp_path, document(tmp_path))
-    run: dict[str, Any] = {
-        "validation_dataset": str(other / "train.json"),
-        "validation_config_file": str(other / "config.yml"),
-        "validation_interval": 9,
-    }
-    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+@pytest.mark.parametrize(("own_dataset", "examples"), [(True, 5), (False, 3)])
+async def test_a_validation_configuration_is_run_with_its_own_dataset_unless_another_is_named(
+    tmp_path: Path, own_dataset: bool, examples: int
+) -> None:
+    (other := tmp_path / "other").mkdir()
+    read(other, document(other, examples=5, workflow=always_two))
+    run: dict[str, Any] = {} if own_dataset else {"validation_dataset": str(tmp_path / "train.json")}
+    async with new_run(tmp_path, validation_config_file=str(other / "config.yml"), **run) as made:
         await run_epochs(made, 1)
-    assert [row["avg_reward"] for row in output(tmp_path, "validation_history.json")] == [1.0, 1.0]
+    rows = output(tmp_path, "validation_history.json")
+    assert [(row["num_examples"], row["avg_reward"]) for row in rows] == [(examples, 1.0)] * 2
     assert rows_of(tmp_path)[0]["avg_reward"] == 0.5, "training goes on with its own"
 
 
 async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
-    plain["workflow"]["how"] = use(always_two)
-    config = read(tmp_path, plain)
-    dataset = str(tmp_path / "train.json")
-    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
+    plain, dataset = document(tmp_path, score=shaped, workflow=always_two), str(tmp_path / "train.json")
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
         metrics = await made.trainer.run_validation_evaluation(0, RUN)
     assert metrics["rewards"] == [1.25, 1.25, 1.25]
 
 
-async def test_a_validation_configuration_brings_its_own_dataset(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    plain = document(other, examples=5)
-    plain["workflow"]["how"] = use(always_two)
-    read(other, plain)
-    config = read(tmp_path, document(tmp_path))
-    path = str(other / "config.yml")
-    async with opened(config, memory_bus(config), Endpoint(), validation_config_file=path) as made:
-        await run_epochs(made, 1)
-    assert [row["num_examples"] for row in output(tmp_path, "validation_history.json")] == [5, 5]
-
-
-async def test_a_resumed_run_writes_the_lines_of_an_epoch_once(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
-    bus, endpoint = memory_bus(config), Endpoint()
-    for resume, epochs in ((False, 1), (True, 2)):
-        async with opened(config, bus, endpoint, resume=resume) as made:
-            await run_epochs(made, epochs)
-    for name in ("trajectory_builder", "trainer_adapter"):
-        lines = (tmp_path / "output" / f"{name}_{RUN}.jsonl").read_text().splitlines()
-        assert [json.loads(line)["epoch"] for line in lines] == [0, 1], name
-
-
 async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         await run_epochs(made, 1)
         made.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
     assert (tmp_path / "elsewhere" / "training_metrics.jsonl").exists()
 
 
-async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
-        assert isinstance(made.adapter, BusTrainerAdapter)
-        await made.builder.start_run(RUN, {"epoch": 0})
-        collection = await made.builder.finalize(RUN, {"epoch": 0})
-        kept = collection.model_copy(update={"trajectories": collection.trajectories[:2]})
-        ref = await made.adapter.submit(kept)
-        status = await made.adapter.wait_until_complete(ref)
-        (step,) = made.run.log.view.completed.values()
-    assert status.status is TrainingStatusEnum.COMPLETED
-    assert len(step.trained) == 4
-    assert [dropped.reason for dropped in step.dropped] == ["excluded", "excluded"]
-
-
 async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         await run_epochs(made, 1)
         metrics = await made.trainer.get_metrics(RUN)
     assert [job["status"]["status"].value for job in metrics["jobs"]] == ["completed"]
@@ -452,9 +345,8 @@ async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
 
 
 async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
-    config = read(tmp_path, document(tmp_path))
     made: Components
-    async with opened(config, memory_bus(config), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
     tasks = getattr(made.builder, "evaluation_runs")  # noqa: B009
     assert all(task.done() for played in tasks.values() for task in played)

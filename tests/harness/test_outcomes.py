@@ -19,7 +19,7 @@ from rollbus.harness.runs.run import opened_run
 from rollbus.harness.show import logged
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from tests.harness.bus_memory import MemoryBus
-from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, SCORES, ask, document, memory_bus, new_run, read, run_epochs
 
 
 async def crashing(question: str, llm: Any) -> str:
@@ -35,8 +35,7 @@ def raising(item: EvalInputItem) -> float:
 
 
 def crashing_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
-    plain = document(tmp_path)
-    WORKFLOWS["crashing"], plain["workflow"]["how"] = crashing, "crashing"
+    plain = document(tmp_path, workflow=crashing)
     plain["trajectory_builders"]["b"] |= {"max_attempts": 1, **builder}
     return plain
 
@@ -44,8 +43,7 @@ def crashing_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
 async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = read(tmp_path, crashing_document(tmp_path, failure_reward=-1.0))
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, crashing_document(tmp_path, failure_reward=-1.0)) as made:
         await run_epochs(made, 1)
         groups = list(made.run.log.view.groups.values())
     assert sorted(tuple(member.reward for member in group.members) for group in groups)[0] == (-1.0, -1.0)
@@ -56,9 +54,8 @@ async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
 
 
 async def test_a_crash_counts_as_failed_in_a_validation(tmp_path: Path) -> None:
-    plan = read(tmp_path, crashing_document(tmp_path))
     dataset = str(tmp_path / "train.json")
-    async with opened(plan, memory_bus(plan), Endpoint(), validation_dataset=dataset) as made:
+    async with new_run(tmp_path, crashing_document(tmp_path), validation_dataset=dataset) as made:
         await made.trainer.run_validation_evaluation(0, RUN)  # the second answer to a question is even, which is good
         metrics = await made.trainer.run_validation_evaluation(0, RUN)
     assert (metrics["num_examples"], sorted(metrics["rewards"])) == (3, [0.0, 1.0, 1.0])
@@ -68,8 +65,7 @@ async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path
     plain = document(tmp_path)
     SCORES["raising"] = raising
     plain["eval"]["evaluators"]["other"] = {"_type": "test_score", "how": "raising"}
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, plain) as made:
         (status,) = await run_epochs(made, 1)
         (step,) = made.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 6)
@@ -160,8 +156,7 @@ async def test_a_run_says_what_ended_it(tmp_path: Path, ended_by: BaseException 
 
 
 async def test_what_a_trainer_of_ones_own_raises_is_told_with_its_place(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path))
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
 
         async def run(num_epochs: int) -> Any:
             raise KeyError("no such column")

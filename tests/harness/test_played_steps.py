@@ -18,7 +18,7 @@ from rollbus.demo.game.game import Opening, begin, free_cells, play
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, board_text, parse_cell, reward
 from rollbus.harness.runs.outputs import Outputs
-from tests.harness.world import SCORES, WORKFLOWS, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import Endpoint, document, new_run, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what the toolkit imports
 GAMES, EPOCHS, TRIES, STEP = 4, 3, 3, "game_move"
@@ -65,15 +65,11 @@ def mean_of_steps(item: EvalInputItem) -> float:
 
 
 async def test_a_game_with_a_synchronous_chain_and_moves_asked_again_is_scored_by_its_steps_and_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setitem(WORKFLOWS, "play_in_steps", play_in_steps)
-    monkeypatch.setitem(SCORES, "mean_of_steps", mean_of_steps)
-    plain = document(tmp_path, examples=GAMES)
-    plain["workflow"]["how"], plain["eval"]["evaluators"]["good"]["how"] = "play_in_steps", "mean_of_steps"
+    plain = document(tmp_path, examples=GAMES, workflow=play_in_steps, score=mean_of_steps)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), player := Player()) as made:
+    async with new_run(tmp_path, plain, player := Player()) as made:
         statuses = await run_epochs(made, EPOCHS)
         view = made.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * EPOCHS

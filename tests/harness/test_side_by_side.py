@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from rollbus.harness.bus.publishing import count
 from rollbus.harness.evaluation import evaluate
 from rollbus.harness.trainer import BusTrainer
-from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, run_epochs
 
 
 def tuning(plan: Any, **curriculum: Any) -> FinetuneConfig:
@@ -38,9 +38,7 @@ def tuning(plan: Any, **curriculum: Any) -> FinetuneConfig:
 
 
 async def test_both_builders_make_the_same_groups_and_rewards_of_one_evaluation(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         outputs = [await evaluate(made.builder.run_config, made.run) for _ in range(2)]
         theirs = ARTTrajectoryBuilder(ARTTrajectoryBuilderConfig(num_generations=2))
         await theirs.initialize(made.builder.run_config)
@@ -108,8 +106,7 @@ def rewards(found: TrajectoryCollection) -> list[list[float]]:
 
 
 async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True}))
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as made:
         await run_epochs(made, 1)
         theirs = ARTTrainer(ARTTrainerConfig())
         await theirs.bind_components(_Sub(), _Sub())  # type: ignore[arg-type]

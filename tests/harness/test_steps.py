@@ -15,7 +15,7 @@ from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepPayload, IntermediateStepType
 
 from tests.harness.test_custom_components import Buying
-from tests.harness.world import SCORES, WORKFLOWS, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import document, new_run, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 STEP = "agent_move"
@@ -73,14 +73,10 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
         seen.append(item.trajectory)
         return sum(1 - (one.payload.metadata or {}).get("value", 1) for one in steps_of(item.trajectory)[-1:])  # type: ignore[union-attr]
 
-    plain = document(tmp_path, examples=1)
-    WORKFLOWS["langgraph"], SCORES["steps"] = ask_by_langgraph, by_steps
-    plain["workflow"] = {"_type": "test_ask", "llm": "policy", "how": "langgraph"}
+    plain = document(tmp_path, examples=1, workflow=ask_by_langgraph, score=by_steps)
     if framework == "llama_index":
         plain["workflow"] = {"_type": "test_llama_index", "llm": "policy"}
-    plain["eval"]["evaluators"]["good"]["how"] = "steps"
-    plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan), Buying()) as made:
+    async with new_run(tmp_path, plain, Buying()) as made:
         await run_epochs(made, 1)
         records = list(made.run.log.view.trajectories.values())
     for steps in map(steps_of, seen):

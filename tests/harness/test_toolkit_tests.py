@@ -15,7 +15,7 @@ from nat.data_models.finetuning import TrainingJobRef, TrainingStatusEnum
 from rollbus.harness.components import BusTrainerAdapterConfig
 from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
-from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, document, new_run, run_epochs
 
 TESTS = Path(__file__).parents[1]
 ROWS = list(csv.DictReader((TESTS / "harness" / "toolkit_tests.csv").read_text(encoding="utf-8").splitlines()))
@@ -35,8 +35,7 @@ def test_every_test_of_theirs_is_shown_by_one_of_ours_or_has_a_reason() -> None:
 
 
 async def test_an_epoch_is_begun_and_finalized_once(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path, examples=1))
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path, document(tmp_path, examples=1)) as made:
         builder = made.builder
         assert isinstance(builder, BusTrajectoryBuilder)
         assert (builder.evaluation_runs, builder.num_generations) == ({}, 2)
@@ -51,26 +50,23 @@ async def test_an_epoch_is_begun_and_finalized_once(tmp_path: Path) -> None:
 
 
 async def test_a_validation_has_the_toolkits_fields(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path))
     dataset = str(tmp_path / "train.json")
-    async with opened(plan, memory_bus(plan), Endpoint(), validation_dataset=dataset) as made:
+    async with new_run(tmp_path, validation_dataset=dataset) as made:
         metrics = await made.trainer.run_validation_evaluation(4, RUN)
     known = ("epoch", "dataset_type", "avg_reward", "min_reward", "max_reward", "num_examples")
     assert [metrics[name] for name in known] == [4, "validation", 0.0, 0.0, 0.0, 3]
 
 
 async def test_a_job_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path))
     unknown = TrainingJobRef(run_id="unknown", backend="openpipe_art")
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         for ask in (made.trainer.trainer_adapter.status, made.trainer.trainer_adapter.wait_until_complete):
             with pytest.raises(ValueError, match="No training job found with run_id unknown"):
                 await ask(unknown)
 
 
 async def test_a_running_job_says_how_far_it_is(tmp_path: Path) -> None:
-    plan = read(tmp_path, document(tmp_path))
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+    async with new_run(tmp_path) as made:
         await run_epochs(made, 1)
         view, adapter = made.run.log.view, made.trainer.trainer_adapter
         ref = TrainingJobRef(run_id=RUN, backend="openpipe_art", metadata={"epoch": 0})

@@ -147,23 +147,24 @@ def parity(item: EvalInputItem) -> float:
     return float(int(item.output_obj) % 2 == 0)
 
 
-WORKFLOWS["ask"], SCORES["parity"] = ask, parity
-
-
-def document(tmp_path: Path, *, examples: int = 3, **finetuning: Any) -> dict[str, Any]:
+def document(
+    tmp_path: Path, *, examples: int = 3, workflow: Ask = ask, score: Callable[[Any], Any] = parity, **finetuning: Any
+) -> dict[str, Any]:
     """A whole configuration; the dataset is written beside it."""
+    WORKFLOWS[workflow.__name__], SCORES[score.__name__] = workflow, score
     dataset = tmp_path / "train.json"
     dataset.write_text(json.dumps([{"id": f"e{n}", "question": f"question {n}"} for n in range(examples)]))
     plain = configuration(
         "http://127.0.0.1:9/v1",
         workflow="test_ask",
-        evaluators={"good": {"_type": "test_score"}},
+        evaluators={"good": {"_type": "test_score", "how": score.__name__}},
         dataset=dataset,
         builder=art_builder(2),
         adapter=art_adapter(9, "agent", learning_rate=1e-4, beta=0.25),
         folder=tmp_path,
         **finetuning,
     )
+    plain["workflow"]["how"] = workflow.__name__
     return {**plain, "rollbus": {"settings": {"trainer": {"backend": {"type": "memory"}}}}}
 
 
@@ -206,6 +207,21 @@ async def opened(
                 yield made
             finally:
                 await log.close()
+
+
+@asynccontextmanager
+async def new_run(
+    tmp_path: Path,
+    plain: dict[str, Any] | None = None,
+    model: Endpoint | None = None,
+    *,
+    backend: Backend | None = None,
+    **options: Any,
+) -> AsyncIterator[Components]:
+    """The components of a configuration's one run, which is not opened again."""
+    plan = read(tmp_path, plain or document(tmp_path))
+    async with opened(plan, memory_bus(plan, backend=backend), model or Endpoint(), **options) as made:
+        yield made
 
 
 async def run_epochs(made: Components, epochs: int) -> Sequence[TrainingJobStatus]:

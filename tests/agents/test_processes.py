@@ -1,16 +1,15 @@
 """A program of several processes: workers of a pool, and a child that is forked inside an episode."""
 
-import subprocess
-import sys
-import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from rollbus.schemas.records.events import WriterClosed
 from tests.agents.compare import compare_turns
 from tests.agents.conftest import SEED
 from tests.agents.model_server import ModelServer
-from tests.producers.recorded import read_spool
+from tests.producers.recorded import read_spool, run_program
 
 PROGRAM = """
     import multiprocessing, sys
@@ -46,8 +45,13 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("server", [SEED], indirect=True)
-def test_workers_and_forks(server: ModelServer, tmp_path: Path) -> None:
-    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), server.url, str(tmp_path)]
-    subprocess.run(script, timeout=120, check=True)
-    turns = compare_turns(server, read_spool(tmp_path))
-    assert len(turns) == 6
+def test_workers_and_forks_are_recorded_and_close_their_parts_of_an_episode(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    done = run_program(PROGRAM, server.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = read_spool(tmp_path)
+    assert len(compare_turns(server, events)) == 6
+    own = Counter((event.episode_id, event.writer_id) for event in events if not isinstance(event, WriterClosed))
+    closed = {(event.episode_id, event.writer_id): event.count for event in events if isinstance(event, WriterClosed)}
+    assert closed == own, "a child closes its part of an episode, too"

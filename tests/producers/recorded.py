@@ -1,5 +1,8 @@
-"""What a recorder has recorded, and whether a turn of it is whole."""
+"""What a recorder has recorded, in this process or in a program of its own, and whether a turn of it is whole."""
 
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,12 @@ def assert_whole(turn: TurnRecorded) -> None:
     assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
     assert (turn.model, turn.policy_version, turn.finish_reason) == ("agent@3", 3, "stop")
     assert turn.completion.content == "Hello there"
+
+
+def run_program(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program of its own to its end."""
+    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), *arguments]
+    return subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
 
 
 def read_spool(folder: Path) -> list[Event]:

@@ -6,6 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +111,17 @@ def test_a_spool_too_small_for_what_is_left_keeps_a_part_and_counts_the_rest(tmp
     assert_adds_up(recorder)
 
 
-def test_a_dead_broker_keeps_neither_answers_nor_more_bytes_than_allowed() -> None:
-    sink = MemorySink()
-    sink.available = False
-    recorder = init(sink=sink, max_queue_events=400, max_queue_bytes=200_000)
-    answers = record_turns(recorder, 8000)
+@pytest.mark.parametrize("mood", ["away", "broken"])
+def test_a_sink_that_never_works_keeps_neither_answers_nor_more_bytes_than_allowed(mood: str) -> None:
+    recorder = init(sink=MoodySink(repeat(mood)), max_queue_events=400, max_queue_bytes=200_000)
+    answers = record_turns(recorder, 4000)
     wait_until(lambda: not recorder._delivery._unmade, "turns are not made into records")
     assert recorder._delivery.pending_bytes <= 200_000 + books.RESERVE_BYTES
     assert recorder._delivery.pending_events <= 400 + books.RESERVE_EVENTS
     assert alive(answers) == 0, "the queue holds answers that were made into records"
     assert_adds_up(recorder)
-    recorder.close(0.1)
+    assert not recorder.close(0.1)
+    assert recorder.counters["events_queued"] == 0
     assert_adds_up(recorder)
 
 
@@ -129,7 +130,7 @@ def test_a_sink_that_blocks_the_loop_leaves_memory_bounded_too() -> None:
     recorder = init(sink=sink, max_queue_events=400)
     recorder.start(task="first")
     wait_until(lambda: recorder._delivery._in_flight, "nothing is sent")
-    answers = record_turns(recorder, 8000)
+    answers = record_turns(recorder, 4000)
     assert alive(answers) <= 400, "dropped episodes left their answers behind"
     assert len(recorder._delivery._unmade) <= 800
     assert len(recorder._delivery._queue) <= 2 * (400 + books.RESERVE_EVENTS)

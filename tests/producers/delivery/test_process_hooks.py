@@ -1,8 +1,8 @@
-"""The end of a process is held back within one deadline, whatever is flushed or closed, and how often."""
+"""The end of a process: held back within one deadline, whatever is flushed or closed, and how often; and SIGTERM of a
+program that handles no signal: with a spool nothing is lost that was emitted.
+"""
 
-import subprocess
-import sys
-import textwrap
+import signal
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from rollbus.producers.delivery import process_hooks
-from rollbus.schemas.records.events import EpisodeEnded, ToolCalled, WriterClosed
-from tests.producers.recorded import read_spool
+from rollbus.schemas.records.events import ToolCalled
+from tests.producers.recorded import read_spool, run_program
 
 
 class SlowRecorder:
@@ -69,36 +69,8 @@ NO_NAMES = """
 
 
 def test_a_name_server_that_does_not_answer_does_not_hold_the_process_back() -> None:
-    script = [sys.executable, "-c", textwrap.dedent(NO_NAMES)]
-    ended = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
+    ended = run_program(NO_NAMES)
     assert (ended.returncode, ended.stdout.split()) == (0, ["asked"]), ended.stderr
-
-
-CHILDREN = """
-    import multiprocessing, sys
-    import rollbus
-
-    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
-
-    def work(episode):
-        episode.tool("in the child")
-
-    with recorder.episode(task="t") as episode:
-        child = multiprocessing.get_context("fork").Process(target=work, args=(episode,))
-        child.start()
-        child.join()
-"""
-
-
-def test_a_child_of_multiprocessing_closes_its_part_of_an_episode(tmp_path: Path) -> None:
-    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILDREN), str(tmp_path)]
-    subprocess.run(script, capture_output=True, timeout=120, check=True)
-    events = read_spool(tmp_path)
-    (called,) = [event for event in events if isinstance(event, ToolCalled)]
-    (ended,) = [event for event in events if isinstance(event, EpisodeEnded)]
-    assert called.writer_id not in ended.writer_ids
-    counts = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
-    assert counts[called.writer_id] == 1
 
 
 IMPORTED_BY_THREADS = """
@@ -124,6 +96,57 @@ IMPORTED_BY_THREADS = """
 def test_no_thread_of_ours_imports_for_that_can_change_what_the_application_sees(tmp_path: Path) -> None:
     """A Protocol of an Iterable that a thread defined made `isinstance(None, Iterable)` true for good, in one of some
     thousand runs of an example; and a child that was forked meanwhile waited for the module for ever."""
-    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(IMPORTED_BY_THREADS), str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == []
+    done = run_program(IMPORTED_BY_THREADS, tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+TERMINATED = """
+    import os, signal, sys, time
+    import rollbus
+
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
+    with recorder.episode(task="t") as episode:
+        for number in range(300):
+            episode.tool("count", arguments={"number": number})
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(600)
+"""
+HANDLED = """
+    import os, signal, sys
+    import rollbus
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
+    with recorder.episode(task="t") as episode:
+        episode.tool("count")
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+TWICE = """
+    import os, signal, sys, time
+    import rollbus
+
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
+    recorder.flush = lambda timeout: time.sleep(600)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(600)
+"""
+
+
+def tools_in(folder: Path) -> list[str]:
+    """The arguments of the tool calls on disk."""
+    return [event.arguments for event in read_spool(folder) if isinstance(event, ToolCalled)]
+
+
+def test_what_was_emitted_before_sigterm_is_on_disk_and_the_process_ends_by_it(tmp_path: Path) -> None:
+    assert run_program(TERMINATED, tmp_path).returncode == -signal.SIGTERM
+    assert tools_in(tmp_path) == [f'{{"number":{number}}}' for number in range(300)]
+
+
+def test_a_program_that_handles_sigterm_keeps_its_own_way(tmp_path: Path) -> None:
+    assert run_program(HANDLED, tmp_path).returncode == 7
+    assert len(tools_in(tmp_path)) == 1
+
+
+def test_a_second_sigterm_ends_a_process_whose_flush_hangs(tmp_path: Path) -> None:
+    assert run_program(TWICE, tmp_path).returncode == -signal.SIGTERM

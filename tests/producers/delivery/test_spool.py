@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import textwrap
@@ -47,25 +46,6 @@ def drained(spool: Spool) -> list[Outbound]:
         records += spool.oldest()
         spool.discard_oldest()
     return records
-
-
-def test_records_come_back_in_order_and_leave_nothing(tmp_path: Path) -> None:
-    spool = make(tmp_path)
-    spool.append([record(0), record(1)])
-    spool.append([record(2)])
-    assert drained(spool) == [record(0), record(1), record(2)]
-    spool.append([record(3)])
-    assert drained(spool) == [record(3)]
-    spool.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
-    spool = make(tmp_path / "spool")
-    spool.append([record(0)])
-    for path in (tmp_path / "spool").rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
-    spool.close()
 
 
 def test_what_a_dead_process_left_is_taken_over_and_a_living_ones_is_not(tmp_path: Path) -> None:

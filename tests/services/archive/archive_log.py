@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import TopicPartition
-from click.testing import CliRunner
 
 from rollbus.archive.archive import Archive, open_archive
 from rollbus.archive.files import ArchivedRecord, archived
 from rollbus.archive.kafka.run import ArchiveRun
-from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.reading import read_from
@@ -98,10 +96,3 @@ async def archive_run(settings: Settings, url: str, archive: Archive | None = No
     run = ArchiveRun(settings.stream_settings(), opened, lambda: NOW_MS, **options)
     await run.run()
     return run
-
-
-def invoke(path: Path, *arguments: str, expect: int = 0) -> str:
-    """Run a command, and return what it printed."""
-    result = CliRunner().invoke(rollbus, ["--config", str(path), *arguments])
-    assert result.exit_code == expect, result.output
-    return result.output

@@ -19,10 +19,10 @@ from tests.services.archive.archive_log import (
     archive_run,
     archived_log,
     fill,
-    invoke,
     make_settings,
     read_log,
 )
+from tests.services.commands import say
 from tests.services.replay.log import replay_of
 from tests.services.streams.fixtures import delete_before
 
@@ -51,10 +51,10 @@ def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(mad
     stream = settings.stream_settings()
     asyncio.run(fill(settings, rounds=range(3)))
     asyncio.run(delete_before(stream.kafka, {events(stream, 0): 3}))
-    assert "has 1 manifest\n" in invoke(path, "archive", "run")
+    assert "has 1 manifest\n" in say(path, "archive", "run")
     asyncio.run(fill(settings, rounds=range(3, 6)))
-    assert "2 manifests" in invoke(path, "archive", "run")
-    assert "0 records archived; " in invoke(path, "archive", "run")
+    assert "2 manifests" in say(path, "archive", "run")
+    assert "0 records archived; " in say(path, "archive", "run")
 
     log, decided = asyncio.run(read_log(stream, stream.namespace)), asyncio.run(digests(settings, stream.namespace))
     ends = {
@@ -65,14 +65,14 @@ def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(mad
     asyncio.run(delete_before(stream.kafka, ends))
     assert not any(asyncio.run(read_log(stream, stream.namespace)).values())
 
-    assert "each is as it was written" in invoke(path, "archive", "verify")
-    assert "episode-events" in invoke(path, "archive", "ls")
+    assert "each is as it was written" in say(path, "archive", "verify")
+    assert "episode-events" in say(path, "archive", "ls")
     restored = f"restored-march.{stream.namespace}"
-    assert restored in invoke(path, "archive", "restore", "march")
+    assert restored in say(path, "archive", "restore", "march")
     assert asyncio.run(read_log(stream, restored)) == log
     assert asyncio.run(digests(settings, restored)) == decided
-    assert "topics already" in invoke(path, "archive", "restore", "march", expect=1)
-    assert "deleted" in invoke(path, "archive", "discard", "march")
+    assert "topics already" in say(path, "archive", "restore", "march", expect=1)
+    assert "deleted" in say(path, "archive", "discard", "march")
     assert not [name for name in asyncio.run(topics_on_broker(stream)) if name.startswith(restored)]
 
 
@@ -119,10 +119,10 @@ async def test_what_retention_took_between_two_runs_is_named_and_not_restored_un
     await delete_before(stream.kafka, {events(stream, 1): end + 4})
     run = await archive_run(settings, url)
     assert [str(each) for each in run.missing] == [f"episode-events[1] {end} … {end + 3}"]
-    told = await asyncio.to_thread(invoke, path, "archive", "restore", "holey", expect=1)
+    told = await asyncio.to_thread(say, path, "archive", "restore", "holey", expect=1)
     assert f"episode-events[1] {end} … {end + 3}" in told
     assert "--allow-missing" in told
-    await asyncio.to_thread(invoke, path, "archive", "restore", "holey", "--allow-missing")
+    await asyncio.to_thread(say, path, "archive", "restore", "holey", "--allow-missing")
     assert await read_log(stream, f"restored-holey.{stream.namespace}") == archived_log(open_archive(url))
 
 
@@ -150,7 +150,7 @@ async def test_an_altered_archive_is_refused_by_name_before_a_topic_is_made(made
     run = await archive_run(settings, url)
     file = run.archive.contents.files_of(("episode-events", 0))[0].path
     (path.parent / "archive" / file).write_bytes(b"other")
-    told = await asyncio.to_thread(invoke, path, "archive", "restore", "altered", expect=1)
+    told = await asyncio.to_thread(say, path, "archive", "restore", "altered", expect=1)
     assert f"{file} of the archive {url} was altered" in told
     assert not [
         name for name in await topics_on_broker(stream) if name.startswith("restored-altered." + stream.namespace)
@@ -174,13 +174,13 @@ async def test_a_restore_that_was_cut_off_is_not_taken_for_a_log(made: tuple[Pat
         await Restore(stream, open_archive(url), "half", progress=die).run()
     half = path.with_name("half.yaml")
     half.write_text(path.read_text().replace(stream.namespace, f"restored-half.{stream.namespace}"))
-    told = await asyncio.to_thread(invoke, half, "replay", "--from", "earliest", "--dry-run", expect=1)
+    told = await asyncio.to_thread(say, half, "replay", "--from", "earliest", "--dry-run", expect=1)
     assert f"there is no topic restored-half.{stream.namespace}exclusions" in told
     assert "the restore has not ended" in told
-    told = await asyncio.to_thread(invoke, path, "archive", "restore", "half", expect=1)
+    told = await asyncio.to_thread(say, path, "archive", "restore", "half", expect=1)
     assert "`rollbus archive discard half`" in told
-    await asyncio.to_thread(invoke, path, "archive", "discard", "half")
-    await asyncio.to_thread(invoke, path, "archive", "restore", "half")
+    await asyncio.to_thread(say, path, "archive", "discard", "half")
+    await asyncio.to_thread(say, path, "archive", "restore", "half")
     assert await read_log(stream, f"restored-half.{stream.namespace}") == archived_log(open_archive(url))
 
 
@@ -191,14 +191,14 @@ def test_a_forgotten_person_leaves_the_archive_and_does_not_come_back(made: tupl
     asyncio.run(archive_run(settings, url))
     mentioned = archived_bytes(url, b"e2")
     assert mentioned > 3
-    assert "their records" in invoke(path, "forget", "--episode", "e2", "--no-clickhouse", "--dry-run")
+    assert "their records" in say(path, "forget", "--episode", "e2", "--no-clickhouse", "--dry-run")
     assert archived_bytes(url, b"e2") == mentioned
-    told = invoke(path, "forget", "--episode", "e2", "--no-clickhouse")
+    told = say(path, "forget", "--episode", "e2", "--no-clickhouse")
     assert f"removed: {mentioned} records" in " ".join(told.split())
     asyncio.run(fill(settings, rounds=range(1)))  # the producer sends it again
-    assert "of forgotten episodes" in invoke(path, "archive", "run")
+    assert "of forgotten episodes" in say(path, "archive", "run")
     assert archived_bytes(url, b"e2") == 0
-    assert "each is as it was written" in invoke(path, "archive", "verify")
+    assert "each is as it was written" in say(path, "archive", "verify")
 
 
 def archived_bytes(url: str, needle: bytes) -> int:
@@ -248,8 +248,8 @@ async def test_an_archive_in_a_bucket_is_written_by_one_verified_and_restored(
     await fill(settings, rounds=range(3, 6))
     await archive_run(settings, url)
     log = await read_log(stream, stream.namespace)
-    assert "each is as it was written" in await asyncio.to_thread(invoke, path, "archive", "verify", "--at", url)
-    await asyncio.to_thread(invoke, path, "archive", "restore", "cloud", "--at", url)
+    assert "each is as it was written" in await asyncio.to_thread(say, path, "archive", "verify", "--at", url)
+    await asyncio.to_thread(say, path, "archive", "restore", "cloud", "--at", url)
     assert await read_log(stream, f"restored-cloud.{stream.namespace}") == log
 
 
@@ -262,7 +262,7 @@ async def test_expired_credentials_and_a_bucket_that_is_gone_are_named_and_nothi
     await archive_run(settings, url)
     await fill(settings, rounds=range(3, 6))
     believe(bucket, "7")
-    told = await asyncio.to_thread(invoke, path, "archive", "run", "--at", url, expect=1)
+    told = await asyncio.to_thread(say, path, "archive", "run", "--at", url, expect=1)
     assert "of the archive s3://logs/rollbus cannot be" in told
     assert "look at its credentials" in told
     believe(bucket, "inf")
@@ -270,5 +270,5 @@ async def test_expired_credentials_and_a_bucket_that_is_gone_are_named_and_nothi
     assert (archive.verify(), archive.contents.number) == ([], 1)
     await archive_run(settings, url)
     assert open_archive(url).verify() == []
-    gone = await asyncio.to_thread(invoke, path, "archive", "run", "--at", "s3://nothing/here", expect=1)
+    gone = await asyncio.to_thread(say, path, "archive", "run", "--at", "s3://nothing/here", expect=1)
     assert "s3://nothing/here" in gone

@@ -2,13 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
 from rollbus.consumers.clickhouse.questions.saved import ask
@@ -25,6 +24,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.consumers.all_rows import rows_of
+from tests.services.commands import say
 from tests.services.replay.live import records, settings_of, write_settings
 from tests.services.streams.fixtures import send
 
@@ -65,10 +65,7 @@ def test_a_person_is_forgotten_everywhere(
                 client.insert(table, [row])
         client.close()
 
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(rollbus, ["--config", str(path), *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
+    run = partial(say, path)
 
     def rows_about(name: str) -> int:
         return sum(

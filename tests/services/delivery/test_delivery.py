@@ -1,7 +1,6 @@
 """On a real broker: a worker that is killed decides once, and those who follow hear of it at once."""
 
 import asyncio
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.decisions import follow_decisions, read_decisions
 from rollbus.schemas.records.config import DeliveryConfig, RunConfig
-from rollbus.schemas.records.control import Tick
-from rollbus.schemas.records.delivery import PolicyDecision, route
+from rollbus.schemas.records.delivery import EpisodeObserved, PolicyDecision, route
 from rollbus.schemas.routing import Router
 from rollbus.schemas.topics import DELIVERY_LOG, SCORES
 from rollbus.streams.kafka.settings import StreamSettings
@@ -22,7 +20,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_score, make_tick, make_version
-from tests.console import ROLLBUS
+from tests.services.commands import say_installed, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import WorkerProcess
 from tests.waiting import many, until, until_found
@@ -32,12 +30,10 @@ pytestmark = pytest.mark.services
 RUN = RunConfig(
     delivery=DeliveryConfig(steps=(0.3,), min_episodes=40, margin=0.3, wait_ms=0, cool_down_ms=3_600_000, metrics=())
 )
-SETTINGS = """
-namespace: {namespace}
-kafka: {{bootstrap_servers: '{kafka}'}}
-runs: [{{run_id: main, delivery: {{}}}}]
-trainer: {{serve: after_evaluation}}
-"""
+SECTIONS: dict[str, Any] = {
+    "runs": [{"run_id": "main", "delivery": {}}],
+    "trainer": {"serve": "after_evaluation"},
+}
 WORKER = Path(__file__).with_name("worker.py")
 SEEN_MS = START_MS + 1_000 + HEARD_MS
 
@@ -66,17 +62,15 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
         await _until_observed(settings, 500)
         await _say(settings, *ticks)
         await until(lambda: seen[-1].canary is None, "no decision comes")
-        config = tmp_path / "rollbus.yaml"
-        config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
-        assert (
-            await _say_rollbus(config, "policy freeze --reason holiday") == "decision 4, serve: version 0 is served\n"
-        )
-        history = await _say_rollbus(config, "policy history")
+        config = write_config(tmp_path, kafka, namespace, **SECTIONS)
+        frozen = await say_installed(config, "policy freeze --reason holiday")
+        assert frozen == "decision 4, serve: version 0 is served\n"
+        history = await say_installed(config, "policy history")
         assert "decided_meanwhile" not in history
         rows = [words for line in history.splitlines() if (words := line.split()) and words[0] in "1234"]
         assert [words[3] for words in rows] == ["serve", "canary", "quarantine", "serve"], history
         assert "worse:reward" in history
-        refused = await _say_rollbus(config, "policy promote 1 --reason no", expect=1)
+        refused = await say_installed(config, "policy promote 1 --reason no", expect=1)
         assert "version quarantined" in refused
     finally:
         following.cancel()
@@ -93,18 +87,17 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
 async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, namespace: str, tmp_path: Path) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [PureAsEffects(ObservingStage(RUN)), PureAsEffects(DeliveryStage(RUN))])
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    config = write_config(tmp_path, kafka, namespace, **SECTIONS)
     worker = WorkerProcess(settings, tmp_path / "worker.log", script=WORKER)
     try:
         await worker.start()
         candidates = [make_version(number, 0, state="candidate") for number in (1, 2, 3)]
         await _say(settings, make_tick(0), make_version(0))
         await _until_decided(settings, 1)
-        await _say_rollbus(config, "policy freeze --reason holiday")
+        await say_installed(config, "policy freeze --reason holiday")
         await _say(settings, *candidates, make_tick(1, stream_time_ms=START_MS + 1_000))
         said = {
-            command: await _say_rollbus(config, f"policy {command} --reason I-say-so", expect=code)
+            command: await say_installed(config, f"policy {command} --reason I-say-so", expect=code)
             for command, code in {
                 "canary 1": 1,
                 "freeze --off": 0,
@@ -119,7 +112,7 @@ async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, n
         assert said["reject 2"] == "decision 6, reject: version 0 is served\n"
         assert said["promote 1"] == "decision 7, promote: version 1 is served\n"
         assert "the command was refused: unknown version" in said["canary 9"]
-        rows = [line.split() for line in (await _say_rollbus(config, "policy history")).splitlines()]
+        rows = [line.split() for line in (await say_installed(config, "policy history")).splitlines()]
         shown = [words[3] for words in rows if words and words[0].isdigit()]
         actions = ["serve", "serve", "refuse", "serve", "canary", "reject", "promote", "refuse"]
         assert shown == actions
@@ -131,17 +124,6 @@ async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, n
 async def _until_decided(settings: StreamSettings, count: int) -> None:
     look = partial(read_decisions, settings.kafka, settings.namespace, "agent")
     await until_found(look, "no decision comes", is_enough=many(count))
-
-
-async def _say_rollbus(config: Path, command: str, *, expect: int = 0) -> str:
-    """Run the installed command from another folder; return what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        ROLLBUS, "-c", str(config), *command.split(), cwd=config.parent, env={**os.environ, "COLUMNS": "200"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    assert process.returncode == expect, output.decode()
-    return output.decode()
 
 
 async def _say(settings: StreamSettings, *records: Any) -> None:
@@ -159,18 +141,8 @@ async def _score(settings: StreamSettings, decision: PolicyDecision, numbers: ra
 
 
 async def _until_observed(settings: StreamSettings, count: int) -> None:
-    async with asyncio.timeout(120):
-        while True:
-            records = await read_topic(settings, DELIVERY_LOG.name, 1)
-            if (
-                len(
-                    {
-                        each.trajectory_id
-                        for each in records
-                        if not isinstance(each, Tick) and hasattr(each, "trajectory_id")
-                    }
-                )
-                == count
-            ):
-                return
-            await asyncio.sleep(0.2)
+    async def look() -> set[str]:
+        records = await read_topic(settings, DELIVERY_LOG.name, 1)
+        return {each.trajectory_id for each in records if isinstance(each, EpisodeObserved)}
+
+    await until_found(look, "not all episodes are observed", is_enough=many(count))

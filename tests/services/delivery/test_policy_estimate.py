@@ -3,12 +3,12 @@ refused where the log says nothing, and published for delivery.
 """
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import aclosing
 from math import log
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -27,6 +27,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_score, make_trajectory, make_version
 from tests.console import ROLLBUS
+from tests.services.commands import say_installed, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.web import QuietHandler, serve
 
@@ -39,13 +40,11 @@ VERSIONS = {
     "agent@2": (0.1, 0.1, 0.1, 0.1),  # the rest on answers that were never recorded
     "agent@3": (0.225, 0.225, 0.225, 0.225),  # a tenth
 }
-SETTINGS = """
-namespace: {namespace}
-kafka: {{bootstrap_servers: '{kafka}'}}
-worker: {{event_partitions: 2}}
-runs: [{{run_id: main, delivery: {{wait_ms: 0}}}}]
-trainer: {{serve: after_evaluation}}
-"""
+SECTIONS: dict[str, Any] = {
+    "worker": {"event_partitions": 2},
+    "runs": [{"run_id": "main", "delivery": {"wait_ms": 0}}],
+    "trainer": {"serve": "after_evaluation"},
+}
 
 
 class Scoring(QuietHandler):
@@ -75,21 +74,20 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [])
     await record(settings, 500)
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    config = write_config(tmp_path, kafka, namespace, **SECTIONS)
 
-    said = await say(config, f"policy estimate 1 --since 1h --kl-to 0 --url {url}")
+    said = await say_installed(config, f"policy estimate 1 --since 1h --kl-to 0 --url {url}")
     for reason in ("10 reward outstanding", "5 excluded", "7 temperature"):
         assert f"left out: {reason}" in said, said
     assert "version 1: 478 episodes" in said
     assert "doubly robust ◀" in said
     assert "assumes that rewards still outstanding will come like those of episodes that are older" in said
-    refused = await say(config, f"policy estimate 2 --since 1h --url {url}")
+    refused = await say_installed(config, f"policy estimate 2 --since 1h --url {url}")
     assert "no estimate: the log shows" in refused, refused
-    partly = await say(config, f"policy estimate 3 --since 1h --kl-to 0 --url {url}")
+    partly = await say_installed(config, f"policy estimate 3 --since 1h --kl-to 0 --url {url}")
     assert "doubly robust" in partly
     assert "no KL divergence: the log shows 90% of what the version would do" in partly, partly
-    gone = await say(config, f"policy estimate 9 --since 1h --url {url}", expect=1)
+    gone = await say_installed(config, f"policy estimate 9 --since 1h --url {url}", expect=1)
     assert "serves no agent@9: its checkpoint is gone" in gone
 
     found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
@@ -118,8 +116,7 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
     await record(settings, 200)
     versions = [make_version(0, state="serving"), make_version(9, 0, state="candidate")]
     await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(each)) for each in versions])
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    config = write_config(tmp_path, kafka, namespace, **SECTIONS)
     process = await asyncio.create_subprocess_exec(
         *(ROLLBUS, "-c", str(config), "policy", "estimate", "--follow", "--url", url), cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -202,13 +199,3 @@ async def locations(settings: StreamSettings) -> list[tuple[Location, Trajectory
         raw = [each async for each in records]
     return [(Location(topic=TRAJECTORIES.name, partition=each.partition, offset=each.offset), decode(each.value))
             for each in raw]  # fmt: skip
-
-
-async def say(config: Path, command: str, *, expect: int = 0) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(ROLLBUS, "-c", str(config), *command.split()), cwd=config.parent,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    assert process.returncode == expect, output.decode()
-    return output.decode()

@@ -29,6 +29,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from tests.console import ROLLBUS
 from tests.services.art.fixtures import MODEL, ArtServer
+from tests.services.commands import say_installed
 from tests.services.streams.fixtures import read_topic, stream_settings
 from tests.stepping import Stepper
 
@@ -143,15 +144,8 @@ class DeliveryWorld:
         await asyncio.to_thread(self.server.stop, signal.SIGKILL)
 
     async def say(self, command: str, *, expect: int = 0) -> str:
-        """Run a command of the console script from another folder; return what it prints."""
-        process = await asyncio.create_subprocess_exec(
-            *(ROLLBUS, "--config", str(self.settings_file), *command.split()),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=self.folder,
-            env={**os.environ, "COLUMNS": "200"},
-        )  # fmt: skip
-        output, _ = await process.communicate()
-        assert process.returncode == expect, output.decode()
-        return output.decode()
+        """Run a command of the console script; return what it prints."""
+        return await say_installed(self.settings_file, command, expect=expect)
 
     # What is on the log
 

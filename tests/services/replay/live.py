@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
@@ -26,6 +25,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.pipeline import AnyStage
 from tests.builders import make_episode, make_excluded, make_reward
 from tests.console import ROLLBUS
+from tests.services.commands import write_config
 from tests.services.streams.fixtures import places_of, read_places, send, send_to_all
 from tests.waiting import until_found
 
@@ -51,11 +51,7 @@ CONFIG: dict[str, Any] = {
 
 def write_settings(folder: Path, kafka: str, namespace: str, **changes: Any) -> Path:
     """Write the settings file of a test; return its path."""
-    path = folder / "rollbus.yaml"
-    path.write_text(
-        yaml.safe_dump({"namespace": namespace, "kafka": {"bootstrap_servers": kafka}, **CONFIG, **changes})
-    )
-    return path
+    return write_config(folder, kafka, namespace, **(CONFIG | changes))
 
 
 def settings_of(path: Path) -> Settings:

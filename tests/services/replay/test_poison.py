@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import decode, encode
@@ -26,6 +24,7 @@ from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.range_on_broker import resolve
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_config, make_episode, make_group, make_tick
+from tests.services.commands import say
 from tests.services.replay.live import (
     SIGNED,
     frames,
@@ -116,11 +115,8 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     assert again.digests == manifest.digests
     assert "dead letter stage=" not in capfd.readouterr().err
 
-    def cli(*arguments: str, at: str = namespace) -> str:
-        environment = {"COLUMNS": "200", "ROLLBUS_NAMESPACE": at}
-        result = CliRunner().invoke(rollbus, ["-c", str(path), *arguments], env=environment)
-        assert result.exit_code == 0, result.output
-        return result.output
+    def cli(*words: str, at: str = namespace) -> str:
+        return say(path, *words, ROLLBUS_NAMESPACE=at)
 
     caplog.clear()
     told = await asyncio.to_thread(cli, "replay", "--from", "earliest", "--as", f"{name}-cli", "--diff", "live")

@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.consumers.dead_letters import letter_origin
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import encode
@@ -22,6 +20,7 @@ from rollbus.streams.kafka.topics_on_broker import describe_topics, ensure_topic
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import make_tick
 from tests.hostile.attacker import keys
+from tests.services.commands import say, write_config
 from tests.services.streams.fixtures import CountStage, send, stream_settings
 from tests.services.streams.process import running
 from tests.waiting import many, until_found
@@ -33,16 +32,12 @@ class Operator:
     """Looks at the dead letters of a namespace, by command and by reading."""
 
     def __init__(self, settings: StreamSettings, folder: Path) -> None:
-        self.settings, self._config = settings, folder / "rollbus.yaml"
-        kafka = settings.kafka.bootstrap_servers
-        self._config.write_text(f"namespace: {settings.namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
+        self.settings = settings
+        self._config = write_config(folder, settings.kafka.bootstrap_servers, settings.namespace)
 
     async def cli(self, *arguments: str, noun: str = "dead-letters") -> str:
         """Return what the command says."""
-        line = ["-c", str(self._config), noun, *arguments]
-        result = await asyncio.to_thread(CliRunner().invoke, rollbus, line, env={"COLUMNS": "200"})
-        assert result.exit_code == 0, result.output
-        return result.output
+        return await asyncio.to_thread(say, self._config, noun, *arguments)
 
     async def letters(self, count: int) -> list[DeadLetter]:
         """Return all letters, once there are so many."""

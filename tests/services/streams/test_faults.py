@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from rollbus.local.kafka.service import kafka_service
-from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from tests.services.brokers import own_broker, started
 from tests.services.streams.fixtures import CountStage, counting, read_drops, send_events, stream_settings
 from tests.services.streams.process import WorkerProcess, check_exactly_once, running, until_counted
 from tests.waiting import until
@@ -80,11 +79,9 @@ async def test_killed_workers_lose_and_double_nothing(
 
 
 async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, namespace: str) -> None:
-    service = kafka_service(folder=tmp_path, client_port=find_free_port(), controller_port=find_free_port())
-    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
-    settings = stream_settings(service.address, namespace)
-    try:
-        await start(broker)
+    broker = own_broker(tmp_path)
+    settings = stream_settings(broker.service.address, namespace)
+    with started(broker):
         await ensure_topics(settings, [CountStage()])
         async with running(settings, [CountStage()]):
             await send_events(settings, KEYS, range(5))
@@ -94,9 +91,7 @@ async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, name
             await start(broker)
             await send_events(settings, KEYS, range(5, 10))
             drops = await until_counted(settings, 10 * len(KEYS))
-        check_exactly_once(drops, KEYS, 10)
-    finally:
-        await asyncio.to_thread(broker.stop)
+    check_exactly_once(drops, KEYS, 10)
 
 
 async def start(broker: ServiceProcess) -> None:

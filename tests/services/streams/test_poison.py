@@ -4,13 +4,12 @@ import asyncio
 import hashlib
 import random
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
@@ -20,6 +19,7 @@ from tests.builders import make_turn
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import read_everything
+from tests.services.commands import say, write_config
 from tests.services.streams.fixtures import send, stream_settings
 from tests.services.streams.process import running
 from tests.streams.exactly_once.poison import fuzzed
@@ -85,16 +85,7 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
     found = await read_everything(settings, pipeline())
     await check_log(found, pipeline(), traffic.published)
     assert len(found.dead_letters) > FUZZED
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
-
-    async def cli(*arguments: str) -> str:
-        result = await asyncio.to_thread(
-            CliRunner().invoke, rollbus, ["-c", str(config), "dead-letters", *arguments], env={"COLUMNS": "200"}
-        )
-        assert result.exit_code == 0, result.output
-        return result.output
-
+    cli = partial(asyncio.to_thread, say, write_config(tmp_path, kafka, namespace), "dead-letters")
     assert "InvalidRecordError" in await cli("list")
     letter = found.dead_letters[0]
     assert letter.error_class in await cli("show", f"{letter.topic}:{letter.partition}:{letter.offset}")

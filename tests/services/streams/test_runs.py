@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
@@ -17,6 +16,7 @@ from rollbus.streams.operate.operator import list_runs
 from rollbus.streams.operate.run_status import RunStatus
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode
+from tests.services.commands import say, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import running
 from tests.waiting import until_found
@@ -35,15 +35,8 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
     settings = stream_settings(kafka, namespace)
     stages = [*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(PAIRS), *run_stages(FOURS)]
     await ensure_topics(settings, stages)
-    config = tmp_path / "rollbus.yaml"
-    runs = "".join(f"  - {{run_id: {run.run_id}}}\n" for run in (PAIRS, FOURS))
-    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\nruns:\n{runs}")
-
-    async def cli(*arguments: str) -> str:
-        command = ["-c", str(config), "run", *arguments]
-        result = await asyncio.to_thread(CliRunner().invoke, rollbus, command, env={"COLUMNS": "200"})
-        assert result.exit_code == 0, result.output
-        return result.output
+    runs = [{"run_id": run.run_id} for run in (PAIRS, FOURS)]
+    cli = partial(asyncio.to_thread, say, write_config(tmp_path, kafka, namespace, runs=runs), "run")
 
     async def play(first: int) -> None:
         events = [each for n in range(first, first + 4) for each in make_episode(f"e{n}", reward=float(n))]

@@ -1,0 +1,39 @@
+"""A settings file, and commands given with it as a user gives them."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from tests.console import ROLLBUS
+
+WIDE = {"COLUMNS": "200"}
+
+
+def write_config(folder: Path, kafka: str, namespace: str, **sections: Any) -> Path:
+    """Write a settings file; return its path."""
+    path = folder / "rollbus.yaml"
+    path.write_text(yaml.safe_dump({"namespace": namespace, "kafka": {"bootstrap_servers": kafka}, **sections}))
+    return path
+
+
+def say(config: Path, *words: str, expect: int = 0, **environment: str) -> str:
+    """Give a command in this process; return what it prints."""
+    result = CliRunner().invoke(rollbus, ["-c", str(config), *words], env=WIDE | environment)
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+async def say_installed(config: Path, command: str, *, expect: int = 0) -> str:
+    """Run the installed command from the folder of its settings; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(ROLLBUS, "-c", str(config), *command.split()), cwd=config.parent, env={**os.environ, **WIDE},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == expect, output.decode()
+    return output.decode()

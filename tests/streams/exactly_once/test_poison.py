@@ -1,9 +1,8 @@
-"""A hundred thousand records that no producer of ours sends: none ends a stage, each is taken or a dead letter."""
+"""Tens of thousands of records that no producer of ours sends: none ends a stage, each is taken or a dead letter."""
 
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,8 +27,9 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.state.payload import bind_payload
 from tests.builders import make_trajectory
 from tests.streams.exactly_once.poison import fuzzed
+from tests.streams.exactly_once.test_transaction_parts import Raw
 
-COUNT = 15_000
+COUNT = 5_000
 """Of each of the seven stages."""
 BATCH = 250
 RUN = RunConfig(
@@ -51,22 +51,12 @@ STAGES = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN, r
 bind_payload(STAGES, AnyPayload())
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """A record as it was fetched."""
-
-    offset: int
-    value: bytes | None
-    key: bytes | None = b"e1"
-    timestamp: int = 0
-
-
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 async def test_no_record_ends_a_stage(stage: AnyStage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     place = Partition(f"n.{stage.input.name}", 0)
     work = StagePartition(stage, place, app_version="1")
-    records = [Raw(offset, value) for offset, value in enumerate(fuzzed(stage.input, COUNT, seed=1))]
+    records = [Raw(offset, value, b"e1") for offset, value in enumerate(fuzzed(stage.input, COUNT, seed=1))]
     letters: list[Any] = []
     rows: dict[bytes, bytes | None] = {}
     for start in range(0, COUNT, BATCH):
@@ -85,7 +75,7 @@ async def test_no_record_ends_a_stage(stage: AnyStage, caplog: pytest.LogCapture
     restored = StagePartition(stage, place, app_version="1")
     for key, value in rows.items():
         restored.restore(key, value)
-    await restored.process([Raw(COUNT, records[0].value)])
+    await restored.process([Raw(COUNT, records[0].value, b"e1")])
 
 
 def _decodes(value: bytes | None) -> bool:

@@ -386,39 +386,19 @@ async def test_who_is_no_member_any_more_fences_nobody(broker: Broker, monkeypat
     assert (broker.claimed, fatal) == ([], [])
 
 
-async def test_records_that_retention_took_are_never_stepped_over(broker: Broker) -> None:
-    broker.committed, broker.first = 3, 9
-    fatal: list[BaseException] = []
-    async with running(broker, fatal):
-        await until(lambda: bool(fatal))
-    assert "records 3 … 8 were deleted by retention" in str(fatal[0])
-    assert ("resume", 0) not in broker.told
-
-
-async def test_what_retention_took_since_the_first_claim_is_not_stepped_over_either(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("committed", "owner", "described"),
+    [(3, "", 3), (3, Committed(3, ME, "first claim").note, None), (None, "", 3)],
+    ids=["at any time", "since the first claim of one that failed from then on", "with the broker's offset"],
+)
+async def test_records_that_retention_took_are_never_stepped_over(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, committed: int | None, owner: str, described: int | None
 ) -> None:
-    """A stage that fails from its first batch on may stand there for longer than records are kept."""
-    broker.committed, broker.owner, broker.first = 3, Committed(3, ME, "first claim").note, 9
+    """A stage that fails from its first batch on, or a worker that stands still, may do so for longer than a week."""
+    broker.committed, broker.owner, broker.first = committed, owner, 9
 
-    async def restore(*_: Any) -> tuple[None, int]:
-        return None, 0
-
-    monkeypatch.setattr(changelog, "restore", restore)
-    fatal: list[BaseException] = []
-    async with running(broker, fatal):
-        await until(lambda: bool(fatal))
-    assert "records 3 … 8 were deleted by retention" in str(fatal[0])
-
-
-async def test_a_broker_that_has_forgotten_the_offset_does_not_hide_what_retention_took(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both happen to a worker that stood still for a week."""
-    broker.first = 9
-
-    async def restore(*_: Any) -> tuple[int, int]:
-        return 3, 0
+    async def restore(*_: Any) -> tuple[int | None, int]:
+        return described, 0
 
     async def claim(self: Host, partition: Partition, claimed: Committed) -> None:
         broker.committed, broker.owner = claimed.offset, claimed.note
@@ -429,6 +409,7 @@ async def test_a_broker_that_has_forgotten_the_offset_does_not_hide_what_retenti
     async with running(broker, fatal):
         await until(lambda: bool(fatal))
     assert "records 3 … 8 were deleted by retention" in str(fatal[0])
+    assert ("resume", 0) not in broker.told
 
 
 async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,42 +109,33 @@ async def test_a_judge_sees_the_conversation_as_data_and_its_last_number_counts(
     assert "never an instruction" in seen[0]["content"]
 
 
+async def grade(answer: str) -> float | None:
+    """What a judge says whose model answers so."""
+
+    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        return answer
+
+    return await judge(make_trajectory(), RewardContext("judge", {}, ask))
+
+
 @pytest.mark.parametrize(
     "answer", ["3/10", "Two good moves.\n**Grade: 3 / 10**", "**3**/10.", "3 out of 10", "3.0/10.0"]
 )
 async def test_a_judge_may_say_of_how_much_its_grade_is(answer: str) -> None:
-    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
-        return answer
-
-    assert await judge(make_trajectory(), RewardContext("judge", {}, ask)) == 0.3
+    assert await grade(answer) == 0.3
 
 
 @pytest.mark.parametrize(
     ("answer", "message"), [("no idea", "no number"), ("11", "outside 0 … 10"), ("3/5", "3.* of 5.* not of 10")]
 )
 async def test_a_judge_that_gives_no_grade_fails(answer: str, message: str) -> None:
-    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
-        return answer
-
     with pytest.raises(ValueError, match=message):
-        await judge(make_trajectory(), RewardContext("judge", {}, ask))
+        await grade(answer)
 
 
 async def test_a_judge_without_an_endpoint_says_what_to_set() -> None:
     with pytest.raises(ValueError, match="no endpoint"):
         await judge(make_trajectory(), RewardContext("judge"))
-
-
-def test_installed_functions_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entry:
-        name, value = "mine", "package:mine"
-
-        def load(self) -> Any:
-            return lambda trajectory, context: 1.0
-
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "rollbus.rewards" else [])
-    assert isinstance(registry.installed()["mine"], RewardFunction)
-    assert registry.installed().keys() == {*registry.BUILT_IN, "mine"}
 
 
 def test_an_installed_function_that_no_score_can_come_of_stops_the_process_at_start(
@@ -161,16 +152,21 @@ def test_an_installed_function_that_no_score_can_come_of_stops_the_process_at_st
         registry.installed()
 
 
-def test_a_reward_over_groups_comes_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_come_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rewards_of_a_test.py").write_text(
         "from rollbus.streams.rewards.contract import RewardFunction\n"
         "shortest = RewardFunction(lambda group, context: [0.0] * len(group), per='group', version='7')\n"
+        "def plain(trajectory, context): return 1.0\n"
     )
     info = tmp_path / "my_rewards-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-rewards\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rollbus.rewards]\nshortest = my_rewards_of_a_test:shortest\n")
+    names = ("shortest", "plain")
+    entries = "".join(f"{name} = my_rewards_of_a_test:{name}\n" for name in names)
+    (info / "entry_points.txt").write_text(f"[rollbus.rewards]\n{entries}")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = registry.installed()
+    assert found.keys() == {*registry.BUILT_IN, *names}
+    assert isinstance(found["plain"], RewardFunction)
     assert (found["shortest"].per, found["shortest"].version) == ("group", "7")
     registry.check(found, (RewardConfig(type="shortest"),), "group")

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollbus.schemas.records.drops import Drop
-from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepSkipped, TrainedMember
 from rollbus.schemas.topics import BATCHES, DROPS, RUN_LOG, TRAINING_STEPS
 from rollbus.streams.state.rows import INT
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.table import PartitionState, Table
+from tests.builders import make_outcome
 
 SKIP_EVERY = 2
 """Every second step of a run finds nothing to train."""
@@ -44,15 +45,8 @@ class SimulatedTrainer:
         version = base if skipped else base + 1
         state.numbers.put(f"head {batch.run_id}", version)
         yield from (_skipped if skipped else _completed)(batch, steps + 1, base)
-        outcome = StepOutcome(
-            run_id=batch.run_id,
-            step=steps + 1,
-            batch_hash=batch.batch_hash,
-            batch_number=batch.number,
-            state="skipped" if skipped else "completed",
-            base_version=base,
-            policy_version=version,
-        )
+        state_of_step = "skipped" if skipped else "completed"
+        outcome = make_outcome(batch, step=steps + 1, base=base, version=version, state=state_of_step)
         yield Outgoing(RUN_LOG, batch.run_id, outcome)
         if not skipped:
             made = PolicyVersion(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.state.ticker import config_changes, next_tick
@@ -80,10 +79,6 @@ def test_what_assembly_is_configured_to_goes_to_all_who_remember_as_long_as_it_d
 def test_a_stage_that_takes_no_configuration_is_refused_with_those_that_do(stage: str) -> None:
     with pytest.raises(ConfigurationError, match=r"takes no configuration.*assembly.*scoring"):
         list(config_changes([applied(stage)], {}))
-
-
-def test_a_real_configuration_has_the_hash_that_records_name() -> None:
-    assert AssemblyConfig().config_hash() == AssemblyConfig().config_hash()
 
 
 async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() -> None:

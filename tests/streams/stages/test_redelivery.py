@@ -18,7 +18,7 @@ from rollbus.schemas.records.config import (
     ScoringConfig,
 )
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.batching import batch_hash
@@ -39,23 +39,13 @@ from tests.builders import (
     make_version,
 )
 from tests.stepping import Stepper
+from tests.streams.stages.test_scoring import revised
 
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=3, window_ms=20_000, reward_grace_ms=10_000, feedback_tasks=("slow",)),
     curriculum=CurriculumConfig(mode="harness", groups_per_window=3, window_span_ms=30_000, expansion_interval=2),
     batching=BatchingConfig(groups_per_step=2, max_waiting_groups=3, max_off_policy_steps=1, flush_ms=25_000),
 )
-
-
-def revision(episode: str, number: int, value: float) -> RewardRevised:
-    return RewardRevised(
-        trajectory_id=make_trajectory(episode).trajectory_id,
-        episode_id=episode,
-        group_hint="example:play:x1",
-        revision=number,
-        rewards=(Reward(event_id=f"{episode}-{number}", name="reward", value=value),),
-        revised_at_ms=START_MS,
-    )
 
 
 def alias_records() -> list[Any]:
@@ -65,8 +55,8 @@ def alias_records() -> list[Any]:
 
 def scoring_records() -> list[Any]:
     names = [f"e{index}" for index in range(4)]
-    revised = [revision(name, number, number / 2) for name in names[:2] for number in (1, 2)]
-    return [make_trajectory(name, reward=None if name == "e1" else 1.0) for name in names] + revised
+    revisions = [revised(name, number / 2, revision=number) for name in names[:2] for number in (1, 2)]
+    return [make_trajectory(name, reward=None if name == "e1" else 1.0) for name in names] + revisions
 
 
 def grouping_records() -> list[Any]:
@@ -173,8 +163,5 @@ def test_an_outcome_delivered_again_after_a_restart_frees_nothing_twice() -> Non
 
 def test_a_step_has_ended_before_its_first_output_is_written() -> None:
     stage = PureAsEffects(AssemblyStage(AssemblyConfig()))
-    assert isinstance(stage.step(stage.new_state(), incoming_tick(), None), list)
-
-
-def incoming_tick() -> Incoming:
-    return Incoming(make_tick(0), "tick", Location(topic="t", partition=0, offset=0), b"")
+    tick = Incoming(make_tick(0), "tick", Location(topic="t", partition=0, offset=0), b"")
+    assert isinstance(stage.step(stage.new_state(), tick, None), list)

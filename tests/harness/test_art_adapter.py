@@ -8,12 +8,13 @@ import httpx
 import pytest
 from nat.data_models.finetuning import FinetuneConfig
 
-from rollbus.harness.art_server import model_json, register
+from rollbus.harness.art_server import register
 from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.components import ARTBackendConfig, BusTrainerAdapterConfig
 from rollbus.harness.runs.run import CURRENT, Run
 from rollbus.harness.runs.settings import settings_of
 from rollbus.harness.trainer_adapter import BusTrainerAdapter
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.settings import Settings
 from tests.harness.world import document, read
@@ -87,9 +88,9 @@ async def test_a_refusal_names_the_model() -> None:
 
 
 async def test_no_answer_at_the_configured_address_says_what_to_look_at(
-    tmp_path: Path, free_address: tuple[str, int]
+    tmp_path: Path,
 ) -> None:
-    host, port = free_address
+    host, port = "127.0.0.1", find_free_port()
     plain = document(tmp_path)
     plain["rollbus"] = {}
     CURRENT.set(Run(read(tmp_path, plain), "run-1", cast(RunLog, None)))
@@ -98,13 +99,6 @@ async def test_no_answer_at_the_configured_address_says_what_to_look_at(
     assert adapter.health_url == f"http://{host}:{port}/health"
     with pytest.raises(UnavailableError, match=rf"Failed to connect to ART backend at http://{host}:{port}: .*curl"):
         await adapter.initialize(FinetuneConfig())
-
-
-@pytest.fixture
-def free_address() -> tuple[str, int]:
-    from rollbus.local.process.ports import find_free_port
-
-    return "127.0.0.1", find_free_port()
 
 
 def settings(tmp_path: Path, change: Any = None) -> Settings:
@@ -158,7 +152,3 @@ def test_a_users_settings_lie_over_those_of_the_run(tmp_path: Path) -> None:
 
     train = settings(tmp_path, change).trainer.train
     assert (train.entropy_bonus, train.learning_rate) == (0.02, 1e-4)
-
-
-def test_a_model_needs_no_internal_configuration() -> None:
-    assert model_json(ARTBackendConfig(ip="x", port=1))["_internal_config"] == {}

@@ -40,6 +40,13 @@ def guide_builder(plain: dict[str, Any]) -> None:
     plain["trajectory_builders"]["b"] = {"_type": "my_traj_builder", "num_generations": 2}
 
 
+def best_of(tmp_path: Path, plain: dict[str, Any], **backend: float) -> None:
+    """Let the example's adapter train."""
+    section = {"folder": str(tmp_path / "files"), **backend}
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": section}
+    plain["rollbus"]["imports"] = ["backend"]
+
+
 async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
     plain = document(tmp_path)
     guide_builder(plain)
@@ -77,11 +84,7 @@ def beside_the_example() -> Iterator[None]:
 
 async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: Path, beside_the_example: None) -> None:
     plain = document(tmp_path)
-    plain["trainer_adapters"]["a"] = {
-        "_type": "best_of_adapter",
-        "backend": {"folder": str(tmp_path / "files"), "keep_share": 0.5},
-    }
-    plain["rollbus"]["imports"] = ["backend"]
+    best_of(tmp_path, plain, keep_share=0.5)
     async with new_run(tmp_path, plain, Endpoint(with_tokens=False)) as made:
         (status,) = await run_epochs(made, 1)
         view = made.run.log.view
@@ -98,8 +101,7 @@ async def test_the_curriculum_of_another_trainer_goes_on_after_a_restart(
     tmp_path: Path, beside_the_example: None
 ) -> None:
     plain = document(tmp_path, examples=10, curriculum_learning={"enabled": True, "expansion_interval": 1})
-    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": str(tmp_path / "files")}}
-    plain["rollbus"]["imports"] = ["backend"]
+    best_of(tmp_path, plain)
     config = read(tmp_path, plain)
     bus, endpoint = memory_bus(config), Endpoint()
     async with opened(config, bus, endpoint) as made:
@@ -357,8 +359,7 @@ async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
 ) -> None:
     plain = document(tmp_path)
     guide_builder(plain)
-    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": str(tmp_path / "files")}}
-    plain["rollbus"]["imports"] = ["backend"]
+    best_of(tmp_path, plain)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as made:
@@ -497,9 +498,7 @@ async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_bui
 
     plain = document(tmp_path)
     guide_builder(plain)
-    backend = {"folder": str(tmp_path / "files"), "keep_share": 0.5}
-    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": backend}
-    plain["rollbus"]["imports"] = ["backend"]
+    best_of(tmp_path, plain, keep_share=0.5)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as made:

@@ -16,11 +16,16 @@ from rollbus.settings import Settings
 from tests.harness.world import document, read
 
 
-def processes(tmp_path: Path, **backend: Any) -> Processes:
+def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
+    """Those of a run, beside a settings file where one is given."""
     plain = document(tmp_path)
     plain["rollbus"] = {"data_dir": str(tmp_path / "state")}
     plain["trainer_adapters"]["a"]["backend"] |= backend
-    return Processes(read(tmp_path, plain), "run-1")
+    made = Processes(read(tmp_path, plain), "run-1")
+    if given:
+        made._given = tmp_path / "rollbus.yaml"
+        made._given.write_text(given)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -50,33 +55,22 @@ def test_without_a_settings_file_the_run_has_a_stack_of_its_own(tmp_path: Path) 
 
 
 def test_a_settings_file_names_the_services(tmp_path: Path) -> None:
-    given = tmp_path / "rollbus.yaml"
-    given.write_text("kafka: {bootstrap_servers: 'kafka:9092'}\nruns: [{run_id: other}]\n")
-    found = processes(tmp_path)
-    found._given = given
-    document = found._document()
+    document = processes(tmp_path, "kafka: {bootstrap_servers: 'kafka:9092'}\nruns: [{run_id: other}]\n")._document()
     assert document["kafka"] == {"bootstrap_servers": "kafka:9092"}
     assert [run["run_id"] for run in document["runs"]] == ["run-1"]
 
 
 def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
-    given = tmp_path / "rollbus.yaml"
-    given.write_text("kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
-    found = processes(tmp_path)
-    found._given = given
+    found = processes(tmp_path, "kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
     with pytest.raises(ConfigurationError, match="NOBODY_SETS_THIS"):
         found._document()
 
 
 def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = tmp_path / "rollbus.yaml"
-    given.write_text("kafka: {bootstrap_servers: 'kafka:9092'}\n")
     monkeypatch.setenv("ROLLBUS_KAFKA__BOOTSTRAP_SERVERS", "broker:9092")
     monkeypatch.setenv("ROLLBUS_KAFKA__PASSWORD", "0123")
     monkeypatch.setenv("ROLLBUS_NAMESPACE", "others.")
-    found = processes(tmp_path)
-    found._given = given
-    document = found._document()
+    document = processes(tmp_path, "kafka: {bootstrap_servers: 'kafka:9092'}\n")._document()
     assert document["kafka"] == {"bootstrap_servers": "broker:9092", "password": "0123"}
     assert document["namespace"] == "run-1."
 

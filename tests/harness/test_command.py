@@ -47,7 +47,7 @@ def test_check_says_what_a_configuration_would_do(tmp_path: Path) -> None:
         (
             {},
             "-o finetuning.num_epoch 7",
-            "-o finetuning.num_epoch: finetuning.num_epoch: is not a setting; did you mean",
+            "-o finetuning.num_epoch: finetuning.num_epoch: is not a setting; did you mean 'num_epochs'?",
         ),
         ({}, "--check -o finetuning.run_configuration.config_file x", "run_configuration: is set by the command line"),
         ({"finetuning": {}}, "", "no `finetuning` section with `enabled: true`"),

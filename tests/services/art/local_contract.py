@@ -95,17 +95,36 @@ class TestArtLocal(BackendContract):
         metrics = backend.service.store.provenance(2)["result"]["metrics"]
         assert metrics["reference_kl"] > 0
 
-    async def test_retention_removes_what_old_clients_have_trained(self, tmp_path: Path) -> None:
-        base_model = Path(os.environ[BASE_MODEL])
-        backend = ArtLocal(ServiceSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))
+    async def test_retention_removes_what_was_trained_by_us_and_by_old_clients_and_forgets_nothing_of_it(
+        self, tmp_path: Path
+    ) -> None:
+        retention = Retention(keep_newest=1, keep_every=2)
+        settings = ServiceSettings("agent", Path(os.environ[BASE_MODEL]), tmp_path / "kept", retention=retention)
+        backend = ArtLocal(settings)
         await backend.start()
-        app = build_control_app(backend)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
-            for _ in range(4):
-                assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
-        known = [each.version for each in (await backend.versions()).known]
+        requests = [replace(make_request(0), base_version=base) for base in range(4)]
+        for request in requests:
+            await backend.submit(request)
+            result = await backend.wait(request.batch_hash, 0.05)
+            assert sorted(result.trained_ids) == ["t0", "t1"], "turns of the base model stay on the lineage"
+        with pytest.raises(RejectedError, match="retention removed it"):
+            await backend.promote(1)
         await backend.close()
-        assert known == [0, 2, 3, 4], "the base model, the head, its parent, and what served before that"
+        again = ArtLocal(settings)
+        await again.start()
+        versions = await again.versions()
+        assert [each.version for each in versions.known] == [0, 2, 3, 4], "every second, the head and its parent"
+        assert (versions.head, again.service.store.lineage(4)) == (4, [4, 3, 2, 1, 0])
+        first = await again.journal(requests[0].batch_hash)
+        assert first is not None
+        assert first.version == 1, "a batch whose checkpoint is gone is still known, and would not train again"
+        app = build_control_app(again)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
+            for _ in range(3):
+                assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
+        known = [each.version for each in (await again.versions()).known]
+        await again.close()
+        assert known == [0, 2, 4, 5, 6, 7], "and what served before the head"
 
 
 def old_body(best: float = 1.0) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def temperature_of(completion: list[int]) -> float:
 
 
 def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
-    """Per sampled token as ART packed it: id, advantage, weight, log-prob."""
+    """Per sampled token as ART packed it: id, advantage, weight, temperature."""
     import art
 
     from rollbus.trainer.backends.art.packing import RollbusBackend, art_groups
@@ -65,11 +65,10 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
     packed: Any = backend._get_packed_tensors(model, art_groups(batch().trajectories))
     mask = packed["assistant_mask"]
     assert service.temperatures is not None
-    columns = [packed[name][mask].tolist() for name in ("tokens", "advantages", "weights", "logprobs")]
+    columns = [packed[name][mask].tolist() for name in ("tokens", "advantages", "weights")]
     columns.append(service.temperatures[mask].tolist())
-    rows = {"tokens": sorted(zip(*columns, strict=True)), "segments": int(packed["group_ids"].max()) + 1}
     service.close()
-    Path(findings).write_text(json.dumps(rows), encoding="utf-8")
+    Path(findings).write_text(json.dumps(sorted(zip(*columns, strict=True))), encoding="utf-8")
 
 
 def expected(aggregation: str) -> list[tuple[int, float, float, float]]:

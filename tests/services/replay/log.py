@@ -1,11 +1,6 @@
-"""A log without a worker for the replay tests: one that a test may change, and one that many tests only read."""
+"""A log without a worker for the replay tests, and replays of it."""
 
-import asyncio
-import uuid
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
@@ -19,33 +14,22 @@ from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_tick
-from tests.services.replay.live import settings_of, traffic, write_settings
+from tests.services.replay.live import traffic
 from tests.services.streams.fixtures import places_of, send_to_all
 
 ROUNDS, PER_ROUND = 10, 6
 INPUTS = tuple(dict.fromkeys(STAGE_INPUTS.values()))
 
 
-@pytest.fixture
-async def settings(kafka: str, namespace: str, tmp_path: Path) -> Settings:
-    """A log of ten ticks with the events of six episodes between each two; no worker has seen it."""
-    made = settings_of(write_settings(tmp_path, kafka, namespace))
-    await fill(made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def shared_log(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """The same log, for the tests of a module that write nothing into it."""
-    made = settings_of(write_settings(tmp_path_factory.mktemp("log"), kafka, f"t-{uuid.uuid4().hex[:6]}."))
-    asyncio.run(fill(made))
-    return made
+async def new_topics(settings: Settings) -> Settings:
+    """Make the topics of a log; return its settings."""
+    await ensure_topics(settings.stream_settings(), all_stages(settings))
+    return settings
 
 
 async def fill(settings: Settings) -> None:
-    """Make the topics, and write events and ticks."""
+    """Write the events of six episodes between each two of ten ticks; no worker has seen them."""
     stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
     events = traffic(5, ROUNDS * PER_ROUND)
     size = -(-len(events) // ROUNDS)
     name, places = EPISODE_EVENTS.full_name(stream.namespace), places_of(stream, *INPUTS)

@@ -3,22 +3,21 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
-from rollbus.cli.stages import all_stages
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.replays import ReplayManifest
+from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics, topics_on_broker
 from rollbus.streams.replay.kafka import manifest as manifest_module
 from rollbus.streams.replay.kafka.manifest import forget_topics, read_manifests, write_manifest
 from rollbus.streams.replay.plan.plan import namespace_of
-from tests.services.replay.live import settings_of, write_settings
+from tests.services.commands import say
 
 pytestmark = pytest.mark.services
 
@@ -26,22 +25,13 @@ Say = Callable[..., str]
 
 
 @pytest.fixture
-async def stream(kafka: str, namespace: str, tmp_path: Path) -> StreamSettings:
-    """A log without records."""
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    await ensure_topics(settings.stream_settings(), all_stages(settings))
-    return settings.stream_settings()
+def stream(new_log: Settings) -> StreamSettings:
+    return new_log.stream_settings()
 
 
 @pytest.fixture
 def delete(tmp_path: Path) -> Say:
-    def run(name: str, *, expect: int = 0) -> str:
-        arguments = ["-c", str(tmp_path / "rollbus.yaml"), "replay", "delete", "--no-clickhouse", name]
-        result = CliRunner().invoke(rollbus, arguments, env={"COLUMNS": "200"})
-        assert result.exit_code == expect, result.output
-        return result.output
-
-    return run
+    return partial(say, tmp_path / "rollbus.yaml", "replay", "delete", "--no-clickhouse")
 
 
 def replay_of(stream: StreamSettings) -> tuple[ReplayManifest, StreamSettings]:

@@ -17,11 +17,10 @@ from rollbus.streams.replay.kafka.lanes import LaneProcess
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.services.replay.live import frames, write_settings
-from tests.services.replay.log import name_of, replay_of, shared_log
+from tests.services.replay.log import name_of, replay_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.services
-__all__ = ["shared_log"]
 
 WRITTEN = ("trajectories", "scores", "run-log", "curriculum", "batches", "drops")
 REWARD = "def much(trajectory, context):\n    return float(len(trajectory.turns))\n"

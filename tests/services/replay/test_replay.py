@@ -2,15 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from aiokafka import TopicPartition
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
-from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.records.config import RewardConfig, ScoringConfig
@@ -30,10 +28,10 @@ from rollbus.schemas.topics import (
 )
 from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics_on_broker import ensure_topics, partitions_on_broker
+from rollbus.streams.kafka.topics_on_broker import partitions_on_broker
 from rollbus.streams.replay.compare.live import LIVE, compare_replays, read_side
 from rollbus.streams.replay.compare.side import Span
-from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.kafka.source import open_ranges, read_whole
 from rollbus.streams.replay.kafka.writer import KafkaOutput
@@ -44,13 +42,13 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
 from tests.console import ROLLBUS
+from tests.services.commands import say
 from tests.services.replay.live import frames, records, settings_of, write_settings
-from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.replay.log import ROUNDS, name_of, new_topics, replay_of, send_everywhere
 from tests.services.streams.fixtures import delete_before, send, send_to_all
 from tests.streams.replay.memory import ENVIRONMENTS, environment
 
 pytestmark = pytest.mark.services
-__all__ = ["settings", "shared_log"]
 
 
 class DyingOutput(KafkaOutput):
@@ -90,16 +88,6 @@ async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when
             assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
         else:
             assert one == other
-
-
-async def test_what_another_plan_left_behind_is_thrown_away(shared_log: Settings) -> None:
-    stream, name = shared_log.stream_settings(), name_of(shared_log, "other")
-    first = await replay_of(shared_log, name).run()
-    await write_manifest(stream, replace(first, state="started", digests=(), finished_at_ms=None))
-    grouping = shared_log.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
-    again = await replay_of(shared_log, name, new_grouping=grouping).run()
-    assert again.digests[0] == first.digests[0]
-    assert again.digests[2] != first.digests[2]
 
 
 async def test_what_was_begun_with_other_settings_is_thrown_away(
@@ -156,16 +144,13 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
         assert reached.done(), first
     with pytest.raises(ConfigurationError, match=f"replay '{name}' is being written by"):
         await replay_of(shared_log, name).run()
-    arguments = ["--config", str(write_settings(tmp_path, kafka, shared_log.namespace)), "replay", "delete", name]
-    refused = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
-    assert refused.exit_code != 0
-    assert "is being written by" in refused.output
+    delete = partial(say, write_settings(tmp_path, kafka, shared_log.namespace), "replay", "delete", name)
+    assert "is being written by" in await asyncio.to_thread(delete, expect=1)
     HeldOutput.go_on.set()
     manifest = await first
     assert manifest == await find_manifest(stream, name)
     assert manifest.digests == (await replay_of(shared_log, name_of(shared_log, "alone")).run()).digests
-    deleted = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
-    assert "deleted replay" in deleted.output
+    assert "deleted replay" in await asyncio.to_thread(delete)
 
 
 async def test_a_name_that_another_log_has_a_replay_of_is_refused(
@@ -174,8 +159,7 @@ async def test_a_name_that_another_log_has_a_replay_of_is_refused(
     name, theirs = name_of(shared_log, "shared"), "b" + shared_log.namespace
     folder = tmp_path / "theirs"
     folder.mkdir()
-    other = settings_of(write_settings(folder, kafka, theirs))
-    await ensure_topics(other.stream_settings(), all_stages(other))
+    other = await new_topics(settings_of(write_settings(folder, kafka, theirs)))
     await send_everywhere(other.stream_settings(), encode(make_tick(0)))
     first = await replay_of(shared_log, name).run()
     with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {shared_log.namespace}"):
@@ -234,20 +218,17 @@ async def test_ticks_and_times_bound_a_range_alike(shared_log: Settings) -> None
     assert name not in await read_manifests(shared_log.stream_settings())
 
 
-async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(shared_log: Settings) -> None:
-    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
-    start = Bound(offsets=((0, ticks.ranges[0].from_offset + 1),))
+async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun_to_where_the_first_ends(
+    shared_log: Settings,
+) -> None:
+    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=3), Bound(tick=6))
+    begin, end = (
+        Bound(offsets=((0, offset + 1),)) for offset in (ticks.ranges[0].from_offset, ticks.ranges[0].to_offset)
+    )
     for processes in (1, 2):
-        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), start=start), processes=processes)
-        assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
-
-
-async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(shared_log: Settings) -> None:
-    ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
-    end = Bound(offsets=((0, ticks.ranges[0].to_offset + 1),))
-    for processes in (1, 2):
-        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), end=end), processes=processes)
-        assert (await replay.run(dry_run=True)).to_ms == make_tick(5).stream_time_ms
+        replay = replace(replay_of(shared_log, name_of(shared_log, "cut"), start=begin, end=end), processes=processes)
+        manifest = await replay.run(dry_run=True)
+        assert (manifest.from_ms, manifest.to_ms) == tuple(make_tick(number).stream_time_ms for number in (4, 6))
 
 
 async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
@@ -301,18 +282,16 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     assert (await in_two.run(dry_run=True)).digests == manifest.digests
 
 
-async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, namespace: str, tmp_path: Path) -> None:
+async def test_a_score_that_stands_before_the_first_tick_is_found(new_log: Settings) -> None:
     """A worker reads what stood in the log before the first tick was written, and may score it before that tick."""
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
+    stream = new_log.stream_settings()
     trajectory = make_trajectory("e1")
     key = trajectory.group_hint.encode()
     score = make_score(
         trajectory.trajectory_id,
         0.75,
         episode_id="e1",
-        config_hash=ScoringStage(settings.scoring, keep_ms=0).new_state().config.hash,
+        config_hash=ScoringStage(new_log.scoring, keep_ms=0).new_state().config.hash,
     )
     for number in (0, 1):
         if number == 0:
@@ -320,17 +299,15 @@ async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, na
             await send(stream, SCORES.name, [(key, encode(score))])
         await send_everywhere(stream, encode(make_tick(number)))
     for start in (Bound(), Bound(offset=0)):
-        name = name_of(settings, "early", str(start.offset))
-        replay = replay_of(settings, name, start=start, stages=("scoring",), scores="recorded", new_scoring=None)
+        name = name_of(new_log, "early", str(start.offset))
+        replay = replay_of(new_log, name, start=start, stages=("scoring",), scores="recorded", new_scoring=None)
         await replay.run()
         (found,) = await records(replay.replay_settings, SCORES.name)
         assert (found.outcome, found.value) == ("scored", 0.75)
 
 
-async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, namespace: str, tmp_path: Path) -> None:
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
+async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Settings) -> None:
+    stream = new_log.stream_settings()
     ticks = [make_tick(number) for number in range(3)]
     for number, tick in enumerate(ticks):
         await send_everywhere(stream, encode(tick))
@@ -349,20 +326,6 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, n
     assert await starts_of(stream, TRAJECTORIES, None) == {}
 
 
-async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
-    stream = settings.stream_settings()
-    for name, start in (("whole", 0), ("late", 6)):
-        await replay_of(settings, name_of(settings, name), start=Bound(tick=start)).run()
-    whole, late = (name_of(settings, name) for name in ("whole", "late"))
-    await compare_replays(stream, LIVE, whole)
-    await delete_first(stream, 4, TRAJECTORIES)
-    for one, other in ((LIVE, whole), (whole, LIVE)):
-        with pytest.raises(DataLossError, match=r"trajectories\[0\] 0 … 3; replay a range that begins later"):
-            await compare_replays(stream, one, other)
-    await compare_replays(stream, LIVE, late)
-    await compare_replays(stream, late, whole)
-
-
 def without_ticks(at_ms: int) -> dict[Topic, Any]:
     """A record made at that time for each compared topic that ticks do not stand in."""
     window = CurriculumState(run_id="main", window=0, mode="off", percentile=1.0, last_expansion_window=-1,
@@ -373,9 +336,8 @@ def without_ticks(at_ms: int) -> dict[Topic, Any]:
     return {CURRICULUM: window, BATCHES: batch, DROPS: drop}
 
 
-async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first_that_is_left(
-    settings: Settings,
-) -> None:
+async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
+    """Of windows, batches and drops it is told by the first that is left: no ticks stand among them."""
     stream, (whole, late) = settings.stream_settings(), (name_of(settings, name) for name in ("whole", "late"))
     for name, start in ((whole, 0), (late, 6)):
         await replay_of(settings, name, start=Bound(tick=start)).run()
@@ -383,10 +345,12 @@ async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first
         for topic, record in without_ticks(make_tick(number).stream_time_ms).items():
             await send_to_all(stream, topic, data=encode(record))
     await compare_replays(stream, LIVE, whole)
-    for topic in without_ticks(0):
-        await delete_first(stream, 1, topic)
-        with pytest.raises(DataLossError, match=rf"{topic.name}\[0\] 0 … 0[^;]*; replay a range that begins later"):
-            await compare_replays(stream, LIVE, whole)
+    for topic, end in (*((topic, 1) for topic in without_ticks(0)), (TRAJECTORIES, 4)):
+        await delete_first(stream, end, topic)
+        missing = rf"{topic.name}\[0\] 0 … {end - 1}[^;]*; replay a range that begins later"
+        for one, other in ((LIVE, whole), (whole, LIVE)):
+            with pytest.raises(DataLossError, match=missing):
+                await compare_replays(stream, one, other)
     await compare_replays(stream, LIVE, late)
     await compare_replays(stream, late, whole)
 
@@ -423,12 +387,10 @@ async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settin
 
 
 async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_its_first_tick(
-    kafka: str, namespace: str, tmp_path: Path
+    new_log: Settings,
 ) -> None:
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
-    other = settings.scoring.model_copy(update={"clip_high": 0.5})
+    stream = new_log.stream_settings()
+    other = new_log.scoring.model_copy(update={"clip_high": 0.5})
     trajectory = make_trajectory("e1")
     score = make_score(trajectory.trajectory_id, 0.5, episode_id="e1", components={"reward": 0.75},
                        config_hash=other.config_hash())  # fmt: skip
@@ -440,8 +402,8 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
     await send(stream, SCORES.name, [(score.group_hint.encode(), encode(score))])
     await send_everywhere(stream, encode(make_tick(2)))
     for scores in ("recorded", "rescored"):
-        name = name_of(settings, "held", scores)
-        replay = replay_of(settings, name, start=Bound(offset=2), scores=scores, new_scoring=None)
+        name = name_of(new_log, "held", scores)
+        replay = replay_of(new_log, name, start=Bound(offset=2), scores=scores, new_scoring=None)
         await replay.run()
         (found,) = await records(replay.replay_settings, SCORES.name)
         assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)

@@ -6,31 +6,27 @@ live, its recorded answer counts.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.settings import Settings
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.forget import Episode, exclusions
 from rollbus.streams.operate.forget_on_log import write_exclusions
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_config, make_score, make_tick, make_trajectory
-from tests.services.replay.live import records, settings_of, write_settings
-from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere, settings, shared_log
+from tests.services.replay.live import records
+from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere
 from tests.services.streams.fixtures import send, send_to_all
 
 pytestmark = pytest.mark.services
-__all__ = ["settings", "shared_log"]
 
 
 def turns(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
@@ -97,12 +93,8 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
     assert gone not in shown
 
 
-async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(
-    kafka: str, namespace: str, tmp_path: Path
-) -> None:
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
+async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(new_log: Settings) -> None:
+    stream = new_log.stream_settings()
     now = RewardConfig(type="judge", name="quality", options={"rubric": "Is it kind?"})
     before = now.model_copy(update={"options": {"rubric": "Is it right?"}})
     configs = [ScoringConfig(rewards=(each,)) for each in (before, now.model_copy(update={"weight": 2.0}), now)]
@@ -116,8 +108,8 @@ async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(
         await send(stream, TRAJECTORIES.name, [(key, encode(trajectory))])
         await send(stream, SCORES.name, [(key, encode(score))])
     await send_everywhere(stream, encode(make_tick(0)))
-    scoring, name = ScoringConfig(rewards=(now,), clip_high=0.4), name_of(settings, "judged")
-    replay = replay_of(settings, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
+    scoring, name = ScoringConfig(rewards=(now,), clip_high=0.4), name_of(new_log, "judged")
+    replay = replay_of(new_log, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
     await replay.run()
     scores = [each for each in await records(replay.replay_settings, "scores") if isinstance(each, Score)]
     found = {each.episode_id: each for each in scores}

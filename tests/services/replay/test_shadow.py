@@ -27,7 +27,6 @@ from rollbus.streams.replay.kafka.promote import promote
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
-from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay.live import publish, records, settings_of, write_settings
@@ -95,7 +94,11 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
         assert (manifest.state, sorted(known)) == ("following", ["e1", "e2", "e3"])
         assert manifest.records["scores"] >= 3
         assert await until_scored(stream, 3) == {"e1": 0.5, "e2": 0.5, "e3": 0.5}
+        with pytest.raises(ConfigurationError, match=r"another configuration of .*; choose another name"):
+            await replace(shadow, plan=replace(shadow.plan, new_curriculum=CurriculumConfig(mode="off"))).run()
         found = await find_manifest(stream, name)
+        with pytest.raises(ConfigurationError, match="no function 'feedback'"):
+            await promote(stream, found, {}, settings.runs)
         assert await promote(stream, found, BUILT_IN, settings.runs) == ["scoring"]
         await publish(stream, episodes("e4"), chunks=1, pause_s=0)
         assert (await until_scored(stream, 4))["e4"] == -0.5
@@ -111,11 +114,9 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
 
 
 async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_to_the_next_start(
-    kafka: str, namespace: str, tmp_path: Path
+    new_log: Settings,
 ) -> None:
-    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
+    stream, name = new_log.stream_settings(), new_log.namespace.strip(".")
     live, turned = (ScoringConfig(rewards=(RewardConfig(type="judge", name="judge", weight=w),)) for w in (1.0, -1.0))
     made = [make_trajectory(f"e{number}") for number in range(3)]
     said = [make_score(each.trajectory_id, 0.5, episode_id=each.episode_id, components={"judge": 0.5},
@@ -128,7 +129,7 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
     await send(stream, SCORES.name, [(key, encode(said[0]))])
     for answered in (1, 3):
         stop = asyncio.Event()
-        shadow = shadow_of(settings, name, stop, start=Bound(), scoring=live, new_scoring=turned)
+        shadow = shadow_of(new_log, name, stop, start=Bound(), scoring=live, new_scoring=turned)
         following = asyncio.create_task(shadow.run())
         await until_following(stream, name)
         await until_scored(shadow.replay_settings, answered)
@@ -143,25 +144,10 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
     assert await records(shadow.replay_settings, SCORES.name) == found
 
 
-async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace: str, tmp_path: Path) -> None:
-    settings = settings_of(write_settings(tmp_path, kafka, namespace))
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
-    own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
-    await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
-    replay = shadow_of(settings, namespace.strip("."), asyncio.Event(), new_scoring=own, start=Bound())
-    registry = {**BUILT_IN, "mine.own": RewardFunction(lambda trajectory, context: 1.0)}
-    manifest = await replace(replay, follow=None, registry=registry).run()
-    with pytest.raises(ConfigurationError, match=r"no function .mine"):
-        await promote(stream, manifest, BUILT_IN, settings.runs)
-
-
 async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_of_the_first(
-    kafka: str, namespace: str, tmp_path: Path
+    new_log: Settings,
 ) -> None:
-    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
-    stream, stop = settings.stream_settings(), asyncio.Event()
-    await ensure_topics(stream, all_stages(settings))
+    stream, stop, name = new_log.stream_settings(), asyncio.Event(), new_log.namespace.strip(".")
     await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
     stop.set()
     changes: dict[str, dict[str, Any]] = {
@@ -170,31 +156,13 @@ async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_
     }
     manifests = {}
     for each, change in changes.items():
-        shadow = shadow_of(settings, f"{name}-{each}", stop, new_scoring=None, scores="recorded", **change)
+        shadow = shadow_of(new_log, f"{name}-{each}", stop, new_scoring=None, scores="recorded", **change)
         await shadow.run()
         manifests[each] = await find_manifest(stream, shadow.plan.name)
-    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, settings.runs)
+    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, new_log.runs)
     with pytest.raises(ConfigurationError, match=r"all' would set grouping\.group_size from 2 to 3, .* in run main"):
-        await promote(stream, manifests["all"], BUILT_IN, settings.runs)
-    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, settings.runs)
-
-
-async def test_a_shadow_keeps_its_name_and_topics_from_one_with_another_curriculum(
-    kafka: str, namespace: str, tmp_path: Path
-) -> None:
-    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
-    stream = settings.stream_settings()
-    await ensure_topics(stream, all_stages(settings))
-    await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
-    stop = asyncio.Event()
-    stop.set()
-    shadow = shadow_of(settings, name, stop)
-    await shadow.run()
-    await send(shadow.replay_settings, SCORES.name, [(b"k", encode(make_score(episode_id="kept")))])
-    harness = CurriculumConfig(mode="harness")
-    with pytest.raises(ConfigurationError, match=r"another configuration of .*; choose another name"):
-        await shadow_of(settings, name, stop, new_scoring=None, new_curriculum=harness, scores="recorded").run()
-    assert "kept" in await until_scored(shadow.replay_settings, 1)
+        await promote(stream, manifests["all"], BUILT_IN, new_log.runs)
+    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, new_log.runs)
 
 
 def loaded(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:

@@ -10,9 +10,7 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.records.drops import Drop
-from rollbus.schemas.records.groups import Group
-from rollbus.schemas.topics import BATCHES, DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAJECTORIES
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_episode, make_reward, make_tick, make_turn
@@ -52,23 +50,6 @@ async def test_children_without_a_reward_of_their_own_reach_a_batch() -> None:
     await pour(flow, events)
     ((group,),) = [batch.groups for batch in flow.records(BATCHES)]
     assert {member.episode_id: member.reward for member in group.members} == {"r1-child": 1.0, "r2-child": 0.25}
-
-
-async def test_feedback_within_the_grace_counts_and_after_the_close_is_counted() -> None:
-    grouping = GroupingConfig(group_size=2, reward_grace_ms=120_000, feedback_tasks=("play",))
-    flow = make_flow(RunConfig(grouping=grouping))
-    await flow.tick(make_tick(0))
-    for episode in ("e0", "e1"):
-        for event in make_episode(episode, reward=None):
-            flow.publish(EPISODE_EVENTS, episode, event)
-        flow.publish(EPISODE_EVENTS, episode, make_reward(episode, 1.0 if episode == "e0" else 0.0))
-    await flow.tick(make_tick(1, stream_time_ms=START_MS + 120_000))
-    (group,) = [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
-    assert sorted(member.reward for member in group.members) == [0.0, 1.0]
-    flow.publish(EPISODE_EVENTS, "e0", make_reward("e0", 5.0, key="later"))
-    await flow.settle()
-    (drop,) = [record for record in flow.records(DROPS) if isinstance(record, Drop)]
-    assert (drop.reason, drop.unit) == ("group_closed", "event")
 
 
 async def test_state_is_small_again_once_everything_is_decided_and_forgotten() -> None:

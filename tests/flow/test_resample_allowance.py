@@ -60,18 +60,12 @@ def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> i
 
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": 40}, {"max_completion_tokens": 7}, {"n": 3}])
 @pytest.mark.parametrize("wants", [1, 9, 1_000])
-def test_calls_together_sample_no_more_than_is_allowed(fields: dict[str, int], wants: int) -> None:
+def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields: dict[str, int], wants: int) -> None:
     server, allowance = Server(wants), Allowance(50)
     calls = play(limited(client_of(server), allowance), allowance, **fields)
     assert 0 < server.sampled <= 50
     assert allowance.left == 50 - server.sampled
     assert calls == server.calls
-
-
-def test_what_a_call_leaves_over_is_the_next_ones() -> None:
-    server, allowance = Server(wants=10), Allowance(50)
-    assert play(limited(client_of(server), allowance), allowance) == 5
-    assert server.sampled == 50
 
 
 def test_usage_in_two_vocabularies_is_given_back_once() -> None:

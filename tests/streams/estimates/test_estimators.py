@@ -109,15 +109,7 @@ def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bandit, further",
-        "bandit, rewards are rare",
-        "bandit that does a tenth of what was never recorded",
-        "long answers",
-    ],
-)
+@pytest.mark.parametrize("name", ["bandit, rewards are rare", "long answers"])
 def test_the_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     """Some of the worlds; `make bench-delivery` holds estimates to all of them."""
     world, episodes = WORLDS[name]

@@ -168,8 +168,9 @@ def counted(broker: Broker) -> list[str]:
     return [decode(row.value).detail for row in broker.outputs]
 
 
-async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batches(broker: Broker) -> None:
-    broker.committed = 7
+@pytest.mark.parametrize("owner", ["", ME], ids=["of nobody", "of its own, which is nothing to fence"])
+async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batches(broker: Broker, owner: str) -> None:
+    broker.committed, broker.owner = 7, owner
     runner, sessions = new_runner(broker, lambda error: None)
     runner.enqueue(batch(0, 3))
     assert not runner.ready
@@ -318,12 +319,6 @@ async def test_a_new_owner_fences_the_last_one_before_it_claims_the_partition(br
     async with running(broker):
         assert broker.told[:3] == [("producer", ME), ("producer", "t.counter.other.1"), ("stop", 0)]
         assert broker.claimed == [Committed(7, ME, "claim")]
-
-
-async def test_its_own_claim_is_nothing_to_fence(broker: Broker) -> None:
-    broker.committed, broker.owner = 7, ME
-    async with running(broker):
-        assert broker.told == [("producer", ME), ("seek", 7), ("resume", 0)]
 
 
 async def test_the_first_owner_of_all_claims_the_beginning(broker: Broker) -> None:

@@ -74,6 +74,11 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
+@pytest.fixture
+async def session(broker: Broker) -> Session:
+    return await Sessions(SETTINGS, "t.counter", ID).get()
+
+
 def place(number: int) -> Partition:
     return Partition("t.episode-events", number)
 
@@ -88,8 +93,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_the_next(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_the_next(
+    broker: Broker, session: Session
+) -> None:
     broker.gate.clear()
     tasks = [commit(session, 0, 5)]
     await turns()
@@ -103,10 +109,10 @@ async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_th
 
 
 async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to_write(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
-    session, step = await Sessions(SETTINGS, "t.counter", ID).get(), asyncio.Event()
+    step = asyncio.Event()
 
     async def work() -> None:
         with session.preparing():
@@ -121,8 +127,7 @@ async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to
     assert broker.offsets == [{0: 5, 1: 6}]
 
 
-async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker, session: Session) -> None:
     with session.preparing():
         async with asyncio.timeout(120):
             await commit(session, 0, 5)
@@ -130,10 +135,9 @@ async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker)
 
 
 async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
     with session.preparing():
         task = commit(session, 0, 5)
         await turns()
@@ -143,10 +147,9 @@ async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
 
 
 async def test_a_transaction_takes_no_more_than_its_bound_but_one_part_at_least(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "MOST_BYTES", 10)
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
     sizes = [30, 4, 6, 1]
     await asyncio.gather(*(commit(session, number, 1, size) for number, size in enumerate(sizes)))
     assert broker.offsets == [{0: 1}, {1: 1, 2: 1}, {3: 1}]
@@ -172,16 +175,16 @@ async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for
     assert session.ended
 
 
-async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker, session: Session) -> None:
     broker.failures.append(ProducerFenced())
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     with pytest.raises(ProducerFenced):
         await commit(session, 1, 6)
 
 
-async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_as_for_the_first(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_as_for_the_first(
+    broker: Broker, session: Session
+) -> None:
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     lengths = []
@@ -235,8 +238,7 @@ async def test_after_a_failure_those_that_have_had_their_own_go_together_again(b
     assert broker.offsets == [{0: 5}, {1: 5}, {2: 5}, {0: 6, 1: 6, 2: 6}, {3: 6}]
 
 
-async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker, session: Session) -> None:
     broker.failures.append(asyncio.CancelledError())
     (found,) = await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     assert isinstance(found, asyncio.CancelledError)
@@ -260,8 +262,7 @@ async def test_closing_lets_the_running_transaction_end_and_takes_nothing_more(b
     assert (broker.offsets, broker.stopped) == ([{0: 5}], 1)
 
 
-async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker, session: Session) -> None:
     broker.gate.clear()
     running = commit(session, 0, 5)
     await turns()
@@ -273,8 +274,7 @@ async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker) -> 
     assert broker.offsets == [{0: 5}, {2: 7}]
 
 
-async def test_an_owner_is_fenced_once_for_all_partitions(broker: Broker) -> None:
-    session = await Sessions(SETTINGS, "t.counter", ID).get()
+async def test_an_owner_is_fenced_once_for_all_partitions(broker: Broker, session: Session) -> None:
     await asyncio.gather(*(session.fence("t.counter.other.1") for _ in range(4)))
     assert broker.lives == [ID, "t.counter.other.1"]
 

@@ -43,6 +43,11 @@ def drop_of(reason: str, *, unit: Any = "episode", unit_id: str = "e1", run: str
     return Drop(unit=unit, unit_id=unit_id, reason=reason, stage=stage, run_id=run, trajectory_ids=ids, dropped_at_ms=0)
 
 
+def admitting(*groups: str) -> CurriculumState:
+    return CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,
+                           admitted_group_ids=groups, closed_at_ms=0)  # fmt: skip
+
+
 def test_equal_sides_have_no_difference() -> None:
     records = (make_trajectory("e1"), score_of("e1", 1.0), group_of("g", "e1", "e2"))
     found = compare(made("live", *records), made("b", *records), SPAN)
@@ -98,10 +103,8 @@ def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge()
 
 def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
-    state = CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,
-                            admitted_group_ids=("g",), closed_at_ms=0)  # fmt: skip
     refused = drop_of("curriculum", unit="group", unit_id="g", run="main", stage="curriculum")
-    one = made("live", *trajectories, group_of("g", "e1", "e2"), state)
+    one = made("live", *trajectories, group_of("g", "e1", "e2"), admitting("g"))
     other = made("b", *trajectories, group_of("g", "e1", "e2"), refused)
     assert told(compare(one, other, SPAN)) == [
         ("curriculum", "admitted → curriculum (run main)", "other window or rank", False, 1)
@@ -131,8 +134,7 @@ def batch_of(number: int, *groups: Any) -> TrainingBatch:
 def test_batches_are_alike_by_their_groups_whatever_their_number() -> None:
     trajectories = [make_trajectory(f"e{n}") for n in range(1, 5)]
     g, h = group_of("g", "e1", "e2"), group_of("h", "e3", "e4")
-    admitted = CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,
-                               admitted_group_ids=("g", "h"), closed_at_ms=0)  # fmt: skip
+    admitted = admitting("g", "h")
     one = made("live", *trajectories, g, h, admitted, batch_of(7, g), batch_of(8, h))
     other = made("b", *trajectories, g, h, admitted, batch_of(0, g), batch_of(1, h))
     found = compare(one, other, SPAN)
@@ -154,18 +156,21 @@ def test_batches_of_live_that_lie_outside_the_range_say_nothing() -> None:
     assert told(compare(one, made("b", make_trajectory("e1")), SPAN)) == []
 
 
+def manifest_of(name: str = "b", from_ms: int | None = None, to_ms: int | None = None, **fields: Any) -> ReplayManifest:
+    known: dict[str, Any] = {"namespace": f"replay-{name}.", "source_namespace": "rollbus.", "state": "complete"}
+    known |= {"stages": ("assembly",), "ranges": (), "started_at_ms": 0}
+    return ReplayManifest(name=name, from_ms=from_ms, to_ms=to_ms, **(known | fields))
+
+
 def test_what_a_replayed_stage_did_not_write_is_not_taken_from_live() -> None:
-    manifest = ReplayManifest(name="b", namespace="replay-b.", source_namespace="rollbus.", state="complete",
-                              stages=("grouping", "group-scoring", "curriculum"), ranges=(), started_at_ms=0,
-                              records={"run-log": 7})  # fmt: skip
+    manifest = manifest_of(stages=("grouping", "group-scoring", "curriculum"), records={"run-log": 7})
     assert made_by(manifest) == {"run-log", "curriculum", "batches", "drops"}
     assert made_by(replace(manifest, state="following", records={})) == made_by(manifest)
 
 
 def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
     """A replay of grouping alone has neither windows nor what their stage drops."""
-    grouping = ReplayManifest(name="b", namespace="replay-b.", source_namespace="rollbus.", state="complete",
-                              stages=("grouping",), ranges=(), started_at_ms=0)  # fmt: skip
+    grouping = manifest_of(stages=("grouping",))
     whole = replace(grouping, stages=("assembly", "scoring", "grouping", "group-scoring", "curriculum"))
     assert (last_of_all([]), last_of_all([whole]), last_of_all([whole, grouping])) == (
         "curriculum", "curriculum", "grouping",
@@ -177,11 +182,6 @@ def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
     assert (told(found), found.same) == ([], {"trajectory": 2, "group": 1})
     with pytest.raises(ConfigurationError, match="events alone"):
         last_of_all([replace(grouping, stages=("alias",))])
-
-
-def manifest_of(name: str, from_ms: int | None, to_ms: int | None) -> ReplayManifest:
-    return ReplayManifest(name=name, namespace=f"replay-{name}.", source_namespace="rollbus.", state="complete",
-                          stages=("assembly",), ranges=(), from_ms=from_ms, to_ms=to_ms, started_at_ms=0)  # fmt: skip
 
 
 def test_what_all_replays_have_is_compared() -> None:

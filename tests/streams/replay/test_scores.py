@@ -30,6 +30,7 @@ from rollbus.streams.stages.scoring.answers import Answer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
+from tests.stepping import Stepper
 
 
 def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
@@ -38,6 +39,7 @@ def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
 
 
 A, B = judged_by("Is it right?"), judged_by("Is it kind?")
+PLACE = Location(topic="trajectories", partition=0, offset=0)
 
 
 async def remembered(asked: ScoringConfig, given: Score | None, *known: ScoringConfig) -> Any:
@@ -96,8 +98,7 @@ async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
 
     registry = without_model_calls(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
     stage = HeadedScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
-    place = Location(topic="trajectories", partition=0, offset=0)
-    (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", place, b"")])
+    (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", PLACE, b"")])
     assert answers == {"quality": Answer(0.5)}
 
 
@@ -185,7 +186,7 @@ async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_w
 ONCE, TWICE = ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),))
 
 
-async def scored_again(records: Sequence[Any], given: Mapping[str, ScoringConfig], *known: ScoringConfig) -> list[Any]:
+def scored_again(records: Sequence[Any], given: Mapping[str, ScoringConfig], *known: ScoringConfig) -> list[Any]:
     """The scores that a replay makes of records, where live scored each episode under the configuration given."""
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
@@ -194,18 +195,14 @@ async def scored_again(records: Sequence[Any], given: Mapping[str, ScoringConfig
 
     configs = {config.config_hash(): config for config in known}
     stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, configs)
-    state, place = stage.new_state(), Location(topic="trajectories", partition=0, offset=0)
-    incoming = [Incoming(record, "", place, encode(record)) for record in records]
-    answers = await stage.answer(state, incoming)
-    steps = [stage.step(state, each, answer) for each, answer in zip(incoming, answers, strict=True)]
-    return [(out.record.value, out.record.config_hash) for outputs in steps for out in outputs]
+    return [(out.record.value, out.record.config_hash) for out in Stepper(stage).outputs(records)]
 
 
-async def test_a_score_counts_under_its_own_configuration_wherever_the_change_stands() -> None:
+def test_a_score_counts_under_its_own_configuration_wherever_the_change_stands() -> None:
     """Live's assembly lags its ticks, so a replay may place a trajectory on the other side of a change."""
     early, late = make_trajectory("early"), make_trajectory("late")
     given = {early.trajectory_id: TWICE, late.trajectory_id: ONCE}
-    found = await scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
+    found = scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
     assert found == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
 
 
@@ -216,15 +213,12 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
         return make_score(trajectory_id, components={"reward": 1.0}, config_hash=ONCE.config_hash())
 
-    stage, place = (
-        RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {}),
-        Location(topic="trajectories", partition=0, offset=0),
-    )
-    incoming = [Incoming(record, "", place, encode(record)) for record in (refused, make_trajectory("late"))]
+    stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})
+    incoming = [Incoming(record, "", PLACE, encode(record)) for record in (refused, make_trajectory("late"))]
     assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": Answer(1.0)}
 
 
-async def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge_s_answer_stands() -> None:
+def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge_s_answer_stands() -> None:
     """Live's first score knows only of the feedback that had come by then."""
     config = ScoringConfig(rewards=(RewardConfig(), *B.rewards))
     trajectory = make_trajectory(reward=1.0)
@@ -237,14 +231,11 @@ async def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a
         return make_score(trajectory_id, None, components={"quality": 0.5}, config_hash=config.config_hash())
 
     stage = RecordedScoring(ScoringStage(config, keep_ms=0), find, {}, compute_feedback=True)
-    state, place = stage.new_state(), Location(topic="trajectories", partition=0, offset=0)
-    incoming = [Incoming(record, "", place, encode(record)) for record in (trajectory, excluded)]
-    answers = await stage.answer(state, incoming)
-    scores = [stage.step(state, each, answer)[0].record for each, answer in zip(incoming, answers, strict=True)]
+    scores = [out.record for out in Stepper(stage).outputs([trajectory, excluded])]
     assert [(score.value, score.excluded) for score in scores] == [(1.5, False), (1.5, True)]
 
 
-async def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
+def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
     """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
     known, unknown = make_trajectory("known"), make_trajectory("unknown")
     revised = [
@@ -258,14 +249,11 @@ async def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_l
         asked.append((trajectory_id, revision))
         return make_score(trajectory_id, revision=revision, config_hash=ONCE.config_hash())
 
-    stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})
-    place = Location(topic="trajectories", partition=0, offset=0)
-    incoming = [Incoming(record, "", place, encode(record)) for record in (revised[0], known, revised[1])]
-    assert len(await stage.answer(stage.new_state(), incoming)) == 3
+    Stepper(RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})).outputs([revised[0], known, revised[1]])
     assert asked == [(known.trajectory_id, 0), (known.trajectory_id, 1)]
 
 
-async def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:
+def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:
     trajectory = make_trajectory()
     with pytest.raises(OtherConfigurationError, match=TWICE.config_hash()):
-        await scored_again([trajectory], {trajectory.trajectory_id: TWICE}, ONCE)
+        scored_again([trajectory], {trajectory.trajectory_id: TWICE}, ONCE)

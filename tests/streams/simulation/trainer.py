@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import TrainingBatch
-from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepSkipped, TrainedMember
+from rollbus.schemas.records.steps import PolicyVersion, StepSkipped, TrainedMember
 from rollbus.schemas.topics import BATCHES, DROPS, RUN_LOG, TRAINING_STEPS
 from rollbus.streams.state.rows import INT
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.table import PartitionState, Table
-from tests.builders import make_outcome
+from tests.builders import make_outcome, make_step
 
 SKIP_EVERY = 2
 """Every second step of a run finds nothing to train."""
@@ -67,18 +67,9 @@ def _completed(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]
         for group in batch.groups
         for member in group.members
     )
-    done = StepCompleted(
-        run_id=batch.run_id,
-        model=batch.model,
-        step=step,
-        batch_hash=batch.batch_hash,
-        batch_number=batch.number,
-        base_version=base,
-        policy_version=base + 1,
-        trained=trained,
-        started_at_ms=0,
-        completed_at_ms=0,
-    )
+    names = {"run_id": batch.run_id, "model": batch.model, "batch_hash": batch.batch_hash}
+    versions = {"base_version": base, "policy_version": base + 1}
+    done = make_step(step, **names, **versions, batch_number=batch.number, trained=trained)
     yield Outgoing(TRAINING_STEPS, batch.run_id, done)
 
 

@@ -63,15 +63,6 @@ def test_an_episode_closed_leaves_one_stub_and_its_rewards() -> None:
     assert tables == [b"clock", b"e", b"stub"]
 
 
-def test_a_repeated_event_changes_nothing_open_or_closed() -> None:
-    stepper = assembling()
-    events = make_episode()
-    for event in events[:-1]:
-        assert stepper.feed(event, event) == []
-    assert kinds(stepper.feed(events[-1])) == ["Trajectory"]
-    assert stepper.feed(*events) == []
-
-
 def test_the_same_id_with_other_content_is_a_conflict_counted_once() -> None:
     stepper = assembling()
     start, *rest = make_episode()
@@ -142,14 +133,6 @@ def test_an_event_within_the_grace_still_makes_it_whole() -> None:
     assert stepper.tick(3_600) == []
 
 
-def test_without_its_start_an_episode_is_dropped_and_so_are_its_rewards() -> None:
-    stepper = assembling()
-    stepper.feed(*make_episode()[1:])
-    found = stepper.tick(60)
-    assert kinds(found) == ["Drop", "Drop"]
-    assert reasons(found) == ["missing_events", "orphaned_reward"]
-
-
 def test_a_writer_that_never_came_counts_as_missing() -> None:
     stepper = assembling()
     stepper.feed(make_started(), make_turn(), make_ended(writer_ids=("w1", "w9")), make_closed(count=3))
@@ -165,27 +148,6 @@ def test_inactivity_closes_an_episode_that_never_ended_and_keeps_it_trainable() 
     assert stepper.tick(1_799) == []
     trajectory = only_trajectory(stepper.tick(1))
     assert (trajectory.closed_by, trajectory.trainable) == ("inactivity", True)
-
-
-def test_a_hole_before_inactivity_is_a_hole() -> None:
-    stepper = assembling()
-    stepper.feed(make_started(), make_turn(sequence=2))
-    assert only_trajectory(stepper.tick(1_800)).untrainable_reason == "missing_events"
-
-
-def test_events_before_the_first_tick_are_not_timed_out_by_it() -> None:
-    stepper = Stepper(AssemblyStage(AssemblyConfig()))
-    stepper.feed(make_started())
-    assert stepper.tick() == []
-    assert stepper.tick(1_799) == []
-    assert kinds(stepper.tick(1)) == ["Trajectory"]
-
-
-def test_a_late_event_is_counted_once_and_not_added() -> None:
-    stepper = assembling()
-    stepper.feed(make_started(), make_turn())
-    stepper.tick(1_800)
-    assert reasons(stepper.feed(make_tool(), make_tool())) == ["late_event"]
 
 
 def test_a_late_reward_is_a_revision_with_all_rewards_that_stand() -> None:

@@ -14,7 +14,7 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
-from rollbus.schemas.records.steps import StepCompleted, StepFailed
+from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import (
     BATCHES,
@@ -88,8 +88,6 @@ class TrainerWorld(KafkaWorld):
         super().__init__(bootstrap_servers, namespace)
         self.backend = backend
         self.validation: ValidationSettings | None = None
-        self.sampled_by = 0
-        self.retry_pauses_s = (0.2, 0.5, 1.0)
         self.max_off_policy_steps = 4
         self.processes: list[asyncio.subprocess.Process] = []
         self.batches: list[TrainingBatch] = []
@@ -100,7 +98,7 @@ class TrainerWorld(KafkaWorld):
             namespace=self.namespace,
             backend=self.backend,
             validation=self.validation,
-            retry_pauses_s=self.retry_pauses_s,
+            retry_pauses_s=(0.2, 0.5, 1.0),
             max_off_policy_steps=self.max_off_policy_steps,
             alarm=None,  # the payload was sampled by nobody
         )
@@ -127,9 +125,7 @@ class TrainerWorld(KafkaWorld):
         """Write batches of one group of three."""
         for number in range(len(self.batches), len(self.batches) + count):
             name = f"{self.namespace}b{number}"
-            payloads = [
-                make_payload(f"{name}-{index}", seed=10 * number + index, version=self.sampled_by) for index in range(3)
-            ]
+            payloads = [make_payload(f"{name}-{index}", seed=10 * number + index) for index in range(3)]
             locations = await self.append(TRAJECTORIES, f"hint-{number}", *payloads)
             members = tuple(
                 make_member(f"{name}-{index}", reward, advantage=reward - 2 / 3, location=location)
@@ -140,9 +136,6 @@ class TrainerWorld(KafkaWorld):
 
     async def steps(self) -> list[StepCompleted]:
         return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepCompleted)]
-
-    async def failures(self) -> list[StepFailed]:
-        return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
 
     async def wait_for_steps(self, count: int) -> None:
         """Wait until so many steps are closed, and all that was committed with them can be read."""

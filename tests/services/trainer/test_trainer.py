@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.steps import PolicyVersion
-from rollbus.schemas.topics import EVALUATIONS
+from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS
 from rollbus.trainer.operate.policy_on_log import (
     compare_policies,
     evaluate_policy,
@@ -18,12 +17,8 @@ from rollbus.trainer.operate.policy_on_log import (
     roll_back_policy,
     show_policy_version,
 )
-from rollbus.trainer.operate.publishing import publish_evaluation
-from rollbus.trainer.operate.report import list_steps, show_step, trainer_status
 from rollbus.trainer.settings import MemoryBackendSettings, ValidationSettings
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
-from rollbus.trainer.validation.evaluation import build_evaluation
-from tests.builders import START_MS
 from tests.services.trainer.kafka import PATIENCE_S, TrainerWorld, ended
 
 pytestmark = pytest.mark.services
@@ -37,30 +32,24 @@ async def world(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Tra
     await world.close()
 
 
-async def test_a_trainer_killed_at_any_side_of_its_transaction_trains_each_batch_once(world: TrainerWorld) -> None:
-    await world.add_batches(3)
-    for die_at in ("before StepCompleted", "inside StepCompleted", "after StepCompleted", "after StepStarted"):
-        status, errors = await ended(await world.start(die_at))
-        assert status == -signal.SIGKILL, errors
-    last = await world.start()
-    await world.add_batches(1)
-    await world.wait_for_steps(4)
-    last.send_signal(signal.SIGTERM)
-    status, errors = await ended(last)
-    assert status == 0, errors
-    await world.check()
-
-
-async def test_a_trainer_killed_where_it_closes_one_step_and_opens_the_next_trains_each_batch_once(
+async def test_a_trainer_killed_at_any_side_of_its_transactions_trains_each_batch_once(
     world: TrainerWorld, tmp_path: Path
 ) -> None:
+    """Of that which closes a step alone, and then of that which also opens the next."""
     world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
-    await world.add_batches(5)
+    await world.add_batches(1)
+    for die_at in ("after StepStarted", "before StepCompleted", "inside StepCompleted", "after StepCompleted"):
+        status, errors = await ended(await world.start(die_at))
+        assert status == -signal.SIGKILL, errors
+    await world.add_batches(4)
     for side in ("between", "inside", "after"):
         status, errors = await ended(await world.start(f"{side} StepCompleted+StepStarted"))
         assert status == -signal.SIGKILL, errors
-    await world.start()
+    last = await world.start()
     await world.wait_for_steps(5)
+    last.send_signal(signal.SIGTERM)
+    status, errors = await ended(last)
+    assert status == 0, errors
     await world.check()
 
 
@@ -82,30 +71,6 @@ async def test_a_second_trainer_fences_the_first_which_ends_and_says_so(world: T
     await world.check()
 
 
-async def test_a_stopped_trainer_ends_clean_and_the_next_goes_on(world: TrainerWorld, tmp_path: Path) -> None:
-    await world.add_batches(2)
-    world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
-    first = await world.start()
-    await world.wait_for_steps(1)
-    first.send_signal(signal.SIGTERM)
-    status, errors = await ended(first)
-    assert status == 0, errors
-    await world.start()
-    await world.wait_for_steps(2)
-    await world.check()
-
-
-async def test_status_steps_and_show_tell_what_the_log_says(world: TrainerWorld) -> None:
-    await world.add_batches(2)
-    await world.start()
-    await world.wait_for_steps(2)
-    status = await asyncio.to_thread(trainer_status, world.settings())
-    assert (status.closed_steps, status.head, status.serving, status.open_step) == (2, 2, 2, None)
-    assert [each.step for each in await asyncio.to_thread(list_steps, world.settings(), last=1)] == [2]
-    shown = await asyncio.to_thread(show_step, world.settings(), 2)
-    assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", "PolicyVersion"]
-
-
 async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there(world: TrainerWorld) -> None:
     await world.add_batches(2)
     first = await world.start()
@@ -117,26 +82,9 @@ async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there
     await world.start()
     await world.wait_for_steps(3)
     await asyncio.to_thread(promote_policy, world.settings(), 1, reason="the older one is better")
-    listed = await asyncio.to_thread(list_policy_versions, world.settings())
-    assert [(each.version, each.parent, each.state) for each in listed] == [
-        (0, None, "served"),
-        (1, 0, "serving"),
-        (2, 1, "rolled_back"),
-        (3, 1, "served"),
-    ]
-    assert [(each.is_serving, each.is_head) for each in listed][1::2] == [(True, False), (False, True)]
-    shown = await asyncio.to_thread(show_policy_version, world.settings(), 1)
-    assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", *["PolicyVersion"] * 3]
-    reasons = [each.reason for each in shown if isinstance(each, PolicyVersion)]
-    assert reasons == [None, "a bad reward", "the older one is better"]
-    with pytest.raises(ConfigurationError, match="model 'agent' has no version 9"):
-        await asyncio.to_thread(show_policy_version, world.settings(), 9)
-
-
-async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
-    measured = build_evaluation({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
-    await publish_evaluation(world.connection, world.namespace, measured)
-    assert list(await world.records(EVALUATIONS)) == [measured]
+    assert [(step.base_version, step.policy_version) for step in await world.steps()] == [(0, 1), (1, 2), (1, 3)]
+    versions = [each for each in await world.records(POLICY_VERSIONS) if each.version == 1]
+    assert [each.reason for each in versions] == [None, "a bad reward", "the older one is better"]
 
 
 def play(task: EvaluationTask, context: EvaluationContext) -> dict[str, float]:

@@ -94,24 +94,35 @@ class Server:
         self.script: Script = script or (lambda body: streamed() if body.get("stream") else completion())
         self.requests: list[Body] = []
 
-    def client(self, **options: Any) -> openai.OpenAI:
-        """A client of this server."""
-        http = httpx.Client(transport=httpx.MockTransport(self._answer))
-        return openai.OpenAI(
-            base_url="http://server/v1", http_client=http, **{"api_key": "k", "max_retries": 0, **options}
-        )
+    def http(self) -> httpx.Client:
+        """A connection to this server."""
+        return httpx.Client(transport=httpx.MockTransport(self._answer))
 
-    def async_client(self) -> openai.AsyncOpenAI:
-        """An asynchronous client of this server."""
+    def async_http(self) -> httpx.AsyncClient:
+        """An asynchronous connection to this server."""
 
         async def answer(request: httpx.Request) -> httpx.Response:
             return self._answer(request)
 
-        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        return openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http, max_retries=0)
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        """A client of this server."""
+        return openai.OpenAI(
+            base_url="http://server/v1", http_client=self.http(), **{"api_key": "k", "max_retries": 0, **options}
+        )
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        """An asynchronous client of this server."""
+        return openai.AsyncOpenAI(
+            api_key="k", base_url="http://server/v1", http_client=self.async_http(), max_retries=0
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content)
+        return self.answer_body(json.loads(request.content))
+
+    def answer_body(self, body: Body) -> httpx.Response:
+        """Answer one request by its JSON."""
         self.requests.append(body)
         answer = self.script(body)
         if isinstance(answer, httpx.Response):

@@ -5,12 +5,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
-import openai
-
-from rollbus.schemas.records.events import TurnRecorded
+from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from tests.producers.openai_server import Body, chunk, logprobs_of, sse
+from tests.producers.openai_server import Body, Server, chunk, logprobs_of
 
 TOKENS = {"tool": ([31, 32, 33], [-0.5, -0.25, -0.125]), "final": ([41, 42], [-1.0, -0.75])}
 """Ids and log-probs that the server samples for its two kinds of answers."""
@@ -23,14 +20,14 @@ def stock(item: str) -> str:
     return f"{item}: 7"
 
 
-class AgentServer:
+class AgentServer(Server):
     """Asks for the tool while the conversation holds no result of it, then answers `final`."""
 
     final = "There are 7."
 
     def __init__(self, *, tool: str, arguments: Mapping[str, Any]) -> None:
         """Ask for this tool with these arguments."""
-        self.requests: list[Body] = []
+        super().__init__(self._make_answer)
         self.sampled: list[tuple[list[int], list[int], list[float]]] = []
         """Prompt ids, sampled ids and log-probs of each answer."""
         self._call = {
@@ -40,35 +37,7 @@ class AgentServer:
         }
         self._numbers = itertools.count(1)
 
-    def http(self) -> httpx.Client:
-        """A connection to it."""
-        return httpx.Client(transport=httpx.MockTransport(self.answer))
-
-    def async_http(self) -> httpx.AsyncClient:
-        """An asynchronous connection to it."""
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            return self.answer(request)
-
-        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
-
-    def client(self) -> openai.OpenAI:
-        """A client of it."""
-        return openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=self.http(), max_retries=0)
-
-    def async_client(self) -> openai.AsyncOpenAI:
-        """An asynchronous client of it."""
-        return openai.AsyncOpenAI(
-            api_key="k", base_url="http://server/v1", http_client=self.async_http(), max_retries=0
-        )
-
-    def answer(self, request: httpx.Request) -> httpx.Response:
-        """Answer one request."""
-        return self.answer_body(json.loads(request.content))
-
-    def answer_body(self, body: Body) -> httpx.Response:
-        """Answer one request by its JSON."""
-        self.requests.append(body)
+    def _make_answer(self, body: Body) -> Body | list[Body]:
         done = any(message["role"] == "tool" for message in body["messages"])
         ids, logprobs = TOKENS["final" if done else "tool"]
         prompt_ids = list(range(len(body["messages"])))
@@ -84,9 +53,9 @@ class AgentServer:
         if body.get("return_token_ids"):
             head["prompt_token_ids"] = prompt_ids
         if body.get("stream"):
-            return sse(_chunks(head, choice, message, usage))
+            return _chunks(head, choice, message, usage)
         whole = {"message": {"role": "assistant", **message}, **choice}
-        return httpx.Response(200, json={**head, "object": "chat.completion", "choices": [whole], "usage": usage})
+        return {**head, "object": "chat.completion", "choices": [whole], "usage": usage}
 
 
 def _chunks(head: Body, choice: Body, message: Body, usage: Body) -> list[Body]:
@@ -107,3 +76,24 @@ def assert_sampled(server: AgentServer, turns: Sequence[TurnRecorded]) -> None:
         assert list(decode_token_ids(turn.completion_token_ids or b"")) == ids
         assert list(decode_logprobs(turn.logprobs or b"")) == logprobs
         assert turn.policy_version == 3
+
+
+def turns_of(events: Sequence[Event]) -> list[TurnRecorded]:
+    """The turns among events."""
+    return [event for event in events if isinstance(event, TurnRecorded)]
+
+
+def assert_agent(
+    server: AgentServer,
+    events: Sequence[Event],
+    *,
+    function: str = "keeper",
+    streamed: bool = False,
+    call_id: str | None = "call-1",
+) -> None:
+    """The events hold the server's tokens once, under the agent's name, and its tool's call."""
+    assert_sampled(server, turns_of(events))
+    assert [(turn.function, turn.streamed) for turn in turns_of(events)] == [(function, streamed)] * 2
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, json.loads(call.arguments), call.tool_call_id) == ("stock", {"item": "bolts"}, call_id)
+    assert "bolts: 7" in (call.result or "")

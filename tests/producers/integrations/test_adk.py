@@ -17,7 +17,7 @@ from google.genai import types
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
 from tests.producers.recorded import recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
@@ -52,13 +52,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         said = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
     assert said[-1] == server.final
-    events = recorded(recorder, sink)
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [turn.function for turn in turns] == ["keeper", "keeper"]
-    (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, call.tool_call_id, call.arguments) == ("stock", "call-1", '{"item":"bolts"}')
-    assert "bolts: 7" in (call.result or "")
+    assert_agent(server, recorded(recorder, sink), streamed=mode is StreamingMode.SSE)
 
 
 async def test_a_run_is_an_episode_where_a_task_is_named(

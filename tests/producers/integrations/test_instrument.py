@@ -17,10 +17,6 @@ import litellm
 import openai
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
-from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
-from google.adk.apps import App
-from google.adk.runners import InMemoryRunner
-from google.genai import types
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
@@ -37,9 +33,9 @@ from rollbus.producers.integrations.langchain import RollbusHandler, record_mode
 from rollbus.producers.integrations.later import PatchAtImport
 from rollbus.producers.integrations.openai_agents import RollbusHooks
 from rollbus.producers.integrations.patches import Library, Wish
-from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded, WriterClosed
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock, turns_of
 from tests.producers.integrations.test_langchain import model_of
 from tests.producers.recorded import recorded
 
@@ -62,11 +58,6 @@ def traced() -> Iterator[None]:
     set_tracing_disabled(False)
     yield
     set_tracing_disabled(True)
-
-
-def turns_of(events: list[Event]) -> list[TurnRecorded]:
-    """The turns among events."""
-    return [event for event in events if isinstance(event, TurnRecorded)]
 
 
 async def test_any_client_is_recorded_streamed_or_not_until_it_is_undone(
@@ -174,20 +165,23 @@ async def test_instrumenting_twice_records_once_as_the_second_time_says(
 ) -> None:
     again = instrument(recorder, child_agents=["keeper"])
     assert (patches.names, "openai" in again.names) == ((), True)
-    async with recorder.episode(task="stock"):
+    async with recorder.episode(task="stock") as episode:
         await play_openai_agents(recorder, server)
+        assert recorder.current_episode() is episode
         await play_llama_index(recorder, server)
     again.undo()
     events = recorded(recorder, sink)
     assert_sampled(server, turns_of(events))
-    assert [event.name for event in events if isinstance(event, ToolCalled)] == ["stock"] * 2
     children = {event.episode_id for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id}
     assert {turn.episode_id for turn in turns_of(events)} == children
+    assert {event.episode_id: event.name for event in events if isinstance(event, ToolCalled)} == dict.fromkeys(
+        children, "stock"
+    )
 
 
 async def play_langchain(recorder: Recorder, server: AgentServer) -> None:
     """An agent of LangChain."""
-    agent = create_agent(model_of(server), [tool(stock)], name="keeper")
+    agent = create_agent(record_model(model_of(server), recorder), [tool(stock)], name="keeper")
     agent.invoke({"messages": [HumanMessage("How many?")]}, config={"callbacks": [RollbusHandler(recorder)]})
 
 
@@ -245,45 +239,15 @@ async def test_a_hook_that_another_version_of_its_framework_breaks_reaches_no_ag
     ]
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-def test_a_langchain_agent_is_recorded_once_with_and_without_its_own_hook(
-    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, explicit: bool
-) -> None:
-    model = record_model(model_of(server), recorder) if explicit else model_of(server)
-    config: Any = {"callbacks": [RollbusHandler(recorder)]} if explicit else {}
-    with recorder.episode(task="stock"):
-        create_agent(model, [tool(stock)], name="keeper").invoke(
-            {"messages": [HumanMessage("How many?")]}, config=config
-        )
-    events = recorded(recorder, sink)
-    assert_sampled(server, turns_of(events))
-    assert {turn.function for turn in turns_of(events)} == {"keeper"}
-    assert [event.result for event in events if isinstance(event, ToolCalled)] == ["bolts: 7"]
-
-
-@pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("explicit", [False, True])
-async def test_an_openai_agent_is_recorded_once_with_and_without_its_own_hook(
-    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, explicit: bool
-) -> None:
-    count = function_tool(stock)
-    agent = Agent(name="keeper", tools=[count], model=OpenAIChatCompletionsModel("agent", server.async_client()))
-    async with recorder.episode(task="stock"):
-        await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder) if explicit else None)
-    events = recorded(recorder, sink)
-    assert_sampled(server, turns_of(events))
-    assert {turn.function for turn in turns_of(events)} == {"keeper"}
-    assert [event.result for event in events if isinstance(event, ToolCalled)] == ["bolts: 7"]
-
-
+@pytest.mark.usefixtures("traced", "patches")
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
-async def test_litellm_is_recorded_once_by_the_client_beneath_it(
-    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+@pytest.mark.parametrize("play", [play_langchain, play_adk, play_openai_agents])
+async def test_an_agent_that_has_its_own_hook_too_is_recorded_once(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, play: Callable[[Recorder, AgentServer], Awaitable[None]]
 ) -> None:
     async with recorder.episode(task="stock"):
-        await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client())
-    await end_litellms_callbacks()
-    assert_sampled(server, turns_of(recorded(recorder, sink)))
+        await play(recorder, server)
+    assert_agent(server, recorded(recorder, sink))
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
@@ -296,54 +260,10 @@ async def test_litellm_calls_nothing_of_ours_once_it_is_taken_back(recorder: Rec
     assert not [each for each in known if type(each).__module__.startswith("rollbus")]
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_a_llama_index_agent_is_recorded_without_a_hook(
-    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, streaming: bool
-) -> None:
-    agent = test_llama_index.load_agent(test_llama_index.llm_of(server), streaming=streaming)
-    async with recorder.episode(task="stock"):
-        await agent.run("How many bolts?")
-    assert_agent(server, recorded(recorder, sink), streamed=streaming)
-
-
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
-async def test_an_adk_agent_is_recorded_once_with_and_without_its_own_hook(
-    recorder: Recorder,
-    sink: MemorySink,
-    server: AgentServer,
-    patches: Instrumentation,
-    mode: StreamingMode,
-    explicit: bool,
-) -> None:
-    agent = test_adk.load_agent(server.async_client())
-    app = App(name="shop", root_agent=agent, plugins=[RollbusPlugin(recorder)] if explicit else [])
-    runner = InMemoryRunner(app=app)
-    session = await runner.session_service.create_session(app_name="shop", user_id="u")
-    message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
-    config = RunConfig(streaming_mode=mode)
-    async with recorder.episode(task="stock"):
-        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message, run_config=config):
-            pass
-    await runner.close()
-    await end_litellms_callbacks()
-    assert_agent(server, recorded(recorder, sink), streamed=mode is StreamingMode.SSE)
-
-
 async def end_litellms_callbacks() -> None:
     """Let its worker call back in this loop: what it still holds when the loop ends is never awaited."""
     await asyncio.sleep(0)  # a task of its own hands the callbacks to the worker
     await GLOBAL_LOGGING_WORKER.flush()
-
-
-def assert_agent(server: AgentServer, events: list[Event], *, streamed: bool) -> None:
-    """The events hold the server's tokens once, under the agent's name, and its tool's call."""
-    assert_sampled(server, turns_of(events))
-    assert [(turn.function, turn.streamed) for turn in turns_of(events)] == [("keeper", streamed)] * 2
-    (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, "bolts: 7" in (call.result or "")) == ("stock", True)
 
 
 def test_a_library_that_is_imported_later_is_patched_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,23 +334,6 @@ async def test_with_a_task_what_is_outside_of_every_episode_is_one_of_its_own(
 def agents_model(server: AgentServer) -> OpenAIChatCompletionsModel:
     """The server's model, for OpenAI Agents."""
     return OpenAIChatCompletionsModel("agent", server.async_client())
-
-
-@pytest.mark.usefixtures("traced")
-async def test_an_openai_agent_can_be_a_child_episode(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    patches = instrument(recorder, child_agents=["keeper"])
-    agent = Agent(name="keeper", tools=[function_tool(stock)], model=agents_model(server))
-    async with recorder.episode(task="stock") as episode:
-        await Runner.run(agent, "How many bolts?")
-        assert recorder.current_episode() is episode
-    patches.undo()
-    events = recorded(recorder, sink)
-    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
-    assert (child.agent, child.parent_episode_id) == ("keeper", episode.id)
-    of_child = [event for event in events if isinstance(event, TurnRecorded | ToolCalled | EpisodeEnded)]
-    assert [event.episode_id for event in of_child[:-1]] == [child.episode_id] * 4
 
 
 def test_a_patch_that_fails_leaves_its_library_as_it_was(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
 from tests.producers.recorded import recorded
 
 
@@ -59,20 +59,16 @@ def graph_of(model: Any) -> Any:
 ASK: Any = {"messages": [HumanMessage("How many bolts?")]}
 
 
-def test_a_graphs_turns_are_trainable_with_the_servers_ids(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
+@pytest.mark.parametrize(("asynchronous", "streamed"), [(False, False), (False, True), (True, False)])
+async def test_a_graphs_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, asynchronous: bool, streamed: bool
 ) -> None:
-    graph = graph_of(record_model(model_of(server), recorder))
-    with recorder.episode(task="stock"):
-        result = graph.invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    graph = graph_of(record_model(model_of(server, streaming=streamed), recorder))
+    config: Any = {"callbacks": [RollbusHandler(recorder)]}
+    async with recorder.episode(task="stock"):
+        result = await graph.ainvoke(ASK, config=config) if asynchronous else graph.invoke(ASK, config=config)
     assert result["messages"][-1].content == server.final
-    events = recorded(recorder, sink)
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [turn.function for turn in turns] == ["planner", "planner"]
-    (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, call.result, call.tool_call_id) == ("stock", "bolts: 7", "call-1")
-    assert call.arguments == '{"item":"bolts"}'
+    assert_agent(server, recorded(recorder, sink), function="planner", streamed=streamed)
 
 
 def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
@@ -84,26 +80,6 @@ def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: Mem
     turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
     assert_sampled(server, turns)
     assert [turn.function for turn in turns] == ["buyer", "buyer", "keeper", "keeper"]
-
-
-async def test_an_asynchronous_graph_is_recorded_alike(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    graph = graph_of(record_model(model_of(server), recorder))
-    async with recorder.episode(task="stock"):
-        await graph.ainvoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [turn.function for turn in turns] == ["planner", "planner"]
-
-
-def test_a_streamed_model_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    model = record_model(model_of(server, streaming=True), recorder)
-    with recorder.episode(task="stock"):
-        graph_of(model).invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert all(turn.streamed for turn in turns)
 
 
 def test_an_outermost_run_is_an_episode_where_a_task_is_named(

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import litellm
-import openai
 import pytest
 from litellm.exceptions import BadRequestError
 from litellm.llms.custom_httpx.http_handler import HTTPHandler
@@ -75,15 +74,6 @@ def test_tokens_that_litellm_was_asked_for_are_recorded(
     assert_sampled(server, found)
     assert [(turn.function, turn.temperature) for turn in found] == [("keeper", 0.5)]
     assert found[0].added_messages[0].content == "How many bolts?"
-
-
-async def test_an_asynchronous_call_is_recorded_alike(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    async with recorder.episode(task="stock"):
-        await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client(), **WITH_TOKENS)
-    found = await asyncio.to_thread(turns, recorder, sink, 1)
-    assert_sampled(server, found)
 
 
 @pytest.mark.usefixtures("loop")
@@ -157,26 +147,6 @@ def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: R
     (end,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert turn.episode_id == episode.id
     assert turn.writer_id in end.writer_ids
-
-
-@pytest.mark.usefixtures("loop")
-def test_an_embedding_beside_a_completion_leaves_no_writer_to_wait_for(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("embeddings"):
-            vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
-            usage = {"prompt_tokens": 1, "total_tokens": 1}
-            return httpx.Response(200, json={"object": "list", "model": "e", "data": [vector], "usage": usage})
-        return server.answer(request)
-
-    http = httpx.Client(transport=httpx.MockTransport(answer))
-    client = openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=http)
-    with recorder.episode(task="stock"):
-        litellm.embedding(model="openai/e", input=["bolts"], client=client)
-        call(client, **WITH_TOKENS)
-    assert_sampled(server, turns(recorder, sink, 1))
-    assert_all_closed(recorder, sink)
 
 
 @pytest.mark.usefixtures("loop")

@@ -17,7 +17,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.records.events import EpisodeStarted, ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
+from tests.producers.integrations.agent_server import AgentServer, assert_agent, stock
 from tests.producers.recorded import recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
@@ -52,12 +52,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         answer = await agent.run("How many bolts?")
     assert str(answer) == server.final
-    events = recorded(recorder, sink)
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [(turn.function, turn.streamed) for turn in turns] == [("keeper", streaming)] * 2
-    (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, call.result, call.arguments) == ("stock", "bolts: 7", '{"item":"bolts"}')
+    assert_agent(server, recorded(recorder, sink), streamed=streaming, call_id=None)
 
 
 async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:

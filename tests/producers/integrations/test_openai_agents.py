@@ -1,45 +1,31 @@
 """OpenAI Agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
 
-import json
-
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
-from rollbus.schemas.records.events import ToolCalled, TurnRecorded
-from tests.producers.integrations.agent_server import AgentServer, assert_sampled, stock
-from tests.producers.recorded import recorded
+from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
+from tests.producers.recorded import recorded, turns
 
 set_tracing_disabled(True)
 COUNT = function_tool(stock)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 async def test_an_agents_turns_are_trainable_with_the_servers_ids(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
+    recorder: Recorder, sink: MemorySink, server: AgentServer, streamed: bool
 ) -> None:
     agent = record_agent(Agent(name="keeper", tools=[COUNT]), recorder, client=server.async_client(), model="agent")
     async with recorder.episode(task="stock"):
-        result = await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
-    assert result.final_output == server.final
-    events = recorded(recorder, sink)
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [turn.function for turn in turns] == ["keeper", "keeper"]
-    (call,) = (event for event in events if isinstance(event, ToolCalled))
-    assert (call.name, call.result, call.tool_call_id) == ("stock", "bolts: 7", "call-1")
-    assert json.loads(call.arguments) == {"item": "bolts"}
-
-
-async def test_a_streamed_run_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    agent = record_agent(Agent(name="keeper", tools=[COUNT]), recorder, client=server.async_client(), model="agent")
-    async with recorder.episode(task="stock"):
-        result = Runner.run_streamed(agent, "How many bolts?", hooks=RollbusHooks(recorder))
-        async for _ in result.stream_events():
-            pass
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert all(turn.streamed for turn in turns)
+        if streamed:
+            stream = Runner.run_streamed(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+            async for _ in stream.stream_events():
+                pass
+        else:
+            result = await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+            assert result.final_output == server.final
+    assert_agent(server, recorded(recorder, sink), streamed=streamed)
 
 
 async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_names(
@@ -53,9 +39,9 @@ async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_n
     async with recorder.episode(task="stock"):
         result = await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder))
     assert (result.last_agent.name, result.final_output) == ("keeper", server.final)
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert [turn.function for turn in turns] == ["front", "keeper"]
+    found = turns(recorder, sink)
+    assert_sampled(server, found)
+    assert [turn.function for turn in found] == ["front", "keeper"]
 
 
 async def test_an_agent_that_is_another_ones_tool_is_recorded_under_its_name(
@@ -68,9 +54,9 @@ async def test_an_agent_that_is_another_ones_tool_is_recorded_under_its_name(
     record_agent(front, recorder)
     async with recorder.episode(task="stock"):
         await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder), max_turns=4)
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert_sampled(server, turns)
-    assert {turn.function for turn in turns} == {"front", "keeper"}
+    found = turns(recorder, sink)
+    assert_sampled(server, found)
+    assert {turn.function for turn in found} == {"front", "keeper"}
 
 
 async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(
@@ -84,10 +70,10 @@ async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(
     )
     async with recorder.episode(task="stock"):
         await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-    assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
-    assert [message.role for message in turns[0].added_messages] == ["system", "user"]
-    assert turns[1].completion.content == server.final
+    first, last = turns(recorder, sink)
+    assert first.untrainable_reason == last.untrainable_reason == "not_captured"
+    assert [message.role for message in first.added_messages] == ["system", "user"]
+    assert last.completion.content == server.final
 
 
 def test_an_agent_without_a_chat_completions_model_is_refused(recorder: Recorder, server: AgentServer) -> None:

@@ -61,10 +61,11 @@ class KeepStage:
         if not isinstance(incoming.record, Tick):
             raise InvalidRecordError("this stage takes ticks alone")
         state.seen.put(incoming.key, str(incoming.record.number))
-        drop = Drop(
-            unit="event", unit_id="u", reason="x", stage="keep", detail="d" * self.detail_bytes, dropped_at_ms=0
-        )
-        yield Outgoing(DROPS, "out", drop)
+        yield Outgoing(DROPS, "out", drop_of("u", "d" * self.detail_bytes))
+
+
+def drop_of(unit_id: str, detail: str = "") -> Drop:
+    return Drop(unit="event", unit_id=unit_id, reason="x", stage="keep", detail=detail, dropped_at_ms=0)
 
 
 async def process(raws: Sequence[Any], stage: KeepStage | None = None) -> Processed:
@@ -131,7 +132,7 @@ async def test_a_batch_of_any_length_comes_to_what_its_records_come_to_one_by_on
 
 
 async def test_one_record_that_is_no_tick_keeps_a_whole_batch_from_waiting() -> None:
-    event = Raw(1, encode(Drop(unit="event", unit_id="u", reason="x", stage="keep", dropped_at_ms=0)))
+    event = Raw(1, encode(drop_of("u")))
     time_passes = ticks(*range(2 * CACHED))
     assert (await processed_quietly(time_passes)).quiet
     assert not (await processed_quietly([event, *time_passes])).quiet
@@ -254,9 +255,7 @@ class TickStage:
         number = incoming.record.number
         state.seen.put("now", str(number))
         if number % 10 == 0:
-            yield Outgoing(
-                DROPS, "k", Drop(unit="event", unit_id=str(number), reason="x", stage="keep", dropped_at_ms=0)
-            )
+            yield Outgoing(DROPS, "k", drop_of(str(number)))
 
 
 def ticks(*numbers: int) -> list[Raw]:

@@ -124,15 +124,6 @@ def test_a_hole_makes_an_episode_untrainable_after_the_grace_and_is_counted(lost
     assert trajectory.untrainable_reason == "missing_events"
 
 
-def test_an_event_within_the_grace_still_makes_it_whole() -> None:
-    stepper = assembling()
-    events = make_episode(turns=2)
-    stepper.feed(*(event for event in events if event.sequence != 2))
-    stepper.tick(59)
-    assert only_trajectory(stepper.feed(events[2])).trainable
-    assert stepper.tick(3_600) == []
-
-
 def test_a_writer_that_never_came_counts_as_missing() -> None:
     stepper = assembling()
     stepper.feed(make_started(), make_turn(), make_ended(writer_ids=("w1", "w9")), make_closed(count=3))
@@ -156,18 +147,6 @@ def test_a_late_reward_is_a_revision_with_all_rewards_that_stand() -> None:
     late = make_reward(value=1.0, key="late", name="thumbs", at_ms=START_MS + 99_000)
     (revised,) = stepper.feed(late, late)
     assert (revised.revision, [reward.value for reward in revised.rewards]) == (1, [0.5, 1.0])
-
-
-def test_superseding_and_retracting_after_the_end() -> None:
-    stepper = assembling()
-    old = make_reward(value=0.0, key="a")
-    stepper.feed(old, *make_episode(reward=None))
-    new = make_reward(value=1.0, key="b", supersedes=old.event_id)
-    gone = make_reward(value=None, key="c", supersedes=new.event_id, retracted=True)
-    (first,) = stepper.feed(new)
-    (second,) = stepper.feed(gone)
-    assert [reward.value for reward in first.rewards] == [1.0]
-    assert (second.revision, second.rewards) == (2, ())
 
 
 def test_a_retraction_without_target_withdraws_the_earlier_reports_of_its_name() -> None:

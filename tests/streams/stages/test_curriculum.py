@@ -216,14 +216,6 @@ def test_a_group_with_numbers_too_large_is_refused_before_anything_changes(rewar
     assert only_state(stepper.feed(make_group("g1"))).admitted_group_ids == ("g1",)
 
 
-def test_a_repeated_group_is_a_no_op() -> None:
-    stepper = curriculum()
-    stepper.feed(*groups(1, 2), *groups(1, 2))
-    stepper.restore()
-    assert stepper.feed(*groups(1, 2)) == []
-    assert len(only_state(stepper.feed(make_command("end_window"))).seen_group_ids) == 2
-
-
 def test_records_of_other_runs_change_nothing() -> None:
     stepper = curriculum()
     assert stepper.feed(make_group("g", run_id="other"), make_command("end_window", run_id="other")) == []

@@ -149,14 +149,6 @@ def test_a_revision_that_belongs_elsewhere_is_refused_and_changes_nothing(
     assert only_group(stepper.feed(third)) == only_group(grouping().feed(first, second, third))
 
 
-def test_a_repeated_score_is_a_no_op_open_and_closed() -> None:
-    stepper = grouping(group_size=2)
-    first, second = scores(0.0, 1.0)
-    assert kinds(stepper.feed(first, first, second, second, first)) == ["Group"]
-    stepper.restore()
-    assert stepper.feed(first, second) == []
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

@@ -291,14 +291,6 @@ def test_calls_in_flight_are_bounded() -> None:
     assert (len(of_topic(found, SCORES)), most) == (20, 3)
 
 
-def test_a_repeated_trajectory_is_scored_once_even_in_one_batch() -> None:
-    stepper = scoring()
-    trajectory = make_trajectory()
-    assert len(stepper.outputs([trajectory, trajectory])) == 1
-    stepper.restore()
-    assert stepper.feed(trajectory) == []
-
-
 def test_a_revision_asks_feedback_again_and_keeps_the_other_components() -> None:
     stepper = scoring(RewardConfig(), component("turns"))
     stepper.feed(make_trajectory("e1", reward=0.0))

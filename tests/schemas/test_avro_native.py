@@ -29,7 +29,7 @@ def _native() -> Any:
         yield
 
 
-TURN = make_turn(untrainable="no_logprobs")
+TURN: Any = make_turn(untrainable="no_logprobs")
 MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of|9223372036854775808 items")
 LAX = "malformed"
 """Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, a branch in two bytes, and a

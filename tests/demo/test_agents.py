@@ -1,6 +1,8 @@
 """The agents' traffic: groups of whole games, recorded with tokens, through the ordinary OpenAI client."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -21,7 +23,6 @@ SETTINGS = AgentSettings(
     model_url="http://model/v1",
     bootstrap_servers="unused:9092",
     namespace="t.",
-    episodes=6,
     group_size=3,
     episodes_per_s=1e6,
 )
@@ -34,10 +35,12 @@ class FirstFreeCell:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, object]] = []
+        self.when_asked: Callable[[], None] = lambda: None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
         self.requests.append(asked)
+        self.when_asked()
         board = asked["messages"][-1]["content"].replace("\n", "")
         cell = free_cells(board)[0]
         entries: list[dict[str, object]] = [
@@ -62,18 +65,27 @@ class FirstFreeCell:
         return httpx.Response(200, json=answer)
 
 
-def make_client(model: httpx.MockTransport) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url="http://model/v1", api_key="none", http_client=httpx.AsyncClient(transport=model))
+def make_client(model: FirstFreeCell) -> AsyncOpenAI:
+    http = httpx.AsyncClient(transport=httpx.MockTransport(model))
+    return AsyncOpenAI(base_url="http://model/v1", api_key="none", http_client=http)
 
 
-async def test_groups_are_whole_games_at_one_opening_with_one_reward_each() -> None:
+async def play(model: FirstFreeCell, *, episodes: int, stop: bool = False) -> tuple[Agents, list[Any]]:
+    """Let agents play as they do in the demo, and return them with what they recorded."""
     sink = MemorySink()
     recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
-    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
-        agents = Agents(SETTINGS, recorder, client)
+    async with make_client(model) as client:
+        agents = Agents(replace(SETTINGS, episodes=episodes), recorder, client)
+        if stop:
+            model.when_asked = agents.stop
         await agents.run()
     assert recorder.close()
-    events = sink.records("episode-events")
+    return agents, list(sink.records("episode-events"))
+
+
+async def test_groups_are_whole_games_at_one_opening_with_one_reward_each_and_a_prompt_for_every_turn() -> None:
+    model = FirstFreeCell()
+    agents, events = await play(model, episodes=6)
     started = [event for event in events if isinstance(event, EpisodeStarted)]
     assert agents.played == len(started) == 6
     assert {(event.group_size, event.task) for event in started} == {(3, "tictactoe")}
@@ -82,28 +94,15 @@ async def test_groups_are_whole_games_at_one_opening_with_one_reward_each() -> N
     assert sum(isinstance(event, RewardReported) for event in events) == 6
     turns = [event for event in events if isinstance(event, TurnRecorded)]
     assert all(turn.trainable and turn.policy_version == 3 for turn in turns)
-
-
-async def test_every_turn_is_recorded_as_a_prompt_of_its_own() -> None:
-    sink, model = MemorySink(), FirstFreeCell()
-    recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
-    async with make_client(httpx.MockTransport(model)) as client:
-        await Agents(SETTINGS, recorder, client).run()
-    assert recorder.close()
-    turns = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
     assert len(turns) == len(model.requests)
     assert all(len(request["messages"]) == len(messages(EMPTY)) for request in model.requests)  # type: ignore[arg-type]
 
 
 async def test_stopped_agents_finish_the_games_they_have_begun() -> None:
-    sink = MemorySink()
-    recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
-    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
-        agents = Agents(SETTINGS, recorder, client)
-        agents.stop()
-        await agents.run()
-    assert recorder.close()
-    assert agents.played == 0
+    agents, events = await play(FirstFreeCell(), episodes=600, stop=True)
+    assert 0 < agents.played < 600
+    for kind in (EpisodeStarted, EpisodeEnded):
+        assert sum(isinstance(event, kind) for event in events) == agents.played
 
 
 def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_opening() -> None:
@@ -114,20 +113,18 @@ def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_ope
     assert not {group.opening.id for group in first} & {opening.id for opening in held_out_openings()}
 
 
-async def test_an_evaluation_names_the_version_and_is_the_same_each_time() -> None:
+async def test_an_evaluation_names_the_version_holds_its_rates_and_is_the_same_each_time() -> None:
     model = FirstFreeCell()
-    async with make_client(httpx.MockTransport(model)) as client:
-        before, after = [await evaluate(client, "agent", 3, schedule(0, 29), now_ms=now, **OF) for now in (1, 2)]
+    async with make_client(model) as client:
+        asked = [(0, 1), (0, 2), (1, 1)]
+        before, after, other = [
+            await evaluate(client, "agent", 3, schedule(seed, 29), now_ms=now, **OF) for seed, now in asked
+        ]
     assert {request["model"] for request in model.requests} == {"agent@3"}
     assert (before.metrics, before.evaluation_id) == (after.metrics, after.evaluation_id)
     assert not Comparison(before, after, "win").is_real
     assert all("seed" in request for request in model.requests)
-
-
-async def test_an_evaluation_holds_its_rates_and_what_was_played() -> None:
-    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
-        one, other = [await evaluate(client, "agent", 3, schedule(seed, 29), now_ms=1, **OF) for seed in (0, 1)]
-    assert rate_of(one, "win").low < one.metrics["win"] < rate_of(one, "win").high
-    assert sum(one.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)
-    assert (one.policy_version, one.episodes, one.run_id) == (3, 29, "demo")
-    assert one.set_hash != other.set_hash
+    assert rate_of(before, "win").low < before.metrics["win"] < rate_of(before, "win").high
+    assert sum(before.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)
+    assert (before.policy_version, before.episodes, before.run_id) == (3, 29, "demo")
+    assert before.set_hash != other.set_hash

@@ -107,7 +107,7 @@ def test_reference_lines_rise_with_what_the_player_knows() -> None:
 def test_the_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "learning.png"
     job, groups = Game(), [GroupWins(0, 0.4), GroupWins(1, 0.6)]
-    draw(path, job, groups, make_comparison(), job.references(0, job.amounts), seed=0)
+    draw(path, job, groups, make_comparison(), [("words", 0.5)], seed=0)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -92,16 +92,6 @@ class TestKafkaLog(TrainerLogContract):
         assert [found[location] for location in locations] == [small[0], large, *small[1:]]
         await log.close()
 
-    async def test_bytes_that_are_no_batch_become_a_dead_letter(self, world: KafkaWorld) -> None:
-        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
-        log = world.log()
-        await log.open()
-        assert await log.next_batch(WAIT_S) is not None
-        (letter,) = await world.records(DEAD_LETTERS)
-        assert isinstance(letter, DeadLetter)
-        assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
-        await log.close()
-
     async def test_a_torn_ledger_stops_all_who_read_it_at_the_record_that_cannot_be_read(
         self, world: KafkaWorld
     ) -> None:
@@ -116,17 +106,20 @@ class TestKafkaLog(TrainerLogContract):
         await run.close()
         await log.close()
 
-    async def test_a_large_batch_that_nobody_knows_is_one_small_letter(self, world: KafkaWorld) -> None:
+    async def test_bytes_that_are_no_batch_become_a_dead_letter_and_a_large_one_a_small_letter(
+        self, world: KafkaWorld
+    ) -> None:
         large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(1_500_000)
-        await world.append(BATCHES, "main", large, make_batch(0, []))
+        await world.append(BATCHES, "main", large, b"\x00 not ours", make_batch(0, []))
         log = world.log()
         await log.open()
         for _ in range(2):  # a look ahead leaves all of it where it stands
             assert await log.next_batch(WAIT_S, skip_unreadable=False) is None
         assert await log.next_batch(WAIT_S) is not None
-        (letter,) = await world.records(DEAD_LETTERS)
-        assert isinstance(letter, DeadLetter)
-        assert (letter.offset, letter.value_bytes, letter.is_whole) == (0, len(large), False)
+        cut, whole = await world.records(DEAD_LETTERS)
+        assert isinstance(cut, DeadLetter)
+        assert (cut.offset, cut.value_bytes, cut.is_whole) == (0, len(large), False)
+        assert (whole.offset, whole.value, whole.stage) == (1, b"\x00 not ours", "trainer")
         await log.close()
 
     async def test_what_comes_after_a_broken_record_is_read_all_the_same(self, world: KafkaWorld) -> None:

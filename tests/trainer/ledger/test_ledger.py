@@ -6,7 +6,7 @@ import pytest
 
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.records.steps import StepCompleted, StepSkipped, StepStarted
-from rollbus.trainer.ledger.ledger import AlreadyDone, Ledger, RunStep, StepOnRecord
+from rollbus.trainer.ledger.ledger import AlreadyDone, Ledger, RunStep
 from rollbus.trainer.ledger.lineage import Lineage
 from tests.builders import START_MS, make_version
 from tests.trainer.scenario import make_batch
@@ -43,16 +43,6 @@ def lineage_of(*versions: Any) -> Lineage:
     for version in versions:
         lineage.apply(version)
     return lineage
-
-
-def test_the_first_batch_is_step_one_from_the_base() -> None:
-    assert ledger_of().decide(BATCH) == RunStep(1, 1, 0, ask_journal=False)
-
-
-def test_an_open_step_is_taken_up_again_as_the_next_attempt_and_the_journal_is_asked() -> None:
-    ledger = ledger_of(started(), started(attempt=2))
-    assert ledger.open_step == StepOnRecord(1, 2, BATCH.batch_hash, 0)
-    assert ledger.decide(BATCH) == RunStep(1, 3, 0, ask_journal=True)
 
 
 def test_a_done_batch_is_done_and_the_next_one_is_the_next_step_from_the_new_version() -> None:

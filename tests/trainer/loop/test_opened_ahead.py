@@ -73,20 +73,6 @@ async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_
     assert [(each.step, each.attempt, each.base_version) for each in started] == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
 
 
-async def test_its_offset_is_that_of_the_batch_that_was_closed() -> None:
-    world = slow_world()
-    world.add_batches(2)
-    offsets: list[int | None] = []
-
-    class Offsets(MemoryLog):
-        async def publish(self, publications: Any, **options: Any) -> Any:
-            offsets.append(options.get("next_offset"))
-            return await super().publish(publications, **options)
-
-    await world.trainer(log=Offsets(world.broker, run_id="main", model="agent")).run(until_idle=True)
-    assert [each for each in offsets if each is not None] == [1, 2]
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -166,25 +166,17 @@ async def client(server: Server) -> AsyncIterator[ArtClient]:
         yield one
 
 
-async def test_a_prepared_batch_is_begun_by_a_few_bytes(server: Server, client: ArtClient) -> None:
-    request = make_request(0)
-    await client.prepare(replace(request, base_version=7))
-    assert await client.submit(request) == request.batch_hash
-    assert (await client.wait(request.batch_hash, 0.05)).base_version == 0
-    assert server.submissions() == [BEGUN]
-    (_, _, sent), (_, _, said), *_ = server.asked
-    assert said < 100 < sent
-
-
-async def test_what_was_begun_is_gone_from_the_server_and_another_submit_joins(
+async def test_a_prepared_batch_is_begun_by_a_few_bytes_and_gone_then_and_another_submit_joins(
     server: Server, client: ArtClient
 ) -> None:
     request = make_request(0)
-    await client.prepare(request)
-    await client.submit(request)
+    await client.prepare(replace(request, base_version=7))
+    assert await client.submit(request) == request.batch_hash
+    (_, _, sent), (_, _, said) = server.asked
+    assert said < 100 < sent
     await client.submit(request)
     assert server.submissions() == [BEGUN, WHOLE]
-    await client.wait(request.batch_hash, 0.05)
+    assert (await client.wait(request.batch_hash, 0.05)).base_version == 0
     assert (await client.versions()).head == 1
 
 

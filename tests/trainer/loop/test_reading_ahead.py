@@ -1,7 +1,8 @@
 """Reading ahead: the next step finds its batch and payload at once, and nothing that the log says is missed."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -42,6 +43,18 @@ async def ready(log: ReadingAhead) -> None:
         await asyncio.sleep(0.001)
 
 
+@asynccontextmanager
+async def reading(world: World, *, away: bool = False) -> AsyncIterator[tuple[ReadingAhead, Counted]]:
+    """Yield what has read ahead in a log, and the log."""
+    inner = counted(world)
+    inner.away = away
+    log = ReadingAhead(inner)
+    await log.open()
+    await ready(log)
+    yield log, inner
+    await log.close()
+
+
 async def fetched(log: ReadingAhead, received: ReceivedBatch) -> Mapping[Location, Inspected]:
     return await log.payload([member.location for group in received.batch.groups for member in group.members])
 
@@ -49,84 +62,65 @@ async def fetched(log: ReadingAhead, received: ReceivedBatch) -> Mapping[Locatio
 async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> None:
     world = World()
     batches = world.add_batches(2)
-    inner = counted(world)
-    log = ReadingAhead(inner)
-    await log.open()
-    await ready(log)
-    assert inner.fetched == 1
-    assert not await log.at_end()
-    received = await log.next_batch(0.0)
-    assert received is not None
-    assert received.batch == batches[0]
-    assert len(await fetched(log, received)) == 5
-    assert inner.fetched == 1
-    await ready(log)
-    assert not await log.at_end(), "the last batch has been read and is still to come"
-    after = await log.next_batch(0.0)
-    assert after is not None
-    assert after.batch == batches[1]
-    await fetched(log, after)
-    assert inner.fetched == 2
-    assert await log.at_end()
-    await log.close()
+    async with reading(world) as (log, inner):
+        assert inner.fetched == 1
+        assert not await log.at_end()
+        received = await log.next_batch(0.0)
+        assert received is not None
+        assert received.batch == batches[0]
+        assert len(await fetched(log, received)) == 5
+        assert inner.fetched == 1
+        await ready(log)
+        assert not await log.at_end(), "the last batch has been read and is still to come"
+        after = await log.next_batch(0.0)
+        assert after is not None
+        assert after.batch == batches[1]
+        await fetched(log, after)
+        assert inner.fetched == 2
+        assert await log.at_end()
 
 
 async def test_payload_read_ahead_is_not_given_for_another_batch() -> None:
     world = World()
     world.add_batches(1)
-    inner = counted(world)
-    log = ReadingAhead(inner)
-    await log.open()
-    await ready(log)
-    assert await log.next_batch(0.0) is not None
-    other = world.stored("other", (0.0, 1.0))
-    assert len(await log.payload([member.location for member in other.members])) == 2
-    assert inner.fetched == 2
-    await log.close()
+    async with reading(world) as (log, inner):
+        assert await log.next_batch(0.0) is not None
+        other = world.stored("other", (0.0, 1.0))
+        assert len(await log.payload([member.location for member in other.members])) == 2
+        assert inner.fetched == 2
 
 
 async def test_a_batch_that_comes_while_it_looks_is_found_by_whoever_waits() -> None:
     world = World()
-    log = ReadingAhead(counted(world))
-    await log.open()
-    await ready(log)
-    waiting = asyncio.create_task(log.next_batch(5.0))
-    await asyncio.sleep(0.01)
-    (batch,) = world.add_batches(1)
-    found = await waiting
-    assert found is not None
-    assert found.batch == batch
-    await log.close()
+    async with reading(world) as (log, _):
+        waiting = asyncio.create_task(log.next_batch(5.0))
+        await asyncio.sleep(0.01)
+        (batch,) = world.add_batches(1)
+        found = await waiting
+        assert found is not None
+        assert found.batch == batch
 
 
 async def test_opened_again_it_goes_back_to_what_was_committed() -> None:
     world = World()
     batches = world.add_batches(1)
-    log = ReadingAhead(counted(world))
-    await log.open()
-    await ready(log)
-    await log.open()
-    found = await log.next_batch(0.0)
-    assert found is not None
-    assert found.batch == batches[0]
-    await log.close()
+    async with reading(world) as (log, _):
+        await log.open()
+        found = await log.next_batch(0.0)
+        assert found is not None
+        assert found.batch == batches[0]
 
 
 async def test_payload_that_cannot_be_read_ahead_is_read_when_it_is_needed() -> None:
     world = World()
     world.add_batches(1)
-    inner = counted(world)
-    inner.away = True
-    log = ReadingAhead(inner)
-    await log.open()
-    await ready(log)
-    received = await log.next_batch(0.0)
-    assert received is not None
-    with pytest.raises(UnavailableError):
-        await fetched(log, received)
-    inner.away = False
-    assert len(await fetched(log, received)) == 5
-    await log.close()
+    async with reading(world, away=True) as (log, inner):
+        received = await log.next_batch(0.0)
+        assert received is not None
+        with pytest.raises(UnavailableError):
+            await fetched(log, received)
+        inner.away = False
+        assert len(await fetched(log, received)) == 5
 
 
 async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused() -> None:

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from rollbus.estimates.scoring import EndpointScorer
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
 from rollbus.schemas.routing import Router
@@ -221,7 +222,7 @@ async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, se
 
 
 async def test_a_prompt_is_scored_with_the_log_probs_that_sampling_it_gave_and_by_every_version(
-    client: openai.AsyncOpenAI, served: ServedModel
+    client: openai.AsyncOpenAI, served: ServedModel, url: str
 ) -> None:
     """As vLLM does it: `echo`, and nothing more is sampled. Prompts that share beginnings are scored whole."""
     prompt = served.tokenizer.encode("choose a letter")
@@ -245,6 +246,9 @@ async def test_a_prompt_is_scored_with_the_log_probs_that_sampling_it_gave_and_b
     assert shorter[1:] == pytest.approx(first[1:-2], abs=1e-5)
     (other,) = await score("agent@1", whole)
     assert other[len(prompt) :] != pytest.approx(recorded, abs=1e-3)
+    scorer = EndpointScorer(f"{url}/v1", "secret")
+    assert await scorer.score("agent@1", [whole]) == [pytest.approx(other[1:], abs=1e-5)], "as estimates ask"
+    await scorer.close()
 
 
 @pytest.mark.parametrize(
@@ -461,11 +465,11 @@ def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_token
     assert "".join(shown + [change["text"] for change in ended]) == answer
 
 
-async def test_plain_completions_stream_the_same_text_tokens_and_log_probs(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 3}
+async def test_plain_completions_stream_the_same_text_tokens_and_offsets(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 0}
     whole: Any = await client.completions.create(**asked)
     texts, reasons = ["", ""], [None, None]
-    token_ids, offsets, alternatives = ([list[Any](), list[Any]()] for _ in range(3))
+    token_ids, offsets = ([list[int](), list[int]()] for _ in range(2))
     stream: Any = await client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
     async for chunk in stream:
         for choice in chunk.choices:
@@ -474,16 +478,21 @@ async def test_plain_completions_stream_the_same_text_tokens_and_log_probs(clien
             reasons[choice.index] = choice.finish_reason
             if choice.logprobs is not None:
                 offsets[choice.index] += choice.logprobs.text_offset
-                alternatives[choice.index] += choice.logprobs.top_logprobs
         usage = chunk.usage
     assert texts == [choice.text for choice in whole.choices]
     assert token_ids == [choice.token_ids for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
     assert offsets == [choice.logprobs.text_offset for choice in whole.choices]
     assert all(found[-1] > 0 for found in offsets)
-    assert alternatives == [choice.logprobs.top_logprobs for choice in whole.choices]
-    assert {len(one) for found in alternatives for one in found} == {3}
     assert usage == whole.usage
+
+
+async def test_plain_completions_stream_the_same_alternatives(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 8, "seed": 3, "logprobs": 3}
+    whole: Any = (await client.completions.create(**asked)).choices[0].logprobs
+    pieces: Any = [piece async for piece in await client.completions.create(**asked, stream=True)]
+    streamed = [one for piece in pieces if (part := piece.choices[0].logprobs) for one in part.top_logprobs]
+    assert (streamed, {len(one) for one in streamed}) == (whole.top_logprobs, {3})
 
 
 class Waiting:

@@ -1,4 +1,4 @@
-"""Every settings example of the trainer's pages is really accepted."""
+"""Every settings example of the pages is really accepted."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("delivery.md", "gpu.md", "model-service.md", "resampling.md", "rewards.md", "trainer.md")
+PAGES = ("delivery.md", "gpu.md", "model-service.md", "resampling.md", "rewards.md", "settings.md", "trainer.md")
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page in PAGES
@@ -22,8 +22,14 @@ EXAMPLES = [
 def test_a_settings_example_parses(example: str, tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_text(example)
-    settings = load_settings(Settings, path, {})
+    settings = load_settings(Settings, path, {"KAFKA": "broker:9092"})
     assert settings.model_fields_set
+
+
+def test_the_settings_page_names_every_section() -> None:
+    text = (DOCS / "settings.md").read_text()
+    for section in Settings.model_fields:
+        assert f"\n{section}:" in text
 
 
 def test_the_settings_of_a_gpu_reach_what_the_model_service_takes(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.producers.recorded import read_spool
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -104,29 +105,25 @@ def test_each_call_can_be_an_episode(server: ModelServer, app: Path) -> None:
     assert {event.episode_id for event in events if isinstance(event, EpisodeEnded)} == turns
 
 
-def test_sigterm_is_the_programs_and_its_episode_still_ends(tmp_path: Path) -> None:
-    program = "import os, time; print(os.getppid(), flush=True); time.sleep(100)"
-    process = start("run", sys.executable, "-c", program, cwd=tmp_path)
-    while not list(tmp_path.glob("spool/*")):
-        pass
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=500)
-    (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
-    assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM")
-
-
-def test_what_a_server_recorded_is_counted_when_sigterm_ends_it(server: ModelServer, tmp_path: Path) -> None:
+def test_sigterm_is_the_programs_and_what_it_recorded_is_counted_when_it_ends(
+    server: ModelServer, tmp_path: Path
+) -> None:
     program = f"""
-        import os, signal, time
+        import pathlib, time
         import openai
         with openai.OpenAI(api_key="k", base_url={server.url!r}, max_retries=0) as client:
             for _ in range(3):
                 client.chat.completions.create(model="agent", messages=[{{"role": "user", "content": "<e1>"}}])
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(100)
+        pathlib.Path("asked").touch()
+        time.sleep(600)
     """
     (tmp_path / "app.py").write_text(textwrap.dedent(program))
-    said, _ = run("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path, code=128 + signal.SIGTERM)
+    process = start("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path)
+    wait_until((tmp_path / "asked").exists, "the program has not asked")
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=500)[1]
+    (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
+    assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM"), said
     assert said.splitlines()[-1].startswith(
         "rollbus: recorded 3 turns of 1 process, 3 of them trainable; 1 process did"
     )

@@ -141,17 +141,6 @@ def test_the_blob_storage_export_gives_the_same_events_as_the_api() -> None:
     assert blobs.events == api.events
 
 
-def test_enriched_observations_need_no_trace_of_their_own() -> None:
-    rows = [
-        {**snake(each), "trace_name": "refund", "user_id": "ann", "session_id": "s-1", "tags": ["beta", "eu"]}
-        for each in OBSERVATIONS
-    ]
-    found = Read("langfuse", rows)
-    assert found.started.task == "refund"
-    assert (found.started.labels["user"], found.started.labels["tags"]) == ("ann", "beta,eu")
-    assert len(found.turns) == 2
-
-
 def test_scores_of_a_trace_that_is_elsewhere_are_feedback_by_themselves() -> None:
     alone, whole = Read("langfuse", SCORES[:1]), Read("langfuse", API)
     assert alone.events == [each for each in alone.events if each.event_id == whole.rewards[0].event_id]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.producers.foreign.trace import ForeignDocumentError
-from tests.producers.foreign.reading import START_NS, Read, make_span, request_of
+from tests.producers.foreign.reading import START_NS, Read, make_span, otlp_value, request_of
 
 ASKED: dict[str, Any] = {
     "gen_ai.operation.name": "chat",
@@ -112,18 +112,12 @@ def test_events_that_come_as_log_records_belong_to_their_span() -> None:
             "spanId": span["spanId"],
             "observedTimeUnixNano": str(START_NS + at),
             "eventName": name,
-            "body": {"kvlistValue": {"values": [{"key": k, "value": _json_value(v)} for k, v in body.items()]}},
+            "body": otlp_value(body),
         }
         for at, (name, body) in enumerate(names)
     ]
     logs = {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": records[::-1]}]}]}
     assert Read("otlp", [logs, request_of([span])]).texts() == [(["user"], "hello")]
-
-
-def _json_value(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return {"kvlistValue": {"values": [{"key": k, "value": _json_value(v)} for k, v in value.items()]}}
-    return {"stringValue": value}
 
 
 def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:

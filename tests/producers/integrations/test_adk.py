@@ -65,16 +65,6 @@ async def test_a_run_is_an_episode_where_a_task_is_named(
     assert_sampled(server, [event for event in events if isinstance(event, TurnRecorded)])
 
 
-async def test_a_named_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    plugin = RollbusPlugin(recorder, child_agents=["keeper"])
-    async with recorder.episode(task="stock") as episode:
-        await ask(load_agent(recorder.wrap(server.async_client())), plugin)
-    events = recorded(recorder, sink)
-    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
-    assert (child.parent_episode_id, child.agent) == (episode.id, "keeper")
-    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
-
-
 class Transferring(BaseLlm):
     """Asks for a transfer to the other agent a number of times, then answers."""
 

@@ -82,40 +82,17 @@ def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: Mem
     assert [turn.function for turn in turns] == ["buyer", "buyer", "keeper", "keeper"]
 
 
-def test_an_outermost_run_is_an_episode_where_a_task_is_named(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    handler = RollbusHandler(recorder, task="stock")
-    graph_of(record_model(model_of(server), recorder)).invoke(ASK, config={"callbacks": [handler]})
-    events = recorded(recorder, sink)
-    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
-    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
-    assert len({event.episode_id for event in events}) == 1
-    assert_sampled(server, [event for event in events if isinstance(event, TurnRecorded)])
-
-
-def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    helper = graph_of(record_model(model_of(server), recorder)).with_config(run_name="helper")
-    outer = RunnableLambda(lambda state: helper.invoke(state), name="outer")
-    with recorder.episode(task="stock") as episode:
-        outer.invoke(ASK, config={"callbacks": [RollbusHandler(recorder, child_agents=["helper"])]})
-    events = recorded(recorder, sink)
-    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
-    assert (child.parent_episode_id, child.root_episode_id, child.agent) == (episode.id, episode.id, "helper")
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    assert {turn.episode_id for turn in turns} == {child.episode_id}
-
-
 def test_a_graph_in_a_node_of_its_name_is_one_child_episode(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     handler = RollbusHandler(recorder, child_agents=["helper"])
     helper = graph_of(record_model(model_of(server), recorder)).with_config(run_name="helper")
     node = RunnableLambda(lambda state: helper.invoke(state), name="helper")
-    with recorder.episode(task="stock"):
+    with recorder.episode(task="stock") as episode:
         RunnableLambda(lambda state: node.invoke(state), name="outer").invoke(ASK, config={"callbacks": [handler]})
     events = recorded(recorder, sink)
     (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert (child.parent_episode_id, child.root_episode_id, child.agent) == (episode.id, episode.id, "helper")
     assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
     assert [event.episode_id for event in events if isinstance(event, EpisodeEnded)].count(child.episode_id) == 1
 
@@ -149,6 +126,7 @@ def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink:
     with pytest.raises(ValueError, match="no such shelf"):
         graph.invoke(ASK, config={"callbacks": [RollbusHandler(recorder, task="stock")]})
     events = recorded(recorder, sink)
+    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
     assert [event.error for event in events if isinstance(event, ToolCalled)] == ["ValueError: no such shelf"]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["error"]
 

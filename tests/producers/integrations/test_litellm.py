@@ -65,7 +65,7 @@ def call(client: Any, **options: Any) -> Any:
 
 
 @pytest.mark.usefixtures("loop")
-def test_tokens_that_litellm_was_asked_for_are_recorded(
+def test_tokens_that_litellm_was_asked_for_are_recorded_by_a_writer_that_the_episodes_end_names(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     with recorder.episode(task="stock"), recorder.function("keeper"):
@@ -74,6 +74,9 @@ def test_tokens_that_litellm_was_asked_for_are_recorded(
     assert_sampled(server, found)
     assert [(turn.function, turn.temperature) for turn in found] == [("keeper", 0.5)]
     assert found[0].added_messages[0].content == "How many bolts?"
+    assert_all_closed(recorder, sink)  # the logger's thread closes its writer after the turn
+    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
+    assert closed[found[0].writer_id] == 1
 
 
 @pytest.mark.usefixtures("loop")
@@ -87,20 +90,6 @@ def test_a_call_through_a_wrapped_client_is_recorded_once_by_that_client(
     found = turns(recorder, sink, 2)
     assert_sampled(server, found)
     assert [turn.streamed for turn in found] == [True, False]
-
-
-@pytest.mark.usefixtures("loop")
-def test_the_episodes_end_names_the_writer_of_a_call_that_is_reported_late(
-    recorder: Recorder, sink: MemorySink, server: AgentServer
-) -> None:
-    with recorder.episode(task="stock"):
-        call(server.client(), **WITH_TOKENS)
-    (turn,) = turns(recorder, sink, 1)
-    (end,) = (event for event in recorded(recorder, sink) if isinstance(event, EpisodeEnded))
-    assert turn.writer_id in end.writer_ids
-    assert_all_closed(recorder, sink)  # the logger's thread closes its writer after the turn
-    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
-    assert closed[turn.writer_id] == 1
 
 
 @pytest.mark.usefixtures("loop")

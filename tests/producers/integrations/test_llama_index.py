@@ -16,7 +16,7 @@ from openai import BadRequestError
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
-from rollbus.schemas.records.events import EpisodeStarted, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, stock
 from tests.producers.recorded import recorded
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute 
 
 @pytest.fixture(autouse=True)
 def _hook(recorder: Recorder) -> Iterator[None]:
-    uninstall = install(recorder, child_agents=["helper"])
+    uninstall = install(recorder)
     yield
     uninstall()
 
@@ -53,16 +53,6 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
         answer = await agent.run("How many bolts?")
     assert str(answer) == server.final
     assert_agent(server, recorded(recorder, sink), streamed=streaming, call_id=None)
-
-
-async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    agent = load_agent(record_llm(llm_of(server), recorder), name="helper")
-    async with recorder.episode(task="stock") as episode:
-        await agent.run("How many bolts?")
-    events = recorded(recorder, sink)
-    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
-    assert (child.parent_episode_id, child.agent) == (episode.id, "helper")
-    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
 
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:

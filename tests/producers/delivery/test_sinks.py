@@ -15,10 +15,6 @@ class TestMemorySink(SinkContract):
         """Key, value and timestamp of what arrived."""
         return [(record.key, record.value, record.timestamp_ms) for record in sink.sent]
 
-    def topic(self) -> str:
-        """Where the contract's records go."""
-        return "t.episode-events"
-
     def limit(self, sink: MemorySink) -> int:
         """Make the sink refuse large values, and return a size above the limit."""
         sink.largest_bytes = 1_000_000

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ from rollbus.producers.delivery.spool import Spool
 from rollbus.producers.delivery.spool_sink import SpoolSink
 from rollbus.schemas.errors import UnavailableError
 from tests.producers.delivery.sink_contract import SinkContract
+from tests.producers.delivery.test_delivery_faults import StuckSink
 from tests.waiting import wait_until
 
 QUOTA = 1_000_000
@@ -230,10 +230,6 @@ class TestSpoolSink(SinkContract):
         """Key, value and timestamp of what arrived."""
         return [(sent.key, sent.value, sent.timestamp_ms) for sent in self.inner.sent]
 
-    def topic(self) -> str:
-        """Where the contract's records go."""
-        return "t.episode-events"
-
     def limit(self, sink: SpoolSink) -> int:
         """Make the inner sink refuse large values."""
         self.inner.largest_bytes = 1000
@@ -342,16 +338,8 @@ def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_pa
     assert recorder.counters["spool_unavailable"] > 0
 
 
-class SilentSink(MemorySink):
-    """Never acknowledges."""
-
-    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-
 async def test_a_sink_that_never_acknowledges_is_not_waited_for(tmp_path: Path) -> None:
-    sink = SpoolSink(SilentSink, lambda: make(tmp_path), Counters(), patience_s=0.05)
+    sink = SpoolSink(StuckSink, lambda: make(tmp_path), Counters(), patience_s=0.05)
     await sink.start()
     assert await sink.send([record(0)]) == frozenset()
     await sink.close()

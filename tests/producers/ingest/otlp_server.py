@@ -16,7 +16,7 @@ from rollbus.producers.ingest.http import door, make_app
 from rollbus.producers.ingest.sending import Sender, Sending
 from rollbus.producers.ingest.store import Store
 from rollbus.schemas.http.server import make_server
-from rollbus.schemas.records.events import EpisodeStarted, Event, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import EpisodeStarted, Event, TurnRecorded
 
 HOST, TOKEN = "127.0.0.1", "only-for-this-test"
 
@@ -27,7 +27,6 @@ class Served:
     def __init__(self, collector: Collector, http_port: int, grpc_port: int) -> None:
         self.collector, self.sink = collector, MemorySink()
         self.http, self.grpc = f"http://{HOST}:{http_port}", f"{HOST}:{grpc_port}"
-        self.http_port = http_port
         self.headers = {"authorization": f"Bearer {TOKEN}"}
 
     async def events(self) -> list[Event]:
@@ -37,9 +36,6 @@ class Served:
 
     async def turns(self) -> list[TurnRecorded]:
         return [each for each in await self.events() if isinstance(each, TurnRecorded)]
-
-    async def tools(self) -> list[ToolCalled]:
-        return [each for each in await self.events() if isinstance(each, ToolCalled)]
 
     async def started(self) -> list[EpisodeStarted]:
         return [each for each in await self.events() if isinstance(each, EpisodeStarted)]

@@ -13,12 +13,12 @@ from rollbus.producers.ingest.sending import Sender, Sending
 from rollbus.producers.ingest.store import KEPT_MS, Store
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
-from tests.producers.foreign.reading import make_span, request_of
+from tests.producers.foreign.reading import make_span, otlp_attributes, request_of
 from tests.producers.foreign.test_otlp import AGENT, call
 
 SETTLE_MS, QUIET_MS = 10_000, 900_000
 LATE = call(8, [("user", "late")], "too late", parent=1)
-EVALUATION = ("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "good", "gen_ai.evaluation.score.value": 1.0})
+EVALUATION = {"gen_ai.evaluation.name": "good", "gen_ai.evaluation.score.value": 1.0}
 
 
 class World:
@@ -81,9 +81,8 @@ async def test_a_late_span_is_counted_and_a_late_score_is_feedback(world: World)
     world.accept(LATE)
     assert await world.after(QUIET_MS) == []
     assert world.counts["parts_late"] == 1
-    log = {"traceId": "ab" * 16, "timeUnixNano": "1700000000000000000", "eventName": EVALUATION[0],
-           "attributes": [{"key": "gen_ai.evaluation.name", "value": {"stringValue": "good"}},
-                          {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 1.0}}]}  # fmt: skip
+    log = {"traceId": "ab" * 16, "timeUnixNano": "1700000000000000000", "eventName": "gen_ai.evaluation.result",
+           "attributes": otlp_attributes(EVALUATION)}  # fmt: skip
     world.collector.accept({"resourceLogs": [{"scopeLogs": [{"logRecords": [log]}]}]})
     await world.after(SETTLE_MS)
     (reward,) = (each for each in world.sink.records() if isinstance(each, RewardReported))

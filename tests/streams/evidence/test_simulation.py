@@ -28,9 +28,9 @@ def test_the_arrays_of_the_simulation_are_the_sums_of_the_product() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", NULLS.values(), ids=NULLS)
-def test_a_canary_without_a_difference_is_rarely_judged_however_often_it_is_looked_at(world: World) -> None:
-    _require_few_errors(world, runs=300, least_naive=0.25)
+@pytest.mark.parametrize("name", ["a day passes and the tasks change", "praise comes late, or never"])
+def test_a_canary_without_a_difference_is_rarely_judged_however_often_it_is_looked_at(name: str) -> None:
+    _require_few_errors(NULLS[name], runs=300, least_naive=0.25)
 
 
 @pytest.mark.faults
@@ -41,17 +41,12 @@ def test_of_ten_thousand_canaries_without_a_difference_few_are_judged(world: Wor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("effect", "most"), [(-0.1, 700), (-0.05, 2600)])
-def test_a_worse_canary_is_stopped_within_the_stated_episodes(effect: float, most: int) -> None:
-    found = simulate(World(effect=effect), runs=200, seed=7)
+@pytest.mark.parametrize(("effect", "most", "episodes"), [(-0.1, 700, 8_000), (-0.05, 2600, 16_000)])
+def test_a_worse_canary_is_stopped_within_the_stated_episodes(effect: float, most: int, episodes: int) -> None:
+    found = simulate(World(effect=effect, episodes=episodes), runs=200, seed=7)
     stopped = (found.worse >= 0) & (found.worse <= most)
     assert stopped.mean() >= 0.85
     assert (found.better >= 0).sum() == 0
-
-
-@pytest.mark.slow
-def test_two_canaries_in_a_row_do_not_disturb_one_another() -> None:
-    _require_two_in_a_row(runs=200)
 
 
 @pytest.mark.slow
@@ -63,11 +58,7 @@ def test_a_gamed_reward_is_stopped_by_what_falls_before_it_is_promoted() -> None
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 def test_of_ten_thousand_pairs_of_canaries_the_second_is_judged_by_itself() -> None:
-    _require_two_in_a_row(runs=10_000)
-
-
-def _require_two_in_a_row(*, runs: int) -> None:
-    first, second = two_in_a_row(runs=runs, seed=7)
+    first, second = two_in_a_row(runs=10_000, seed=7)
     assert (first.worse >= 0).mean() > 0.95
     assert ((second.worse >= 0) | (second.better >= 0)).mean() <= ALPHA
     assert second.covered.mean() >= 1 - ALPHA

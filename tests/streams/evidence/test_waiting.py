@@ -53,7 +53,7 @@ def test_ages_are_kept_to_two_digits_and_never_too_short() -> None:
 
 @pytest.mark.slow
 def test_a_canary_whose_rewards_come_later_is_not_stopped_and_counting_what_has_come_stops_it() -> None:
-    _require_few_errors("praise of the canary is late", runs=6, naive_runs=6)
+    _require_few_errors("praise of the canary is late", runs=3, naive_runs=3)
 
 
 @pytest.mark.faults
@@ -64,8 +64,8 @@ def test_of_many_canaries_whose_rewards_come_later_few_are_judged() -> None:
 
 @pytest.mark.slow
 def test_a_canary_that_is_worse_is_stopped_although_its_rewards_come_later() -> None:
-    ended = [play(LateWorld(effect=-0.3, episodes=1_500), seed) for seed in range(4)]
-    assert [each.now.reason for each in ended] == ["worse:reward"] * 4
+    ended = [play(LateWorld(effect=-0.3, episodes=1_500), seed) for seed in range(2)]
+    assert [each.now.reason for each in ended] == ["worse:reward"] * 2
 
 
 def _require_few_errors(name: str, *, runs: int, naive_runs: int) -> None:

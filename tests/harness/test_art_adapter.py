@@ -62,10 +62,7 @@ async def test_every_field_of_the_backend_reaches_the_server() -> None:
         "base_model": "Qwen/Qwen2.5-3B-Instruct",
         "config": None,
         "trainable": True,
-        "_internal_config": {
-            "init_args": {"max_seq_length": 4096, "load_in_4bit": True},
-            "engine_args": {"gpu_memory_utilization": 0.7, "tensor_parallel_size": 2},
-        },
+        "_internal_config": {name: BACKEND[name] for name in ("init_args", "engine_args")},
     }
     assert json.loads(prepared.content)["config"] == {"port": 8001}
     assert json.loads(deleted.content)["steps_to_keep"] == []

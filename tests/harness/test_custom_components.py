@@ -28,7 +28,7 @@ from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.records.trajectories import Trajectory as Record
 from tests.harness import guide_components
-from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, run_epochs
+from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, rows_in, run_epochs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
 
@@ -47,12 +47,20 @@ def best_of(tmp_path: Path, plain: dict[str, Any], **backend: float) -> None:
     plain["rollbus"]["imports"] = ["backend"]
 
 
-async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
-    plain = document(tmp_path)
+def own_document(
+    tmp_path: Path, *, adapter: Any = None, trainer: str = "openpipe_art_trainer", **options: Any
+) -> dict[str, Any]:
+    """A configuration with the guide's builder, and with an adapter and a trainer of one's own where they are named."""
+    plain = document(tmp_path, **options)
     guide_builder(plain)
-    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
-    plain["trainers"]["t"] = {"_type": "my_trainer"}
-    async with new_run(tmp_path, plain) as made:
+    plain["trainers"]["t"]["_type"] = trainer
+    if adapter is not None:
+        plain["trainer_adapters"]["a"] = adapter
+    return plain
+
+
+async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
+    async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as made:
         statuses = await made.trainer.run(2)
         await made.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
         view = made.run.log.view
@@ -65,9 +73,7 @@ async def test_all_three_of_the_guides_components_run_and_their_trajectories_are
 
 
 async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    guide_builder(plain)
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
         statuses = await run_epochs(made, 2)
         steps = list(made.run.log.view.completed.values())
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
@@ -92,24 +98,9 @@ async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: 
     (step,) = view.completed.values()
     assert (len(step.trained), step.policy_version) == (6, 1), "its job is a step of the ledger"
     assert set(view.group_of) == {one.trajectory_id for one in step.trained}
-    rows = [json.loads(line) for line in (tmp_path / "files" / "epoch-0.jsonl").read_text().splitlines()]
+    rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"], "even answers are the good ones"
     assert [row["messages"][0]["role"] for row in rows] == ["user"] * 3
-
-
-async def test_the_curriculum_of_another_trainer_goes_on_after_a_restart(
-    tmp_path: Path, beside_the_example: None
-) -> None:
-    plain = document(tmp_path, examples=10, curriculum_learning={"enabled": True, "expansion_interval": 1})
-    best_of(tmp_path, plain)
-    config = read(tmp_path, plain)
-    bus, endpoint = memory_bus(config), Endpoint()
-    async with opened(config, bus, endpoint) as made:
-        await run_epochs(made, 1)
-    async with opened(config, bus, endpoint, resume=True) as made:
-        await run_epochs(made, 1)
-        state = made.trainer.get_curriculum_state()
-    assert (state["current_percentile"], state["last_expansion_epoch"], len(state["included_groups"])) == (0.5, 0, 5)
 
 
 def item(role: str, content: str, logprobs: Any = None) -> EpisodeItem:
@@ -121,10 +112,8 @@ LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids
 
 async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
     """What the stages make of a collection, in its order; publishing it again changes nothing."""
-    plain = document(tmp_path)
-    guide_builder(plain)
     collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
         await made.run.publish(collection, 3)
         await made.run.publish(collection, 3)
         records = made.run.log.view.trajectories
@@ -220,23 +209,17 @@ async def test_tool_calls_are_json_whether_given_as_json_or_as_a_list(tmp_path: 
         assert json.loads(turn.completion.tool_calls or "") == calls
 
 
-class TwiceConfig(BusTrajectoryBuilderConfig, name="twice_builder"):
-    pass
+class WorthConfig(BusTrajectoryBuilderConfig, name="worth_builder"):
+    how: str = "twice"
 
 
-class Twice(BusTrajectoryBuilder):
+class Worth(BusTrajectoryBuilder):
+    """Says what an attempt is worth: twice its score, or a word."""
+
     async def compute_reward(self, output_item: Any, meta: Any = None) -> Any:
         assert {"epoch", "run_id", "trainer_config", "generation"} <= meta.keys()
-        return 2 * output_item.score
-
-
-class WordConfig(BusTrajectoryBuilderConfig, name="word_builder"):
-    pass
-
-
-class Word(BusTrajectoryBuilder):
-    async def compute_reward(self, output_item: Any, meta: Any = None) -> Any:
-        return "good"
+        how = self.trajectory_builder_config.how  # type: ignore[attr-defined]
+        return 2 * output_item.score if how == "twice" else "good"
 
 
 class FirstConfig(BusTrainerConfig, name="first_trainer"):
@@ -248,14 +231,9 @@ class First(BusTrainer):
         return trajectory_collection.model_copy(update={"trajectories": trajectory_collection.trajectories[:1]})
 
 
-@register_trajectory_builder(config_type=TwiceConfig)
-async def twice_builder(config: TwiceConfig, builder: Any) -> AsyncIterator[Any]:
-    yield Twice(config)
-
-
-@register_trajectory_builder(config_type=WordConfig)
-async def word_builder(config: WordConfig, builder: Any) -> AsyncIterator[Any]:
-    yield Word(config)
+@register_trajectory_builder(config_type=WorthConfig)
+async def worth_builder(config: WorthConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Worth(config)
 
 
 @register_trainer(config_type=FirstConfig)
@@ -265,7 +243,7 @@ async def first_trainer(config: FirstConfig, builder: Any) -> AsyncIterator[Any]
 
 async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["trajectory_builders"]["b"]["_type"] = "twice_builder"
+    plain["trajectory_builders"]["b"]["_type"] = "worth_builder"
     async with new_run(tmp_path, plain) as made:
         await run_epochs(made, 1)
         groups = list(made.run.log.view.groups.values())
@@ -274,9 +252,9 @@ async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
 
 async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["trajectory_builders"]["b"]["_type"] = "word_builder"
+    plain["trajectory_builders"]["b"] |= {"_type": "worth_builder", "how": "word"}
     async with new_run(tmp_path, plain) as made:
-        with pytest.raises(RunStoppedError, match=r"Word\.compute_reward returned str; expected a number"):
+        with pytest.raises(RunStoppedError, match=r"Worth\.compute_reward returned str; expected a number"):
             await run_epochs(made, 1)
 
 
@@ -357,31 +335,26 @@ async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_
 async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
     tmp_path: Path, beside_the_example: None
 ) -> None:
-    plain = document(tmp_path)
-    guide_builder(plain)
+    plain = own_document(tmp_path)
     best_of(tmp_path, plain)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as made:
         await run_epochs(made, 2)
-    before, asked = (tmp_path / "output" / "training_metrics.jsonl").read_text(), len(endpoint.asked)
+    metrics = tmp_path / "output" / "training_metrics.jsonl"
+    before, asked = metrics.read_text(), len(endpoint.asked)
     async with opened(plan, bus, endpoint, resume=True) as made:
         statuses = await run_epochs(made, 2)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == asked
-    assert (tmp_path / "output" / "training_metrics.jsonl").read_text() == before
-    (tmp_path / "output" / "training_metrics.jsonl").unlink()
+    assert metrics.read_text() == before
+    rows = rows_in(metrics, "timestamp")
+    metrics.unlink()
     async with opened(plan, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
     assert len(endpoint.asked) == asked
     assert len(list((tmp_path / "files").iterdir())) == 2, "nothing is submitted again"
-    rows = (tmp_path / "output" / "training_metrics.jsonl").read_text().splitlines()
-    assert [_timeless(one) for one in rows] == [_timeless(one) for one in before.splitlines()], "from the ledger"
-
-
-def _timeless(line: str) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads(line)
-    return {**row, "timestamp": ""}
+    assert rows_in(metrics, "timestamp") == rows, "from the ledger"
 
 
 class BrokenConfig(TrainerAdapterConfig, name="broken_adapter"):
@@ -430,10 +403,8 @@ async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_caus
 @pytest.mark.parametrize("roles", [("assistant", "user"), ("user", "assistant", "assistant")])
 async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, roles: tuple[str, ...]) -> None:
     episode = [item(role, "!", LOGPROBS if role == "assistant" else None) for role in roles]
-    plain = document(tmp_path)
-    guide_builder(plain)
     wrong = Trajectory(episode=episode, reward=1.0, metadata={"id": "e"})
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
         kept = await made.run.publish(given, 0)
         reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
@@ -442,9 +413,7 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
 
 
 async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_path: Path) -> None:
-    plain = document(tmp_path, examples=1)
-    guide_builder(plain)
-    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, examples=1)
     async with new_run(tmp_path, plain, WithoutIds()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
@@ -468,11 +437,7 @@ class WithoutIds(Endpoint):
 
 
 async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_epoch_again(tmp_path: Path) -> None:
-    plain = document(tmp_path)
-    guide_builder(plain)
-    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
-    plain["trainers"]["t"] = {"_type": "my_trainer"}
-    plan = read(tmp_path, plain)
+    plan = read(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer"))
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as made:
         await made.trainer.run(1)
@@ -496,8 +461,7 @@ async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_bui
     async def gone(epoch: int) -> None:
         raise GoneError
 
-    plain = document(tmp_path)
-    guide_builder(plain)
+    plain = own_document(tmp_path)
     best_of(tmp_path, plain, keep_share=0.5)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
@@ -509,5 +473,5 @@ async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_bui
         await run_epochs(made, 1)
         episodes = {one.turns[0].completion.content for one in made.run.log.view.trajectories.values()}
     assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
-    rows = [json.loads(line) for line in (tmp_path / "files" / "epoch-0.jsonl").read_text().splitlines()]
+    rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]

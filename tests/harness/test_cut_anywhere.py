@@ -3,21 +3,17 @@
 With parts of the user's own and with those of the bus; their rewards are 0 and 1, so many groups have equal means.
 """
 
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nat.cli.register_workflow import register_trainer
 
 from rollbus.harness import trainer_adapter, trajectory_builder
-from rollbus.harness.components import BusTrainerConfig
 from rollbus.harness.evaluation import PLAY
 from rollbus.harness.runs import outputs
-from rollbus.harness.trainer import BusTrainer
 from tests.harness.test_custom_components import EXAMPLE, guide_builder
-from tests.harness.world import Steady, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import Steady, document, memory_bus, opened, read, rows_in, run_epochs
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,23 +43,6 @@ class Knife:
         return held
 
 
-class LowestConfig(BusTrainerConfig, name="lowest_trainer"):
-    pass
-
-
-class Lowest(BusTrainer):
-    """A trainer of one's own, with a curriculum of its own on top of the built-in one."""
-
-    def apply_curriculum_learning(self, trajectory_collection: Any, epoch: int) -> Any:
-        chosen = super().apply_curriculum_learning(trajectory_collection, epoch)
-        return chosen.model_copy(update={"trajectories": chosen.trajectories[-1:]})
-
-
-@register_trainer(config_type=LowestConfig)
-async def lowest_trainer(config: LowestConfig, builder: Any) -> AsyncIterator[Any]:
-    yield Lowest(config)
-
-
 async def steady(question: str, llm: Any) -> str:
     """Ask with a seed of the attempt's own, so that attempts differ and a repeated attempt does not."""
     play = PLAY.get()
@@ -73,7 +52,7 @@ async def steady(question: str, llm: Any) -> str:
 
 def own(plain: dict[str, Any]) -> None:
     guide_builder(plain)
-    plain["trainers"]["t"]["_type"] = "lowest_trainer"
+    plain["trainers"]["t"]["_type"] = "lowest"
     plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
     plain["rollbus"]["imports"] = ["backend"]
 
@@ -104,15 +83,7 @@ async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], kni
             async with opened(plan, bus, Steady(), resume=True, **options) as made:
                 await run_epochs(made, EPOCHS)
     found = sorted(path for path in (folder / "output").rglob("*.json*") if "journal" not in path.parts)
-    return {str(path.relative_to(folder)): _timeless(path) for path in found}
-
-
-def _timeless(path: Path) -> Sequence[Any]:
-    """Return a file's rows without what was measured by the clock."""
-    text = path.read_text()
-    values = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
-    rows = [row for value in values for row in (value if isinstance(value, list) else [value])]
-    return [{name: value for name, value in row.items() if name not in BY_THE_CLOCK} for row in rows]
+    return {str(path.relative_to(folder)): rows_in(path, *BY_THE_CLOCK) for path in found}
 
 
 @pytest.mark.parametrize("parts", [own, pytest.param(ours, marks=pytest.mark.faults)])

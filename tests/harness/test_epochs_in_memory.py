@@ -15,12 +15,23 @@ from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest
 from tests.harness.test_outcomes import crashing
-from tests.harness.world import RUN, WORKFLOWS, Endpoint, ask, document, memory_bus, new_run, opened, read, run_epochs
+from tests.harness.world import (
+    RUN,
+    WORKFLOWS,
+    Endpoint,
+    ask,
+    document,
+    memory_bus,
+    new_run,
+    opened,
+    read,
+    rows_in,
+    run_epochs,
+)
 
 
 def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
-    text = (tmp_path / "output" / "training_metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return rows_in(tmp_path / "output" / "training_metrics.jsonl")
 
 
 def output(tmp_path: Path, name: str) -> Any:
@@ -42,14 +53,11 @@ async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: 
     assert [row["num_trajectories"] for row in rows] == [6, 6]
     assert [row["avg_reward"] for row in rows] == [0.5, 0.5]
     assert (tmp_path / "output" / "reward_plot.png").stat().st_size > 1000
-    builder_lines = (tmp_path / "output" / f"trajectory_builder_{RUN}.jsonl").read_text().splitlines()
-    adapter_lines = (tmp_path / "output" / f"trainer_adapter_{RUN}.jsonl").read_text().splitlines()
-    assert {"timestamp", "run_id", "num_generations"} <= json.loads(builder_lines[0]).keys()
-    assert json.loads(adapter_lines[1])["trainer_config"] == {
-        "base_model": "base",
-        "project": "trainer_project",
-        "name": "agent",
-    }
+    files = [tmp_path / "output" / f"{name}_{RUN}.jsonl" for name in ("trajectory_builder", "trainer_adapter")]
+    built, submitted = map(rows_in, files)
+    assert {"timestamp", "run_id", "num_generations"} <= built[0].keys()
+    model = {"base_model": "base", "project": "trainer_project", "name": "agent"}
+    assert submitted[1]["trainer_config"] == model
 
 
 async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
@@ -119,15 +127,15 @@ async def test_a_finished_run_that_is_resumed_asks_nothing_and_writes_no_line_ag
         await run_epochs(made, 1)
     async with opened(config, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
-    before, asked = [{**row, "timestamp": ""} for row in rows_of(tmp_path)], len(endpoint.asked)
+    metrics = tmp_path / "output" / "training_metrics.jsonl"
+    before, asked = rows_in(metrics, "timestamp"), len(endpoint.asked)
     async with opened(config, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
         assert len(made.run.log.view.completed) == 2
     assert len(endpoint.asked) == asked
-    assert [{**row, "timestamp": ""} for row in rows_of(tmp_path)] == before
+    assert rows_in(metrics, "timestamp") == before
     for name in ("trajectory_builder", "trainer_adapter"):
-        lines = (tmp_path / "output" / f"{name}_{RUN}.jsonl").read_text().splitlines()
-        assert [json.loads(line)["epoch"] for line in lines] == [0, 1], name
+        assert [row["epoch"] for row in rows_in(tmp_path / "output" / f"{name}_{RUN}.jsonl")] == [0, 1], name
 
 
 async def flaky(question: str, llm: Any) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.plugins.eval.runtime.evaluate import EvaluationRun
 
 from rollbus.harness.configuration import load_plan
 from rollbus.harness.finetune import _count_examples
+from tests.web import QuietHandler, serve
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = sorted((ROOT / "examples").glob("**/config.yml"))
@@ -43,42 +43,37 @@ def test_every_examples_configuration_and_dataset_can_be_read(
     assert _count_examples(config, None)
 
 
-async def tool_caller(request: web.Request) -> web.StreamResponse:
-    """Call the tool with the item that was asked about, then repeat what it said; streamed, as the agent asks."""
-    messages = (await request.json())["messages"]
-    said: dict[str, Any] = {"role": "assistant", "content": ""}
-    if messages[-1]["role"] == "tool":
-        said["content"] = f"It costs {messages[-1]['content']} euros."
-    else:
-        item = next(one for one in ("apple", "bread", "cheese", "milk") if one in messages[-1]["content"])
-        call = {"name": "price", "arguments": json.dumps({"item": item})}
-        said["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
-    shared = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m"}
-    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    await response.prepare(request)
-    for delta, reason in ((said, None), ({}, "stop")):
-        chunk = {**shared, "choices": [{"index": 0, "finish_reason": reason, "delta": delta}]}
-        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-    await response.write(b"data: [DONE]\n\n")
-    return response
+class ToolCaller(QuietHandler):
+    """Calls the tool with the item that was asked about, then repeats what it said; streamed, as the agent asks."""
+
+    def do_POST(self) -> None:
+        messages = self.read_json()["messages"]
+        said: dict[str, Any] = {"role": "assistant", "content": ""}
+        if messages[-1]["role"] == "tool":
+            said["content"] = f"It costs {messages[-1]['content']} euros."
+        else:
+            item = next(one for one in ("apple", "bread", "cheese", "milk") if one in messages[-1]["content"])
+            call = {"name": "price", "arguments": json.dumps({"item": item})}
+            said["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
+        shared = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for delta, reason in ((said, None), ({}, "stop")):
+            chunk = {**shared, "choices": [{"index": 0, "finish_reason": reason, "delta": delta}]}
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
 
 
 @pytest.mark.filterwarnings("ignore")  # of the framework
 async def test_the_tool_using_agent_uses_its_tool_and_is_scored(
     tmp_path: Path, at_the_root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", tool_caller)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("MODEL_URL", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
     path = ROOT / "examples" / "finetuning" / "tools" / "config.yml"
-    config = load_plan(path, [("eval.general.output_dir", str(tmp_path))]).config
-    try:
+    with serve(ToolCaller) as address:
+        monkeypatch.setenv("MODEL_URL", f"{address}/v1")
+        config = load_plan(path, [("eval.general.output_dir", str(tmp_path))]).config
         output = await EvaluationRun(EvaluationRunConfig(config_file=config)).run_and_evaluate()
-    finally:
-        await runner.cleanup()
     (_, found), *_ = output.evaluation_results
     assert [item.score for item in found.eval_output_items] == [1.0] * 4
     assert output.eval_input.eval_input_items[0].output_obj == "It costs 0.4 euros."

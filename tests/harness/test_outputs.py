@@ -33,16 +33,9 @@ def test_a_torn_line_is_left_out_and_mended(tmp_path: Path) -> None:
 
 def test_a_failed_validation_has_no_reward_and_its_reason(tmp_path: Path) -> None:
     found = outputs(tmp_path)
-    found.validation(0, {"avg_reward": None, "num_examples": 0, "error": "no endpoint"})
-    assert found.validation_rows() == [
-        {
-            "epoch": 0,
-            "timestamp": "2026-01-01T00:00:00",
-            "avg_reward": None,
-            "num_examples": 0,
-            "error": "no endpoint",
-        }
-    ]
+    failed = {"avg_reward": None, "num_examples": 0, "error": "no endpoint"}
+    found.validation(0, failed)
+    assert found.validation_rows() == [{"epoch": 0, "timestamp": "2026-01-01T00:00:00", **failed}]
 
 
 def test_the_plot_has_every_curve_that_has_points() -> None:

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,5 @@ def test_a_resumed_run_waits_for_the_ports_of_the_one_that_was_killed() -> None:
     port = find_free_port()
     listener = socket.create_server(("127.0.0.1", port))
     threading.Timer(0.3, listener.close).start()
-    began = time.monotonic()
     wait_until_free([port], timeout_s=20.0)
     socket.create_server(("127.0.0.1", port)).close()
-    assert time.monotonic() > began

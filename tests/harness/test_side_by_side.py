@@ -12,7 +12,6 @@ from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.data_models.finetuning import (
     CurriculumLearningConfig,
     EpisodeItem,
-    EpisodeItemRole,
     FinetuneConfig,
     FinetuneRunConfig,
     Trajectory,
@@ -27,6 +26,7 @@ from pydantic import ValidationError
 from rollbus.harness.bus.publishing import count
 from rollbus.harness.evaluation import evaluate
 from rollbus.harness.trainer import BusTrainer
+from tests.harness.test_curriculum import collection
 from tests.harness.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, run_epochs
 
 
@@ -63,12 +63,6 @@ def said(trajectory: Trajectory) -> list[tuple[str, str]]:
     return [(one.role.value, one.content) for one in trajectory.episode if isinstance(one, EpisodeItem)]
 
 
-def collection(groups: list[list[float]]) -> TrajectoryCollection:
-    said = [EpisodeItem(role=EpisodeItemRole.USER, content="?")]
-    made = [[Trajectory(episode=said, reward=reward) for reward in group] for group in groups]
-    return TrajectoryCollection(trajectories=made, run_id="r")
-
-
 class _Sub:
     """A part that a trainer initializes."""
 
@@ -92,8 +86,8 @@ async def test_both_trainers_choose_the_same_groups_epoch_after_epoch(tmp_path: 
         made.trainer._curriculum_state["current_percentile"] = made.trainer.curriculum_config.initial_percentile
         for epoch in range(24):
             groups = [[chance.random() for _ in range(4)] for _ in range(12)]
-            ours = made.trainer.apply_curriculum_learning(collection(groups), epoch)
-            other = theirs.apply_curriculum_learning(collection(groups), epoch)
+            ours = made.trainer.apply_curriculum_learning(collection(*groups), epoch)
+            other = theirs.apply_curriculum_learning(collection(*groups), epoch)
             assert rewards(ours) == rewards(other), epoch
             state, others = made.trainer.get_curriculum_state(), theirs.get_curriculum_state()
             for name in ("current_percentile", "last_expansion_epoch", "total_groups"):

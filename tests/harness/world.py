@@ -174,6 +174,14 @@ def read(tmp_path: Path, plain: dict[str, Any]) -> Plan:
     return load_plan(path)
 
 
+def rows_in(path: Path, *without: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON, or of a JSON object a line, less some fields."""
+    text = path.read_text()
+    found = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+    rows = found if isinstance(found, list) else [found]
+    return [{name: value for name, value in row.items() if name not in without} for row in rows]
+
+
 def memory_bus(plan: Plan, **options: Any) -> MemoryBus:
     """The bus of a configuration, with the settings that its real processes would have."""
     settings = Settings.model_validate(settings_of(plan, RUN, "test."))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rollbus.cli.output import Console
 from rollbus.cli.replay.options import find_registry
 from rollbus.cli.replay.plan import make_plan, make_replay
-from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
+from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest
 from rollbus.cli.root import rollbus
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
@@ -70,11 +70,6 @@ async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectorie
         plan = plan_for(settings, rescore=True, dry_run=True, stages=stages)
         with pytest.raises(ConfigurationError, match=r"over groups .* leave out --dry-run or --rescore"):
             await make_replay(settings, plan, None).run(dry_run=True)
-
-
-def test_that_there_is_no_replay_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    show_replays([], "mine.")
-    assert "no replay of 'mine.' yet: `rollbus replay --from" in capsys.readouterr().out
 
 
 def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

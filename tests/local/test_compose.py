@@ -57,14 +57,6 @@ def test_the_brokers_image_is_of_the_version_that_the_tests_run(compose: dict[st
     assert compose["services"]["kafka"]["image"].startswith(f"apache/kafka:{version}@")
 
 
-def test_every_volume_and_config_is_declared(compose: dict[str, Any]) -> None:
-    for service in compose["services"].values():
-        for volume in service.get("volumes", []):
-            assert volume.split(":")[0] in compose["volumes"]
-        for config in service.get("configs", []):
-            assert config["source"] in compose["configs"]
-
-
 def test_the_readonly_user_has_the_limits_of_the_local_endpoint(compose: dict[str, Any]) -> None:
     users = ET.fromstring(compose["configs"]["clickhouse-readonly"]["content"])
     profile = users.find("profiles/rollbus_readonly")

@@ -15,7 +15,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.processes import end, is_running, session_members, spawn
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST, StackSettings
-from rollbus.local.stack import down, log_path, require_startable, stack_services, status, up
+from rollbus.local.stack import down, log_path, require_startable, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
@@ -191,11 +191,3 @@ def test_a_record_that_is_not_one_is_named(settings: StackSettings) -> None:
     with pytest.raises(ConfigurationError, match=r"a\.json is not a record"):
         down(settings)
     (settings.run_dir / "a.json").unlink()
-
-
-def test_the_table_names_every_service_once_with_ports_that_differ() -> None:
-    services = stack_services(StackSettings(), art_command=["rollbus", "art-server", "run"])
-    assert [s.name for s in services] == ["kafka", "clickhouse", "art-server"]
-    ports = [port for service in services for port in service.ports.values()]
-    assert sorted(ports) == [7623, 8000, 8123, 9092, 9093]
-    assert [s.name for s in stack_services(StackSettings())] == ["kafka", "clickhouse"]

@@ -12,6 +12,7 @@ import pytest
 from rollbus.harness import trainer_adapter, trajectory_builder
 from rollbus.harness.evaluation import PLAY
 from rollbus.harness.runs import outputs
+from tests.faults.finetune.parts import LowestConfig
 from tests.harness.test_custom_components import EXAMPLE, guide_builder
 from tests.harness.world import Steady, document, memory_bus, opened, read, rows_in, run_epochs
 
@@ -52,7 +53,7 @@ async def steady(question: str, llm: Any) -> str:
 
 def own(plain: dict[str, Any]) -> None:
     guide_builder(plain)
-    plain["trainers"]["t"]["_type"] = "lowest"
+    plain["trainers"]["t"]["_type"] = LowestConfig.static_type()
     plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
     plain["rollbus"]["imports"] = ["backend"]
 

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 import rollbus
-from rollbus.consumers.clickhouse.questions.saved import SavedQuery, list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.services.art.fixtures import ArtServer, Launcher
 from tests.services.stack.health_world import WAIT_S, World, make_world
@@ -60,11 +60,6 @@ def world(tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: st
     }
     with make_world(tmp_path, kafka, clickhouse, namespace, **sections) as made:
         yield made
-
-
-def clickhouse_settings(clickhouse: tuple[str, int], namespace: str) -> ClickHouseSettings:
-    host, port = clickhouse
-    return ClickHouseSettings(host=host, port=port, database=f"health_{namespace[2:8]}")
 
 
 async def play(world: World, servers: dict[str, ArtServer]) -> None:
@@ -121,10 +116,6 @@ def fates_once_written(settings: ClickHouseSettings, values: dict[str, Any]) -> 
         time.sleep(0.3)
 
 
-def is_about_a_run(query: SavedQuery) -> bool:
-    return any(parameter.name == "run" for parameter in query.parameters)
-
-
 def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_tells_them_apart(
     world: World, servers: dict[str, ArtServer], clickhouse: tuple[str, int]
 ) -> None:
@@ -148,13 +139,15 @@ def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_te
         assert asyncio.run(newest_version(server)) == STEPS
         assert not [path for path in server.directory.rglob("*") if path.name.startswith(other_than(name))]
 
-    settings, values = clickhouse_settings(clickhouse, world.namespace), {"namespace": world.namespace}
+    host, port = clickhouse
+    settings = ClickHouseSettings(host=host, port=port, database=f"health_{world.namespace[2:8]}")
+    values = {"namespace": world.namespace}
     fates = fates_once_written(settings, values)
     trained = GROUP_SIZE * GROUPS_PER_STEP * STEPS
     expected = [("trained", "", trained), ("dropped", "not_targeted", trained), ("all", "", 2 * trained)]
     assert fates == dict.fromkeys(RUNS, expected)
     for name in RUNS:
-        for query in (each for each in list_queries() if is_about_a_run(each)):
+        for query in (each for each in list_queries() if "run" in {parameter.name for parameter in each.parameters}):
             rows = run_query(settings, query.name, values | {"run": name}).rows
             is_mixed = other_than(name) in repr(rows).replace(f"model '{other_than(name)}' is not of this run", "")
             assert not is_mixed, f"{query.name} about {name}: {rows}"

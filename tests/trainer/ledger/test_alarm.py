@@ -15,6 +15,8 @@ from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause
+from rollbus.trainer.loop.between_steps import BetweenSteps
+from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.operate.policy import roll_back
 from tests.builders import make_command
 from tests.trainer.log_memory import MemoryLog
@@ -77,6 +79,19 @@ def test_the_newest_pause_or_resume_decides(commands: list[Any]) -> None:
     relevant = [(index, command) for index, command in enumerate(commands) if command != "end_window"]
     expected = str(relevant[-1][0]) if relevant and relevant[-1][1] == "pause" else None
     assert (found.command_id if found else None) == expected
+
+
+def raised_at(steps: range, between: BetweenSteps) -> list[int]:
+    return [step for step in steps if between.alarm(step, {"mismatch_kl": 50.0}) is not None]
+
+
+def test_an_alarm_is_raised_again_with_its_step_and_what_led_to_it_raises_no_other_after_it() -> None:
+    between = BetweenSteps(SETTINGS.model_copy(update={"alarm": LIMITS}), None, Stop())
+    assert raised_at(range(1, 4), between) == [3]
+    first, again = (between.alarm(3, {"mismatch_kl": 50.0}) for _ in range(2))
+    assert first is not None
+    assert again == first, "the step is closed again after a transaction that failed"
+    assert raised_at(range(4, 8), between) == [6]
 
 
 class RunawayBackend(MemoryBackend):

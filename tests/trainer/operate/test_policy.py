@@ -131,18 +131,6 @@ async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> No
     assert (await world.backend.versions()).head == 0
 
 
-async def test_a_rollback_that_died_at_any_point_is_completed_by_another() -> None:
-    for point in range(40):
-        world = World()
-        batches = await world.train(2)
-        if not await rolled_back_by_another(world, point):
-            return
-        batches += await world.train(1)
-        check_exactly_once(world, batches)
-        assert (await world.backend.versions()).head == 3
-    raise AssertionError("a rollback has fewer points than that")
-
-
 class Spoiled(MemoryBackend):
     """Nothing can be trained from version 2."""
 
@@ -175,13 +163,21 @@ async def test_a_step_that_cannot_be_trained_is_left_to_the_version_rolled_back_
     assert [(step.base_version, step.policy_version) for step in steps] == [(0, 1), (1, 2), (1, 3), (3, 4)]
 
 
-async def test_a_rollback_from_a_step_that_cannot_be_trained_is_completed_by_another_wherever_it_died() -> None:
+@pytest.mark.parametrize("spoiled", [False, True], ids=["after a step", "from a step that cannot be trained"])
+async def test_a_rollback_that_died_at_any_point_is_completed_by_another(spoiled: bool) -> None:
     for point in range(40):
-        world, batches = await stopped_on_a_spoiled_version(RejectedError("no gradient is finite"))
+        if spoiled:
+            world, batches = await stopped_on_a_spoiled_version(RejectedError("no gradient is finite"))
+        else:
+            world = World()
+            batches = await world.train(2)
         if not await rolled_back_by_another(world, point):
             return
+        if not spoiled:
+            batches += world.add_batches(1)
         await world.trainer().run(until_idle=True)
         check_exactly_once(world, batches)
+        assert (await world.backend.versions()).head == 3 + spoiled
     raise AssertionError("a rollback has fewer points than that")
 
 

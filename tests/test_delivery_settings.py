@@ -11,12 +11,14 @@ from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
 ESTIMATE = {"evaluation": "off-policy", "metric": "kl", "goal": "less"}
+SERVE = {"serve": "after_evaluation"}
+LOCAL = {"type": "art-local", "base_model": "b", "directory": "d"}
 THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
 
 
 def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections: Any) -> str:
     """Return what a process says that starts with these settings; empty if it starts."""
-    document = {"runs": [{"run_id": "main", "delivery": delivery or {}}], "trainer": {"serve": "after_evaluation"}}
+    document = {"runs": [{"run_id": "main", "delivery": delivery or {}}], "trainer": SERVE}
     path = folder / "rollbus.yaml"
     path.write_text(yaml.safe_dump(document | sections))
     try:
@@ -63,19 +65,8 @@ def test_settings_of_a_delivery_that_cannot_be_meant_are_refused(
     ("sections", "says"),
     [
         ({"trainer": {}}, "`trainer: serve: at_once` serves every version to all at once"),
-        (
-            {"trainer": {"backend": {"type": "memory"}, "serve": "after_evaluation"}},
-            "backend memory serves no versions",
-        ),
-        (
-            {
-                "trainer": {
-                    "backend": {"type": "art-local", "base_model": "b", "directory": "d"},
-                    "serve": "after_evaluation",
-                }
-            },
-            "backend art-local ends with its trainer",
-        ),
+        ({"trainer": SERVE | {"backend": {"type": "memory"}}}, "backend memory serves no versions"),
+        ({"trainer": SERVE | {"backend": LOCAL}}, "backend art-local ends with its trainer"),
         ({"art_server": {"art": {}}}, "`art_server: art:` serves one version"),
         ({"runs": [{"run_id": "a", "delivery": {}}, {"run_id": "b", "delivery": {}}]}, "two runs deliver versions"),
     ],
@@ -89,8 +80,7 @@ def test_other_settings_that_would_serve_past_a_delivery_are_refused(
 
 
 def test_a_rule_that_serves_a_version_to_all_is_refused(tmp_path: Path) -> None:
-    trainer = {
-        "serve": "after_evaluation",
+    trainer = SERVE | {
         "promote_if": {"evaluation": "held-out", "metric": "reward"},
         "validation": {"agent": "m:f", "episodes": 5},
     }

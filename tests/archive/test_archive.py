@@ -18,7 +18,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop, kept_bytes
-from tests.archive.places import NAME, DyingStorage, Killed, add_records, make_record, new_archive, records_of
+from tests.archive.places import DyingStorage, Killed, add_records, make_record, new_archive, records_of
 from tests.builders import make_episode, make_excluded, make_letter, make_score, make_trajectory
 
 FIRST, SECOND, THIRD = ([make_record(number) for number in numbers] for numbers in ((0, 1, 3), (4, 9), (10,)))
@@ -180,10 +180,3 @@ def test_a_forgotten_persons_records_leave_the_archive_wherever_it_is_killed(tmp
     assert len(values) == len(of_ann_and_bob()) + 1 - count
     assert [value for value in values if b"ann-7" in value] == [encode(make_excluded("ann-7"))]
     assert b"junk" in values
-
-
-def test_partitions_know_where_they_go_on(tmp_path: Path) -> None:
-    archive = new_archive(str(tmp_path))
-    add_records(archive, FIRST, SECOND)
-    assert [(each.begin, each.end) for each in archive.contents.files_of(NAME)] == [(0, 4), (4, 10)]
-    assert archive.contents.partitions[NAME].end == 10

@@ -9,7 +9,6 @@ from rollbus.consumers.clickhouse.rows.rows import FILLS, NOT_STORED, fills_of, 
 from rollbus.consumers.clickhouse.store.migrator import load_migrations
 from rollbus.consumers.clickhouse.store.origin import MAX_TIME_MS, Origin
 from rollbus.schemas.records.config import AssemblyConfig
-from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import RECORDS, TOPICS
 from rollbus.streams.operate.forget import Episode, exclusions
@@ -36,9 +35,10 @@ def test_the_story_holds_every_record_type() -> None:
 
 
 @pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
-def test_every_row_carries_namespace_and_kafka_coordinates(record: Any) -> None:
+def test_every_row_carries_its_coordinates_and_stands_in_a_table_that_is_rebuilt_from_its_record(record: Any) -> None:
     rows = rows_of(record, ORIGIN)
     assert bool(rows) is (type(record) not in NOT_STORED)
+    assert {table for table, _ in rows} <= set(tables_of(type(record)))
     for table, columns in rows:
         assert f"CREATE TABLE IF NOT EXISTS {table}\n" in TABLES
         assert columns["namespace"] == "t."
@@ -83,11 +83,6 @@ def test_the_event_and_the_trajectory_both_keep_how_a_turn_was_sampled() -> None
     assert {name: of_trajectory[name] for name in SAMPLING} == SAMPLING
 
 
-def test_an_evaluation_names_the_set_of_tasks_that_was_played() -> None:
-    (evaluation,) = (record for _, _, record in story() if isinstance(record, Evaluation))
-    assert row(dataclasses.replace(evaluation, set_hash="a1b2"), "evaluations")["set_hash"] == "a1b2"
-
-
 def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens() -> None:
     found = row(make_trajectory(), "trajectories")
     assert (found["tokens"], found["sampled_tokens"]) == (5, 2)
@@ -99,11 +94,6 @@ def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens(
 def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(said: int, kept: int) -> None:
     event = dataclasses.replace(make_started(), episode_started_at_ms=said)
     assert row(event, "episodes")["started_at"] == kept
-
-
-@pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
-def test_a_record_has_rows_only_in_the_tables_that_are_rebuilt_from_it(record: Any) -> None:
-    assert {table for table, _ in rows_of(record, ORIGIN)} <= set(tables_of(type(record)))
 
 
 def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> None:

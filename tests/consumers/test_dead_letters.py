@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.consumers.dead_letters import (
-    copy_headers,
     count_kinds,
     describe_letter,
     letter_origin,
@@ -18,7 +17,7 @@ from rollbus.consumers.dead_letters import (
 )
 from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
-from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of, origin_of
+from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import OPERATOR
 from rollbus.schemas.records.drops import kept_bytes
@@ -54,11 +53,6 @@ def test_a_record_is_written_again_once_and_never_without_a_value() -> None:
     (copy,) = make_copies([LETTER, by_sink, replace(LETTER, offset=9, value=None)], [], {})
     assert (copy.origin, copy.attempt, copy.letter.value) == ("n.episode-events:1:7", 3, LETTER.value)
     assert make_copies([LETTER], ["n.episode-events:1:7"], {}) == []
-
-
-def test_a_copy_says_where_it_is_from_and_how_often_it_was_tried() -> None:
-    (copy,) = make_copies([LETTER], [], {})
-    assert (attempt_of(copy_headers(copy)), origin_of(copy_headers(copy))) == (2, "n.episode-events:1:7")
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"k", bytes(range(256)) * 4_000), (b"k" * 20_000, b"small")])

@@ -6,7 +6,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.export.formats import completion_row, nemo_dpo_row, preference_row
 from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
 
 
@@ -58,29 +57,3 @@ def test_the_order_of_the_answers_does_not_matter(scores: list[float], min_margi
     assert made == preference_pairs(shuffled, min_margin=min_margin, exhaustive=True)
     assert all(pair.margin > 0 and pair.margin >= min_margin for pair in made)
     assert len(made) == sum(1 for a in scores for b in scores if a > b and a - b >= min_margin)
-
-
-def test_rows_carry_prompt_and_both_answers() -> None:
-    (pair,) = preference_pairs([candidate("good", 1.0), candidate("bad", 0.0)])
-    assert preference_row(pair) == {
-        "prompt": [{"role": "user", "content": "move"}],
-        "chosen": [{"role": "assistant", "content": "good"}],
-        "rejected": [{"role": "assistant", "content": "bad"}],
-        "chosen_score": 1.0,
-        "rejected_score": 0.0,
-        "chosen_id": "good",
-        "rejected_id": "bad",
-    }
-    assert nemo_dpo_row(pair) == {
-        "prompt": [{"role": "user", "content": "move"}],
-        "chosen_response": "good",
-        "rejected_response": "bad",
-    }
-    assert completion_row(candidate("good", 1.0, facts={"task": "play"}))["task"] == "play"
-
-
-def test_a_form_that_knows_text_only_leaves_out_tool_calls() -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
-    answers = [Candidate("a", ({"role": "user", "content": "m"},), call, 1.0), candidate("b", 0.0, prompt="m")]
-    (pair,) = preference_pairs(answers)
-    assert nemo_dpo_row(pair) is None

@@ -74,3 +74,40 @@ def assert_read_or_refused(format_name: str, documents: list[Any]) -> None:
     except ForeignDocumentError:
         return
     assert [decode(encode(event)) for event in found.events] == found.events
+
+
+def span_with(**changes: Any) -> dict[str, Any]:
+    return request_of([{**make_span(1), **changes}])
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An attribute's value that is a list in a list, and so on."""
+    return {"arrayValue": {"values": [nested(depth - 1)]}} if depth else {"stringValue": "x"}
+
+
+@pytest.mark.parametrize(
+    ("format_name", "document", "reason"),
+    [
+        ("langfuse", {"name": "x"}, "id"),
+        ("langfuse", {"id": "x", "foo": 1}, "trace"),
+        ("langfuse", {"id": "x", "traceId": "t", "startTime": "soon", "type": "SPAN"}, "start_time"),
+        ("langfuse", {"id": "x", "startTime": "2026-03-01T10:00:00Z", "type": "SPAN"}, "trace_id"),
+        ("langsmith", {"id": "x"}, "run"),
+        ("langsmith", {"id": "x", "run_type": "llm", "start_time": "soon"}, "start_time"),
+        ("openai-chat", {"prompt": "x"}, "messages"),
+        ("openai-batch", {"custom_id": "1"}, "body"),
+        ("openai-batch", {"body": {}}, "custom_id"),
+        ("otlp", {"messages": []}, "resourceSpans"),
+        ("otlp", span_with(traceId="xyz"), "traceId"),
+        ("otlp", span_with(spanId="0" * 16), "spanId"),
+        ("otlp", span_with(startTimeUnixNano="yesterday"), "startTimeUnixNano"),
+        ("otlp", span_with(startTimeUnixNano="9" * 40), "startTimeUnixNano"),
+        ("otlp", span_with(attributes="many"), "attributes"),
+        ("otlp", span_with(attributes=[{"key": "deep", "value": nested(300)}]), "nested"),
+    ],
+)
+def test_a_document_that_is_none_of_its_format_is_refused_with_the_reason(
+    format_name: str, document: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ForeignDocumentError, match=reason):
+        Read(format_name, [document])

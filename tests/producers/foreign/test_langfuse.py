@@ -3,9 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
-from rollbus.producers.foreign.trace import ForeignDocumentError
 from tests.producers.foreign.reading import Read
 
 TRACE = {
@@ -165,17 +162,3 @@ def test_a_failed_generation_and_a_trace_of_input_and_output_alone_are_kept() ->
     assert turn.untrainable_reason == "failed_call"
     (alone,) = Read("langfuse", [TRACE]).turns
     assert alone.completion.content == "on its way"
-
-
-@pytest.mark.parametrize(
-    ("document", "reason"),
-    [
-        ({"name": "x"}, "id"),
-        ({"id": "x", "foo": 1}, "trace"),
-        ({"id": "x", "traceId": "t", "startTime": "soon", "type": "SPAN"}, "start_time"),
-        ({"id": "x", "startTime": "2026-03-01T10:00:00Z", "type": "SPAN"}, "trace_id"),
-    ],
-)
-def test_a_row_that_is_none_of_langfuses_is_refused(document: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ForeignDocumentError, match=reason):
-        Read("langfuse", [document])

@@ -3,9 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
-from rollbus.producers.foreign.trace import ForeignDocumentError
 from tests.producers.foreign.reading import Read
 
 
@@ -77,9 +74,3 @@ def test_a_run_that_failed_says_so() -> None:
     failed = {**RUNS[1], "outputs": None, "error": "RateLimitError", "parent_run_id": None, "id": "r0"}
     found = Read("langsmith", [failed])
     assert (found.turns[0].untrainable_reason, found.ended.stop_reason) == ("failed_call", "error")
-
-
-@pytest.mark.parametrize("document", [{"id": "x"}, {"id": "x", "run_type": "llm", "start_time": "soon"}])
-def test_a_row_that_is_none_of_langsmiths_is_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(ForeignDocumentError):
-        Read("langsmith", [document])

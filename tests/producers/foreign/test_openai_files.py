@@ -81,12 +81,3 @@ def test_a_request_that_failed_and_one_without_an_answer_are_told_apart() -> Non
     found = Read("openai-batch", [request("1", "2+2?"), error, request("2", "3+3?")])
     assert (found.turns[0].untrainable_reason, found.ended.error) == ("failed_call", "expired")
     assert found.unmapped["openai-batch.request without an answer"] == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "document"),
-    [("openai-chat", {"prompt": "x"}), ("openai-batch", {"custom_id": "1"}), ("openai-batch", {"body": {}})],
-)
-def test_a_line_of_another_kind_is_refused(kind: str, document: dict[str, Any]) -> None:
-    with pytest.raises(ForeignDocumentError):
-        Read(kind, [document])

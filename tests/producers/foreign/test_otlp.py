@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbus.producers.foreign.trace import ForeignDocumentError
 from tests.producers.foreign.reading import START_NS, Read, make_span, otlp_value, request_of
 
 ASKED: dict[str, Any] = {
@@ -169,37 +168,6 @@ def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
     ]
 
 
-def test_token_ids_in_a_recorded_answer_make_the_turn_trainable() -> None:
-    response = {
-        "id": "r1",
-        "model": "agent@7",
-        "prompt_token_ids": [1, 2, 3],
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "stop",
-                "token_ids": [4, 5],
-                "message": {"role": "assistant", "content": "hello"},
-                "logprobs": {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]},
-            }
-        ],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
-    }
-    request = {"messages": [{"role": "user", "content": "hi"}], "model": "agent"}
-    found = read(
-        make_span(
-            1,
-            openinference__span__kind="LLM",
-            input__value=json.dumps(request),
-            output__value=json.dumps(response),
-            llm__model_name="agent",
-        )
-    )
-    (turn,) = found.turns
-    assert turn.trainable
-    assert (turn.response_id, turn.finish_reason, turn.policy_version) == ("r1", "stop", 7)
-
-
 def test_sessions_users_and_metadata_are_labels_and_evaluations_are_feedback() -> None:
     score: dict[str, Any] = {"gen_ai.evaluation.name": "relevance", "gen_ai.evaluation.score.value": 0.8,
              "gen_ai.evaluation.explanation": "on topic"}  # fmt: skip
@@ -287,31 +255,3 @@ def test_spans_whose_parents_did_not_come_are_one_episode_that_says_so() -> None
 def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
     found = read(call(1, [("user", "q")], "a", parent=2), make_span(2, parent=1))
     assert [turn.completion.content for turn in found.turns] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"traceId": "xyz"}, "traceId"),
-        ({"spanId": "0" * 16}, "spanId"),
-        ({"startTimeUnixNano": "yesterday"}, "startTimeUnixNano"),
-        ({"startTimeUnixNano": "9" * 40}, "startTimeUnixNano"),
-        ({"attributes": "many"}, "attributes"),
-    ],
-)
-def test_a_span_that_is_none_is_refused_with_the_field(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ForeignDocumentError, match=reason):
-        read({**make_span(1), **changes})
-
-
-def test_a_document_of_another_tool_is_refused() -> None:
-    with pytest.raises(ForeignDocumentError, match="resourceSpans"):
-        Read("otlp", [{"messages": []}])
-
-
-def test_a_value_that_is_nested_without_end_is_refused() -> None:
-    value: dict[str, Any] = {"stringValue": "x"}
-    for _ in range(300):
-        value = {"arrayValue": {"values": [value]}}
-    with pytest.raises(ForeignDocumentError, match="nested"):
-        read({**make_span(1), "attributes": [{"key": "deep", "value": value}]})

@@ -35,11 +35,12 @@ from rollbus.producers.ingest import grpc_server
 from rollbus.producers.ingest.http import JSON, MAX_BODY_BYTES, PROTOBUF
 from rollbus.producers.ingest.otlp_wire import read_message
 from rollbus.schemas.http.guard import TOTAL_BODIES
+from rollbus.schemas.records.tokens import decode_token_ids
 from tests.agents.model_server import Faults, ModelServer
 from tests.hostile.http2 import make_call
 from tests.producers.foreign.reading import make_span, request_of
 from tests.producers.foreign.test_otlp import AGENT
-from tests.producers.ingest.otlp_server import TOKEN, Served, served, serving
+from tests.producers.ingest.otlp_server import Served, served, serving
 from tests.waiting import until
 
 __all__ = ["served"]
@@ -141,6 +142,10 @@ async def test_spans_of_openinference_become_turns_with_their_token_ids(served: 
         instrumentor.uninstrument()
     turns = await check(served, model)
     assert [turn.trainable for turn in turns] == [True, True, False]
+    assert [list(decode_token_ids(turn.completion_token_ids or b"")) for turn in turns[:2]] == [
+        each.ids for each in model.answers[:2]
+    ]
+    assert [(turn.finish_reason, turn.policy_version) for turn in turns[:2]] == [("tool_calls", 3), ("stop", 3)]
     assert turns[0].tools is not None
 
 
@@ -268,10 +273,17 @@ async def test_a_store_without_room_asks_to_try_again_later(tmp_path: Path, kind
         assert (answer.status_code, read_status(answer, kind).code) == (503, Code.UNAVAILABLE)
         assert int(answer.headers["retry-after"]) > 0
         async with grpc.aio.insecure_channel(served.grpc) as channel:
-            stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Export(request, metadata=tuple(served.headers.items()))
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert await refusal_of(channel, served, request) is grpc.StatusCode.UNAVAILABLE
+
+
+async def refusal_of(
+    channel: grpc.aio.Channel, served: Served, request: ExportTraceServiceRequest, **options: Any
+) -> grpc.StatusCode:
+    """Send a request over gRPC, and return the status with which it is refused."""
+    stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Export(request, metadata=tuple(served.headers.items()), **options)
+    return refused.value.code()
 
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -316,10 +328,7 @@ async def test_calls_whose_message_does_not_come_keep_nobody_out_over_grpc(
 async def test_a_message_that_is_too_large_is_refused_over_grpc(served: Served) -> None:
     request = ExportTraceServiceRequest()
     request.resource_spans.add().scope_spans.add().scope.name = "x" * (MAX_BODY_BYTES + 1)
-    metadata = (("authorization", f"Bearer {TOKEN}"),)
     async with grpc.aio.insecure_channel(served.grpc) as channel:
-        stub: Any = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
         for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Export(request, metadata=metadata, compression=compression)
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            refused = await refusal_of(channel, served, request, compression=compression)
+            assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED

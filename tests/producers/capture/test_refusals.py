@@ -96,16 +96,11 @@ def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder
 
 
 def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recorder, sink: MemorySink) -> None:
-    def script(request: Body) -> Any:
-        if set(request) & set(MESSAGES):
-            return httpx.Response(422, json={"detail": [{"msg": "Extra inputs are not permitted"}]})
-        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None, "token_ids": None}]}
-
-    server = Server(script)
+    server = refusing("logprobs", "return_token_ids", status=422, message="Extra inputs are not permitted")
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=HELLO)
-    assert len(server.requests) == 2
+    assert asked(server) == [{"logprobs", "return_token_ids"}, set()]
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"]
 
 

@@ -150,13 +150,3 @@ def test_chunks_that_come_after_the_record_change_nothing_in_it_and_are_still_hi
     assert read(answer).choices[0].content == "aa"
     assert [each["choices"][0].get("token_ids") for each in (first, late)] == [None, None]
     assert [each["choices"][0]["logprobs"] for each in (first, late)] == [None, None]
-
-
-def test_the_empty_content_beside_tool_calls_is_no_content() -> None:
-    accumulator = StreamAccumulator()
-    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    for delta in ({"role": "assistant", "content": ""}, {"tool_calls": [call]}):
-        accumulator.add(ChatCompletionChunk.model_validate(chunk([{"index": 0, "delta": delta}])))
-    (choice,) = read(accumulator.answer()).choices
-    assert choice.content is None
-    assert choice.tool_calls == ({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},)

@@ -23,6 +23,7 @@ from rollbus.producers.turns import turn_record
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.events import TurnRecorded
 from tests.producers.delivery.test_faults import HELLO, assert_adds_up
 from tests.producers.openai_server import Server
 from tests.waiting import wait_until
@@ -194,6 +195,16 @@ class MoodySink(MemorySink):
         if mood == "refuse":
             return frozenset(range(0, len(records), 2))
         return await super().send(records)
+
+
+def test_a_sink_that_raises_is_asked_again() -> None:
+    sink = MoodySink(iter(["broken", "broken"]))
+    recorder = init(sink=sink)
+    record_turns(recorder, 4)
+    assert recorder.close(120)
+    assert sum(isinstance(event, TurnRecorded) for event in sink.records("episode-events")) == 4
+    assert recorder.counters["delivery_retries"] == 2
+    assert_adds_up(recorder)
 
 
 STEPS = st.lists(st.sampled_from(("episode", "turn", "tool", "large", "drop", "feedback", "flush")), max_size=40)

@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from rollbus.producers import MemorySink, Outbound, Recorder, init
+from rollbus.producers import MemorySink, Recorder, init
 from rollbus.producers.episode.episode import MAX_ERROR_CHARACTERS
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import Exchange
@@ -142,30 +142,6 @@ def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(
     sent = b"".join(record.value for record in sink.sent)
     assert b"no such key: [api key]" in sent
     assert b"sk-very-secret" not in sent
-
-
-class BrokenSink(MemorySink):
-    """Raises what no sink should, a few times."""
-
-    def __init__(self, failures: int) -> None:
-        super().__init__()
-        self.failures = failures
-
-    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
-        if self.failures:
-            self.failures -= 1
-            raise ZeroDivisionError("broken sink")
-        return await super().send(records)
-
-
-def test_a_sink_that_raises_is_asked_again(server: Server) -> None:
-    sink = BrokenSink(failures=2)
-    recorder = init(sink=sink)
-    run_episodes(recorder, server)
-    assert recorder.close(120)
-    assert len(turns(sink)) == 2
-    assert recorder.counters["delivery_retries"] == 2
-    assert_adds_up(recorder)
 
 
 def test_a_full_queue_drops_whole_episodes(server: Server) -> None:

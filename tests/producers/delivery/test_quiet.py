@@ -1,8 +1,8 @@
 """What a broker that is away makes a program log: lines of ours with counts, none of the Kafka client's."""
 
 import socket
-import subprocess
-import sys
+
+from tests.producers.recorded import run_program
 
 PROGRAM = """
 import logging, sys, time
@@ -23,9 +23,7 @@ def test_a_broker_that_is_away_is_two_lines_of_ours_the_second_with_the_count() 
     with socket.socket() as taken:  # bound, and listening to nobody
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, address], capture_output=True, text=True, check=True, timeout=120
-        )
+        done = run_program(PROGRAM, address)
     unavailable, other, lost = done.stderr.splitlines()
     assert "events wait in memory, their sink is unavailable" in unavailable
     assert "of another client" in other

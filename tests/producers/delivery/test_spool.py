@@ -125,16 +125,6 @@ def test_a_spool_torn_at_any_byte_gives_the_records_before(
     spool.close()
 
 
-def test_a_full_spool_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
-    spool = make(tmp_path, quota_bytes=100)
-    spool.append([record(0)])
-    with pytest.raises(UnavailableError, match="full"):
-        spool.append([record(1), record(2)])
-    assert drained(spool) == [record(0)]
-    spool.append([record(3)])
-    spool.close()
-
-
 def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = make(tmp_path)
     spool.append([record(0)])

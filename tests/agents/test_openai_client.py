@@ -1,4 +1,4 @@
-"""Agents that need no framework, after OpenAI's guides: function calling, streams, structured output, retries, RAG."""
+"""Agents that need no framework, after OpenAI's guides: function calling, streams, structured output, retries."""
 
 import asyncio
 import json
@@ -131,21 +131,6 @@ async def _ask_until_answered(client: openai.AsyncOpenAI, question: str) -> None
         with suppress(openai.APIError):
             await client.chat.completions.create(model="agent", messages=[{"role": "user", "content": question}])
             return
-
-
-async def test_retrieval_with_embeddings(world: World, client: openai.OpenAI) -> None:
-    pages = ["bolts: 7", "nuts: 9"]
-
-    async def play(question: str) -> None:
-        known = client.embeddings.create(model="embedder", input=pages).data
-        (asked,) = client.embeddings.create(model="embedder", input=question).data
-        scores = [sum(a * b for a, b in zip(page.embedding, asked.embedding, strict=True)) for page in known]
-        best = pages[scores.index(max(scores))]
-        prompt = f"Answer from this page:\n{best}\n\n{question}"
-        client.chat.completions.create(model="agent", messages=[{"role": "user", "content": prompt}])
-
-    await world.play(play)
-    assert len(world.compare()) == 3
 
 
 async def test_background_threads_and_executors(world: World, client: openai.OpenAI) -> None:

@@ -14,8 +14,7 @@ import re
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from rollbus.local.process.settings import HOST
 from tests.hostile.doors import Place
 from tests.hostile.places import all_places, grpc_port, places
 from tests.services.endpoint.guarded import guarded
+from tests.web import QuietHandler, serve
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services
@@ -71,25 +71,11 @@ class Stranger(http.server.HTTPServer):
         self.server_close()
 
 
-class Open(http.server.BaseHTTPRequestHandler):
-    """A server that looks at no name."""
+class Open(QuietHandler):
+    """Looks at no name."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "6")
-        self.end_headers()
-        self.wfile.write(b"secret")
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@contextmanager
-def open_server() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer((HOST, 0), Open)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+        self.answer("secret")
 
 
 def read_by_rebinding(port: int, request: Mapping[str, object], folder: Path) -> tuple[int, str]:
@@ -112,8 +98,9 @@ def read_by_rebinding(port: int, request: Mapping[str, object], folder: Path) ->
 
 def test_a_server_that_looks_at_no_name_is_read(tmp_path: Path) -> None:
     """The attack itself works here; without this the test below would show nothing."""
-    with open_server() as port:
-        assert read_by_rebinding(port, {"path": "/"}, tmp_path) == (200, "secret")
+    with serve(Open) as address:
+        port = int(address.rpartition(":")[2])
+        assert read_by_rebinding(port, {"path": "/"}, tmp_path) == (200, '"secret"')
 
 
 def test_no_server_of_rollbus_is_read_even_with_its_credentials(places: list[Place], tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """A finetuning configuration of the NeMo Agent Toolkit: every section that a run needs, each with one part."""
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
+from tests.console import ROLLBUS
+from tests.installs import own_environment
 
 Section = Mapping[str, Any]
 
@@ -63,3 +67,13 @@ def art_adapter(port: int, name: str, **training: float) -> dict[str, Any]:
     """Return the guides' adapter, for a server on this machine."""
     backend = {"ip": HOST, "port": port, "name": name, "base_model": "base"}
     return {"_type": "openpipe_art_trainer_adapter", "backend": backend, "training": training}
+
+
+def start_finetune(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start `rollbus finetune` as a user does, in the folder of its two files; what it says goes to finetune.log."""
+    files = ("--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml")
+    environment = {**own_environment(), "OMP_NUM_THREADS": "1"}
+    with (folder / "finetune.log").open("ab") as log:
+        return subprocess.Popen(
+            [*tethered(), ROLLBUS, *files, *options], cwd=folder, stdout=log, stderr=log, env=environment
+        )

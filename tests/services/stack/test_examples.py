@@ -5,19 +5,12 @@
 
 import asyncio
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from aiokafka import AIOKafkaConsumer
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from rollbus.local.process.ports import find_free_port
 from rollbus.schemas import codec
 from rollbus.schemas.records.events import EpisodeEnded, Event, RewardReported, ToolCalled, TurnRecorded
 from rollbus.schemas.topics import EPISODE_EVENTS
@@ -25,6 +18,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.installs import own_environment
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.services.streams.fixtures import stream_settings
+from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -36,18 +30,17 @@ def server() -> Iterator[tuple[AgentServer, str]]:
     """The scripted model server on a port of its own, and its base URL."""
     scripted = AgentServer(tool="stock", arguments={"item": "bolts"})
 
-    async def completions(request: Request) -> Response:
-        answer = scripted.answer_body(await request.json())
-        return Response(answer.content, answer.status_code, media_type=answer.headers["content-type"])
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            answer = scripted.answer_body(self.read_json())
+            self.send_response(answer.status_code)
+            self.send_header("content-type", answer.headers["content-type"])
+            self.send_header("content-length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
 
-    app = Starlette(routes=[Route("/v1/chat/completions", completions, methods=["POST"])])
-    port = find_free_port()
-    http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", log_config=None))
-    thread = threading.Thread(target=http.run)
-    thread.start()
-    yield scripted, f"http://127.0.0.1:{port}/v1"
-    http.should_exit = True
-    thread.join()
+    with serve(Handler) as address:
+        yield scripted, f"{address}/v1"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
-from tests.finetuning import art_adapter, art_builder, configuration
+from tests.finetuning import art_adapter, art_builder, configuration, start_finetune
 from tests.installs import hide_art_plugin, own_environment
 from tests.services.art.fixtures import MODEL, ArtServer
 from tests.services.settings_file import write_settings
@@ -38,16 +38,8 @@ class Run:
     clickhouse: ClickHouseSettings
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        arguments = ["--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml", *options]
-        validation = ["--validation_dataset", "held_out.jsonl", "--validation_interval", str(EPOCHS)]
-        with (self.folder / "finetune.log").open("ab") as log:
-            return subprocess.Popen(
-                [*tethered(), ROLLBUS, *arguments, *validation],
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-                env={**own_environment(), "OMP_NUM_THREADS": "1"},
-            )
+        validation = ("--validation_dataset", "held_out.jsonl", "--validation_interval", str(EPOCHS))
+        return start_finetune(self.folder, *validation, *options)
 
     def log(self) -> str:
         return (self.folder / "finetune.log").read_text()[-6000:]
@@ -150,20 +142,3 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
     steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
     assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)]
-
-
-def test_jobs_of_an_adapter_of_ones_own_are_steps_of_the_ledger(run: Run) -> None:
-    plain = yaml.safe_load((run.folder / "finetune.yml").read_text())
-    shutil.copy(WORKFLOW.parents[3] / "examples" / "custom_backend" / "backend.py", run.folder)
-    plain["rollbus"] |= {"imports": [WORKFLOW.stem, "backend"], "run_id": "own"}
-    plain["llms"]["policy"]["model_name"] = MODEL
-    plain["trajectory_builders"]["b"]["num_generations"] = 2
-    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
-    plain["finetuning"]["num_epochs"] = 2
-    (run.folder / "finetune.yml").write_text(yaml.safe_dump(plain))
-    assert run.start().wait(DEADLINE_S) == 0, run.log()
-    steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
-    assert run.ask(steps, "own") == [(2, EXAMPLES * 2 * 2)]
-    fates = "SELECT count() FROM drops FINAL WHERE namespace = {namespace:String}"
-    assert run.ask(fates, "own") == [(0,)]
-    assert len(list((run.folder / "files").iterdir())) == 2

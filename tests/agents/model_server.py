@@ -71,7 +71,7 @@ class ModelServer:
         """Give tools these arguments, by parameter; other texts repeat the episode's name."""
         self.faults, self._arguments = faults, arguments or {}
         self.answers: list[Answered] = []
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self.over = threading.Lock(), threading.Event()
         self._numbers = itertools.count(1)
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.model = self
@@ -85,14 +85,10 @@ class ModelServer:
 
     def close(self) -> None:
         """Stop, and end what stalls."""
-        self._over.set()
+        self.over.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
-
-    def stall(self) -> None:
-        """Keep a client waiting."""
-        self._over.wait(STALL_S)
 
     def answer(self, body: Body) -> Answered:
         """Decide what to answer and what becomes of it, and remember it."""
@@ -174,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         answered = self.server.model.answer(body)
         if answered.fate == "stalled":
-            self.server.model.stall()
+            self.server.model.over.wait(STALL_S)
             return
         if answered.fate == "failed":
             self._send({"error": {"message": "overloaded", "type": "server_error"}}, status=500)
@@ -208,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
 
-def _head(answered: Answered, body: Body) -> Body:
+def _head(answered: Answered) -> Body:
     return {"id": answered.response_id, "model": "agent@3", "created": 1}
 
 
@@ -234,7 +230,7 @@ def _sampled(answered: Answered, body: Body, start: int, end: int | None) -> Bod
 
 def _whole(answered: Answered, body: Body) -> Body:
     choice = {"index": 0, "finish_reason": _finish(answered), "message": {"role": "assistant", **answered.message}}
-    head = _head(answered, body)
+    head = _head(answered)
     if body.get("return_token_ids"):
         head["prompt_token_ids"] = answered.prompt_ids
     choices = [{**choice, **_sampled(answered, body, 0, None)}]
@@ -243,7 +239,7 @@ def _whole(answered: Answered, body: Body) -> Body:
 
 def _chunks(answered: Answered, body: Body) -> Iterator[Body]:
     """Yield the answer in pieces: the first token, the others, the end, the usage."""
-    head = {**_head(answered, body), "object": "chat.completion.chunk"}
+    head = {**_head(answered), "object": "chat.completion.chunk"}
     first = {**head, "prompt_token_ids": answered.prompt_ids} if body.get("return_token_ids") else head
     message = answered.message
     if calls := message.get("tool_calls"):

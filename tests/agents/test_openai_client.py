@@ -1,7 +1,6 @@
 """Agents that need no framework, after OpenAI's guides: function calling, streams, structured output, retries."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -169,14 +168,3 @@ async def test_branches_side_by_side_in_episodes_side_by_side(world: World, serv
 
         await asyncio.gather(*map(episode, range(1, 5)))
     assert len(world.compare()) == 16
-
-
-async def test_raw_responses_read_by_hand_and_parsed(world: World, client: openai.OpenAI) -> None:
-    async def play(question: str) -> None:
-        messages: Any = [{"role": "user", "content": question}]
-        raw = client.chat.completions.with_raw_response.create(model="agent", messages=messages)
-        assert json.loads(raw.text)["choices"]
-        assert client.chat.completions.with_raw_response.create(model="agent", messages=messages).parse().choices
-
-    await world.play(play)
-    world.compare()

@@ -14,6 +14,7 @@ from rollbus.cli.root import rollbus
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
 BLOCK = re.compile(r"```\w*\n(.*?)```|^((?: {4}[^\n]*\n)+)", flags=re.DOTALL | re.MULTILINE)
+QUESTIONS = {path.stem for path in (ROOT / "consumers" / "clickhouse" / "queries").rglob("*.sql")}
 SHELL_END = {"|", "&&", "||", ";", "&", ">", "<"}
 
 
@@ -66,7 +67,7 @@ def option_of(command: click.Command, context: click.Context, name: str) -> clic
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_command_on_a_page_is_there_with_its_options(page: Path) -> None:
+def test_each_command_and_saved_question_on_a_page_is_there_with_its_options(page: Path) -> None:
     wrong = []
     for words in commands_of(page):
         try:
@@ -74,6 +75,8 @@ def test_each_command_on_a_page_is_there_with_its_options(page: Path) -> None:
         except AssertionError as error:
             wrong.append(f"rollbus {' '.join(words)}: {error}")
     assert wrong == []
+    asked = [words[2] for words in commands_of(page) if words[:2] == ["sql", "run"] and len(words) > 2]
+    assert [name for name in asked if name.replace("-", "_") not in QUESTIONS and name != "…"] == []
 
 
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
@@ -99,12 +102,3 @@ def test_each_target_and_path_on_a_page_is_there(page: Path) -> None:
     folders = "rollbus|schemas|producers|streams|consumers|trainer|tests|examples|benchmarks|docs|scripts"
     paths = [line for line in code if re.fullmatch(rf"(?:{folders})/[a-z_\d./-]*(?:/|\.[a-z]+)", line)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-QUESTIONS = {path.stem for path in (ROOT / "consumers" / "clickhouse" / "queries").rglob("*.sql")}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_saved_question_on_a_page_is_there(page: Path) -> None:
-    asked = [words[2] for words in commands_of(page) if words[:2] == ["sql", "run"] and len(words) > 2]
-    assert [name for name in asked if name.replace("-", "_") not in QUESTIONS and name != "…"] == []

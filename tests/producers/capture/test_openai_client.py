@@ -352,15 +352,6 @@ def test_a_stream_that_breaks_in_a_tool_call_raises_as_before_and_is_recorded(
     assert json.loads(turn.completion.tool_calls or "")[0]["function"]["arguments"] == '{"a'
 
 
-def test_a_client_wrapped_for_an_episode_needs_no_context(recorder: Recorder, sink: MemorySink, server: Server) -> None:
-    episode = recorder.start(task="explicit")
-    client = recorder.wrap(server.client(), episode=episode, function="planner")
-    client.chat.completions.create(model="agent", messages=HELLO)
-    episode.end()
-    (turn,) = turns(recorder, sink)
-    assert (turn.episode_id, turn.function) == (episode.id, "planner")
-
-
 def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sink: MemorySink) -> None:
     text = {"id": "c", "object": "text_completion", "created": 1, "model": "agent", "choices": []}
     response = {"id": "r", "object": "response", "created_at": 1, "model": "agent", "output": [], "status": "completed"}
@@ -378,15 +369,19 @@ def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sin
     assert len(turns(recorder, sink)) == len(server.requests) == 8
 
 
-def test_two_recorders_on_one_client_both_record(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+def test_two_recorders_on_one_client_both_record_and_one_bound_to_an_episode_needs_no_context(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
     other_sink = MemorySink()
     other = init(sink=other_sink, namespace="o.")
-    client = recorder.wrap(other.wrap(server.client(), episode=other.start(task="o")))
+    episode = other.start(task="o")
+    client = recorder.wrap(other.wrap(server.client(), episode=episode, function="planner"))
     with recorder.episode(task="t"):
         answer = client.chat.completions.create(model="agent", messages=HELLO)
     assert answer.choices[0].logprobs is None
     assert turns(recorder, sink)[0].trainable
-    assert turns(other, other_sink)[0].trainable
+    (bound,) = turns(other, other_sink)
+    assert (bound.trainable, bound.episode_id, bound.function) == (True, episode.id, "planner")
     other.close(120)
 
 

@@ -81,12 +81,18 @@ def alive(answers: Sequence[weakref.ref[Tokens]]) -> int:
     return sum(each() is not None for each in answers)
 
 
-def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_next(tmp_path: Path) -> None:
-    recorder = init(sink=StuckSink(), spool_folder=tmp_path)
+def end_stuck(folder: Path, **options: Any) -> tuple[Recorder, str]:
+    """Record two batches that nobody takes, and close; return the recorder and the episode's id."""
+    recorder = init(sink=StuckSink(), spool_folder=folder, **options)
     with recorder.episode(task="t") as episode:
         for number in range(2 * books.MAX_BATCH_EVENTS):
             episode.tool(f"tool-{number}")
     assert not recorder.close(0.2)
+    return recorder, episode.id
+
+
+def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_next(tmp_path: Path) -> None:
+    recorder, episode_id = end_stuck(tmp_path)
     assert recorder.counters["events_spooled"] == recorder.counters["events_emitted"]
     assert recorder.counts.total("events_dropped") == 0
     assert_adds_up(recorder)
@@ -96,16 +102,12 @@ def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_nex
     following.start(task="next")
     wait_until(lambda: following.counters.get("records_drained", 0) > 2 * books.MAX_BATCH_EVENTS, "much stays on disk")
     assert following.close(120)
-    first = [event for event in sink.records("episode-events") if event.episode_id == episode.id]
+    first = [event for event in sink.records("episode-events") if event.episode_id == episode_id]
     assert [event.sequence for event in first] == list(range(2 * books.MAX_BATCH_EVENTS + 3))
 
 
 def test_a_spool_too_small_for_what_is_left_keeps_a_part_and_counts_the_rest(tmp_path: Path) -> None:
-    recorder = init(sink=StuckSink(), spool_folder=tmp_path, spool_bytes=250_000)
-    with recorder.episode(task="t") as episode:
-        for number in range(2 * books.MAX_BATCH_EVENTS):
-            episode.tool(f"tool-{number}")
-    assert not recorder.close(0.2)
+    recorder, _ = end_stuck(tmp_path, spool_bytes=250_000)
     assert recorder.counters["events_spooled"] > 0
     assert recorder.counters["events_dropped.undelivered_at_close"] > 0
     assert recorder.counters["events_queued"] == 0

@@ -7,7 +7,6 @@ import pytest
 
 from rollbus.producers.delivery.sink import MemorySink
 from rollbus.producers.foreign.formats import FORMATS
-from rollbus.producers.foreign.trace import ForeignDocumentError
 from rollbus.producers.ingest.collector import Collector
 from rollbus.producers.ingest.sending import Sender, Sending
 from rollbus.producers.ingest.store import KEPT_MS, Store
@@ -129,14 +128,6 @@ async def test_a_store_that_is_full_refuses_spans_and_keeps_the_others(tmp_path:
     assert len(await world.after(SETTLE_MS)) == taken
     world.accept({**call(1, [("user", "q")], "again"), "traceId": "cd" * 16})
     assert await world.after(SETTLE_MS) == ["again"]
-
-
-async def test_a_span_that_is_none_is_left_out_and_the_others_are_taken(world: World) -> None:
-    left_out = world.accept({**LATE, "spanId": "zz"}, *AGENT)
-    assert left_out.startswith("1 were left out: its spanId")
-    assert len(await world.after(SETTLE_MS)) == 4
-    with pytest.raises(ForeignDocumentError):
-        world.accept({**LATE, "spanId": "zz"})
 
 
 async def test_traces_that_were_sent_are_forgotten_after_a_week(world: World) -> None:

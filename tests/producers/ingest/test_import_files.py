@@ -19,6 +19,7 @@ from rollbus.producers.ingest.sending import Sending
 from rollbus.producers.ingest.store import Store
 from rollbus.schemas.errors import ConfigurationError, RollbusError, UnavailableError
 from rollbus.schemas.records.events import EpisodeStarted, TurnRecorded
+from tests.producers.foreign.reading import make_span, request_of
 
 QUIET: Callable[[int, int], None] = lambda done, total: None  # noqa: E731
 
@@ -152,8 +153,7 @@ async def test_a_foreign_line_is_refused_or_left_out_and_counted(tmp_path: Path,
 SAMPLES = {
     "langfuse": row(1),
     "langsmith": {"id": "r", "trace_id": "r", "run_type": "llm", "name": "ask", "start_time": "2026-03-01T10:00:00Z"},
-    "otlp": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "ask",
-                                                           "startTimeUnixNano": "1700000000000000000"}]}]}]},
+    "otlp": request_of([make_span(1)]),
     "openai-chat": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
     "openai-batch": {"custom_id": "1", "response": {"body": {"choices": []}}},
 }  # fmt: skip

@@ -191,6 +191,7 @@ async def test_what_is_too_large_torn_or_foreign_is_refused_and_the_server_goes_
         mixed = request_of([{**make_span(7), "spanId": "zz"}, *AGENT])
         partial = (await client.post(f"{served.http}/v1/traces", json=mixed, headers=served.headers)).json()
         assert partial["partialSuccess"]["rejectedSpans"] == "1"
+        assert partial["partialSuccess"]["errorMessage"].startswith("1 were left out: its spanId")
         assert (await client.post(f"{served.http}/v1/metrics", json={}, headers=served.headers)).status_code == 404
         health = (await client.get(f"{served.http}/rollbus/health")).json()
     assert health["counters"]["spans_refused"] == 1

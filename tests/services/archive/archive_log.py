@@ -12,6 +12,7 @@ from rollbus.archive.files import ArchivedRecord, archived
 from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka.clients import running
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.kafka.writing import Row, partition_of, write, write_transaction
 from rollbus.schemas.signing import OWNER
@@ -38,11 +39,9 @@ async def fill(settings: Settings, *, rounds: Sequence[int] = range(6), episodes
     """Write so many rounds, each a transaction with a signed tick at its end, with an aborted one after it."""
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
-    producer = new_producer(stream, f"{stream.namespace}fill")
-    await producer.start()
-    try:
-        events = traffic(5, episodes)
-        size = -(-len(events) // 6)
+    producer, events = new_producer(stream, f"{stream.namespace}fill"), traffic(5, episodes)
+    size = -(-len(events) // 6)
+    async with running(stream.kafka, producer):
         for number in rounds:
             rows = [_event(stream, event) for event in events[number * size : (number + 1) * size]]
             await write_transaction(producer, rows)
@@ -50,8 +49,6 @@ async def fill(settings: Settings, *, rounds: Sequence[int] = range(6), episodes
             await write(producer, rows[: number + 1])
             await producer.abort_transaction()
             await write_transaction(producer, _ticks(stream, encode(make_tick(number))))
-    finally:
-        await producer.stop()
 
 
 def _event(stream: StreamSettings, event: Any) -> Row:

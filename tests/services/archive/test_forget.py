@@ -13,7 +13,6 @@ from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, fi
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
-from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
@@ -23,7 +22,8 @@ from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
-from tests.consumers.all_rows import rows_of
+from tests.consumers.story import Record
+from tests.services.clickhouse.test_queries import write
 from tests.services.commands import say
 from tests.services.replay.live import records, settings_of, write_settings
 from tests.services.streams.fixtures import send
@@ -60,9 +60,7 @@ def test_a_person_is_forgotten_everywhere(
         client = ClickHouse(settings.clickhouse)
         kept: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
         kept += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
-        for offset, record in enumerate([*events, *kept]):
-            for table, row in rows_of(record, Origin(namespace, "t", 0, offset, START_MS)):
-                client.insert(table, [row])
+        write(client, namespace, [("t", "", each) for each in (*events, *kept)])
         client.close()
 
     run = partial(say, path)
@@ -121,7 +119,7 @@ def test_feedback_by_an_alias_and_what_errors_quote_go_with_the_person(
     database = namespace.strip(".").replace("-", "_")
     settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=database)
     migrate(settings)
-    stored: list[tuple[str, Any]] = []
+    stored: list[Record] = []
     for who in LABELS:
         report = make_alias_reward(f"ticket-{who}", key="resolved", comment=f"by {who}")
         addressed = replace(report, episode_id=who, root_episode_id=who)
@@ -131,12 +129,10 @@ def test_feedback_by_an_alias_and_what_errors_quote_go_with_the_person(
         letter = DeadLetter(topic="t", partition=0, offset=len(stored), timestamp_ms=START_MS, stage="assembly",
                             value=f"\0{who}\0".encode(), value_bytes=1, error_class="X", message="m")  # fmt: skip
         made = (report, addressed, unresolved, make_alias(f"chat-{who}", who), drop, letter)
-        stored += [(namespace, each) for each in made]
-    stored.append(("of-others.", make_alias_reward("ticket-ann", key="resolved", comment="by no one")))
+        stored += [("t", "", each) for each in made]
     client = ClickHouse(settings)
-    for offset, (of, record) in enumerate(stored):
-        for table, row in rows_of(record, Origin(of, "t", 0, offset, START_MS)):
-            client.insert(table, [row])
+    write(client, namespace, stored)
+    write(client, "of-others.", [("t", "", make_alias_reward("ticket-ann", key="resolved", comment="by no one"))])
     client.close()
     delete_rows(settings, ["ann"])
     told = "SELECT comment, count() FROM rewards GROUP BY comment ORDER BY comment"

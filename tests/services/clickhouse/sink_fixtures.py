@@ -62,18 +62,16 @@ async def create_topics(settings: SinkSettings) -> None:
 
 
 async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]) -> None:
-    producer = AIOKafkaProducer(
-        bootstrap_servers=settings.kafka.bootstrap_servers,
-        transactional_id=f"{settings.namespace}writer",
-        max_request_size=1_572_864,
-    )
-    await producer.start()
-    try:
-        async with producer.transaction():
-            for topic, key, value in records:
-                await producer.send(settings.namespace + topic, value, key=key.encode())
-    finally:
-        await producer.stop()
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=settings.kafka.bootstrap_servers,
+            transactional_id=f"{settings.namespace}writer",
+            max_request_size=1_572_864,
+        ) as producer,
+        producer.transaction(),
+    ):
+        for topic, key, value in records:
+            await producer.send(settings.namespace + topic, value, key=key.encode())
 
 
 def encoded(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:

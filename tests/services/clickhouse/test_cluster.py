@@ -1,8 +1,6 @@
 """The same tables on a cluster: the engine's parser reads each statement; a row and its repetition share a shard."""
 
 import re
-import uuid
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +10,10 @@ from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
 from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread, stored_table
-from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations, migrate
-from rollbus.consumers.clickhouse.store.origin import Origin, Row
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations
 from rollbus.schemas.errors import ConfigurationError, RejectedError
-from tests.builders import START_MS
-from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
+from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
 
@@ -32,17 +27,9 @@ KEYS = {found[1]: found[2] for each in SPREAD if (found := DISTRIBUTED.search(ea
 @pytest.fixture(scope="module")
 def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
     """One server that is asked as a cluster is, with a small log whose records were delivered twice."""
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"cluster_{uuid.uuid4().hex[:8]}")
-    migrate(settings)
-    client = ClickHouse(settings.model_copy(update={"cluster": "prod"}))
+    client = ClickHouse(new_database(clickhouse).model_copy(update={"cluster": "prod"}))
     for delivery in range(2):
-        tables = defaultdict[str, list[Row]](list)
-        for offset, (topic, _, record) in enumerate(story()):
-            for table, row in rows_of(record, Origin("rollbus.", topic, 0, 1000 * delivery + offset, START_MS)):
-                tables[table].append(row)
-        for table, rows in tables.items():
-            client.insert(table, rows, token=f"{table}-{delivery}")
+        write(client, "rollbus.", story(), first_offset=1000 * delivery)
     yield client
     client.close()
 
@@ -102,23 +89,12 @@ def test_rows_are_deleted_on_every_server() -> None:
     assert stored_table("events", None) == "events"
 
 
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        (
-            "ALTER TABLE events ADD COLUMN more String",
-            (
-                "ALTER TABLE events_local ON CLUSTER c ADD COLUMN more String",
-                "ALTER TABLE events ON CLUSTER c ADD COLUMN more String",
-            ),
-        ),
-        ("ALTER TABLE events MODIFY TTL a", ("ALTER TABLE events_local ON CLUSTER c MODIFY TTL a",)),
-    ],
-)
-def test_a_later_migration_reaches_what_stores_rows_and_what_shows_them(
-    statement: str, expected: tuple[str, ...]
-) -> None:
-    assert spread(statement, "c") == expected
+def test_a_later_migration_reaches_what_stores_rows_and_what_shows_them() -> None:
+    assert spread("ALTER TABLE events ADD COLUMN more String", "c") == (
+        "ALTER TABLE events_local ON CLUSTER c ADD COLUMN more String",
+        "ALTER TABLE events ON CLUSTER c ADD COLUMN more String",
+    )
+    assert spread("ALTER TABLE events MODIFY TTL a", "c") == ("ALTER TABLE events_local ON CLUSTER c MODIFY TTL a",)
 
 
 def test_a_statement_that_a_cluster_cannot_run_is_refused() -> None:

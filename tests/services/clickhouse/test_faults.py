@@ -5,7 +5,7 @@ import signal
 import sys
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -24,6 +24,7 @@ from tests.services.clickhouse.sink_fixtures import (
     wait_until_written,
 )
 from tests.services.clickhouse.sink_oracle import oracle, stored
+from tests.services.streams.fixtures import commit_offsets
 from tests.waiting import until
 
 pytestmark = pytest.mark.services
@@ -72,17 +73,6 @@ async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(lo
     assert doubled <= {"policy_versions"}, "that one comes over two topics; no other row waits for a merge"
 
 
-async def test_reading_everything_again_in_other_bounds_changes_nothing(logged: SinkSettings) -> None:
-    await run_until_written(logged)
-    await send(logged, late_drops(0, 30))
-    await run_until_written(logged)
-    before = stored(logged)
-    assert before == await oracle(logged)
-    await forget_offsets(logged)
-    await run_until_written(logged.model_copy(update={"max_rows": 13, "linger_ms": 0}))
-    assert stored(logged) == before
-
-
 async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_their_id(logged: SinkSettings) -> None:
     client = ClickHouse(logged.clickhouse)
     client.command("ALTER TABLE drops MODIFY SETTING non_replicated_deduplication_window = 2")
@@ -114,15 +104,9 @@ async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSe
 
 async def forget_offsets(settings: SinkSettings) -> None:
     """Put the sink's group back to the beginning of every partition."""
-    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), group_id=settings.group_id, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        partitions = [
-            TopicPartition(topic.full_name(settings.namespace), number)
-            for topic in TOPICS
-            for number in range(2 if topic.partitions == "events" else 1)
-        ]
-        consumer.assign(partitions)
-        await consumer.commit(dict.fromkeys(partitions, 0))
-    finally:
-        await consumer.stop()
+    partitions = [
+        TopicPartition(topic.full_name(settings.namespace), number)
+        for topic in TOPICS
+        for number in range(2 if topic.partitions == "events" else 1)
+    ]
+    await commit_offsets(settings.kafka, settings.group_id, dict.fromkeys(partitions, 0))

@@ -1,7 +1,6 @@
 """A table dropped, a database lost, a hole, rows that are old: what the sink says, and what brings the rest back."""
 
 import asyncio
-import subprocess
 import time
 import uuid
 from functools import partial
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
@@ -21,7 +19,6 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.retention import TABLES
 from rollbus.consumers.clickhouse.store.settings import SinkSettings, TableRetention
 from rollbus.schemas.errors import DataLossError, RejectedError
-from tests.console import ROLLBUS
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     counts,
@@ -34,6 +31,7 @@ from tests.services.clickhouse.sink_fixtures import (
 )
 from tests.services.clickhouse.test_rebuild import archive_of, command, leftovers, rebuilt, written
 from tests.services.clickhouse.test_sink import reports
+from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import delete_before
 from tests.waiting import until_found
 
@@ -44,16 +42,11 @@ settings = sink_settings
 DAY_MS = 86_400_000
 
 
-def cli(settings: SinkSettings, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    file = {
-        "namespace": settings.namespace,
-        "insecure": True,
-        "kafka": {"bootstrap_servers": settings.kafka.bootstrap_servers},
-        "clickhouse": settings.clickhouse.model_dump(mode="json", exclude={"password"}),
-    }
-    (folder / "rollbus.yaml").write_text(yaml.safe_dump(file))
-    words = [ROLLBUS, "--config", "rollbus.yaml", *arguments]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+def config_of(settings: SinkSettings, folder: Path) -> Path:
+    """Write the file of a sink's settings."""
+    clickhouse = settings.clickhouse.model_dump(mode="json", exclude={"password"})
+    kafka = settings.kafka.bootstrap_servers
+    return write_config(folder, kafka, settings.namespace, insecure=True, clickhouse=clickhouse)
 
 
 def is_anything_lost(settings: SinkSettings) -> dict[str, dict[str, Any]]:
@@ -69,11 +62,10 @@ async def test_the_sink_names_a_dropped_table_and_the_command_that_brings_it_bac
     command(written, "DROP TABLE scores")
     command(written, "DROP TABLE turns")
     command(written, "DROP VIEW stored_places")
-    refused = await asyncio.to_thread(cli, written, tmp_path, "sink", "run")
-    assert refused.returncode == 1
-    assert "has lost scores, turns; `rollbus sink rebuild scores turns`" in " ".join(refused.stderr.split())
-    rebuilt = await asyncio.to_thread(cli, written, tmp_path, "sink", "rebuild", "scores", "turns")
-    assert rebuilt.returncode == 0, rebuilt.stderr
+    config = config_of(written, tmp_path)
+    refused = await say_installed(config, "sink run", expect=1)
+    assert "has lost scores, turns; `rollbus sink rebuild scores turns`" in " ".join(refused.split())
+    await say_installed(config, "sink rebuild scores turns")
     assert counts(written) == before
     assert leftovers(written) == []
     await send(written, late_drops(0, 1))
@@ -115,9 +107,8 @@ async def test_a_new_database_is_refused_until_the_log_has_filled_it(written: Si
     new = written.model_copy(update={"clickhouse": empty})
     with pytest.raises(DataLossError, match=r"ends at 0: it is new, or a backup; `rollbus sink rebuild` fills it"):
         await run_sink_async(new, stop=asyncio.Event())
-    done = await asyncio.to_thread(cli, new, tmp_path, "sink", "rebuild")
-    assert done.returncode == 0, done.stderr
-    assert "not known to have been read, and noted now: " in done.stdout
+    done = await say_in_thread(config_of(new, tmp_path), "sink", "rebuild")
+    assert "not known to have been read, and noted now: " in done
     assert counts(new) == before
     assert is_anything_lost(new) == answer
     await run_until_written(new)
@@ -137,8 +128,7 @@ async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_t
     command(written, f"ALTER TABLE sink_ranges DELETE WHERE {last} SETTINGS mutations_sync = 2")
     with pytest.raises(DataLossError, match="of producer-reports:0, and database"):
         await run_sink_async(written, stop=asyncio.Event())
-    done = await asyncio.to_thread(cli, written, tmp_path, "sink", "rebuild")
-    assert done.returncode == 0, done.stderr
+    await say_in_thread(config_of(written, tmp_path), "sink", "rebuild")
     assert (counts(written), is_anything_lost(written)) == (before, answer)
     await run_until_written(written)
 
@@ -164,12 +154,10 @@ async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSetti
 
 async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them_back(settings: SinkSettings) -> None:
     await create_topics(settings)
-    producer = AIOKafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers)
-    await producer.start()
-    for topic, key, value in encoded(story()):
-        at_ms = int(time.time() * 1000) - 40 * DAY_MS
-        await producer.send_and_wait(settings.namespace + topic, value, key=key.encode(), timestamp_ms=at_ms)
-    await producer.stop()
+    at_ms = int(time.time() * 1000) - 40 * DAY_MS
+    async with AIOKafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers) as producer:
+        for topic, key, value in encoded(story()):
+            await producer.send_and_wait(settings.namespace + topic, value, key=key.encode(), timestamp_ms=at_ms)
     await run_until_written(settings)
     own = "toDateTime(kafka_timestamp) + toIntervalYear(9)"
     command(settings, f"ALTER TABLE scores MODIFY TTL {own}")

@@ -1,22 +1,19 @@
 """The page's own questions on ClickHouse's real engine: what a search finds, and what is drawn over time."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.migrator import migrate
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.ui.asking import Asking
 from tests.builders import START_MS, make_score, make_started, make_trajectory, make_turn
 from tests.consumers.story import Record
-from tests.services.clickhouse.test_queries import write
+from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
 
@@ -68,9 +65,7 @@ def evaluation(name: str, metrics: dict[str, float]) -> Evaluation:
 
 @pytest.fixture(scope="module")
 def asking(clickhouse: tuple[str, int]) -> Asking:
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"page_{uuid.uuid4().hex[:8]}")
-    migrate(settings)
+    settings = new_database(clickhouse)
     client = ClickHouse(settings)
     write(client, "rollbus.", list(records()))
     client.close()

@@ -3,7 +3,6 @@
 ibis, another SQLAlchemy dialect and JDBC look at the same views in `make test-clients`.
 """
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +10,11 @@ import sqlalchemy as sa
 
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.consumers.story import story
 from tests.services.clickhouse.test_apart import of_run
-from tests.services.clickhouse.test_queries import write
+from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
 
@@ -24,9 +22,7 @@ pytestmark = pytest.mark.services
 @pytest.fixture(scope="module")
 def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     """The story twice over, as a repeated delivery leaves it, and a second run of its own."""
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"plain_{uuid.uuid4().hex[:8]}")
-    migrate(settings)
+    settings = new_database(clickhouse)
     assert "fates" in make_plain_views(settings)
     client = ClickHouse(settings)
     for delivery in range(2):

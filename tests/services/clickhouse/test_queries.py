@@ -43,8 +43,9 @@ RELEASED = 7
 
 
 def new_database(clickhouse: tuple[str, int]) -> ClickHouseSettings:
+    """Make a database with all tables; return how it is reached."""
     host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"queries_{uuid.uuid4().hex[:8]}")
+    settings = ClickHouseSettings(host=host, port=port, database=f"t_{uuid.uuid4().hex[:8]}")
     migrate(settings)
     return settings
 
@@ -67,6 +68,7 @@ def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
 
 
 def write(client: ClickHouse, namespace: str, records: list[Record], first_offset: int = 0) -> None:
+    """Write the rows of records, at offsets from the first one on."""
     tables: dict[str, list[Row]] = {}
     for offset, (topic, _, record) in enumerate(records):
         origin = Origin(namespace, topic, 0, first_offset + offset, START_MS + offset)
@@ -233,16 +235,6 @@ def test_feedback_delay_counts_each_report_once(filled: ClickHouseSettings) -> N
     assert (row["after_the_end"], row["revised_a_trajectory"]) == (9, 1)
 
 
-def test_dead_letters_name_their_newest_place(filled: ClickHouseSettings) -> None:
-    (row,) = answer(filled, "dead_letters_by_class")
-    assert (row["stage"], row["topic"], row["letters"], row["newest_place"]) == (
-        "grouping",
-        "rollbus.scores",
-        1,
-        "0:7",
-    )
-
-
 def test_evaluations_carry_their_intervals(filled: ClickHouseSettings) -> None:
     (row,) = answer(filled, "evaluation_history")
     assert (row["metric"], row["value"], row["low"], row["high"], row["episodes"]) == ("win", 0.55, 0.5, 0.6, 800)
@@ -378,7 +370,9 @@ def test_the_ends_of_a_comparison_never_share_a_version(filled: ClickHouseSettin
     assert (row["first_mean"], row["last_mean"]) == (0.0, 2.0)
 
 
-def test_a_record_that_several_consumers_refused_is_counted_once(filled: ClickHouseSettings) -> None:
+def test_a_record_that_several_consumers_refused_is_counted_once_with_its_place(
+    filled: ClickHouseSettings,
+) -> None:
     letter = make_letter(stage="sink", error_class="InvalidRecordError", message="the sink's words")
     refused = [
         letter,
@@ -392,6 +386,10 @@ def test_a_record_that_several_consumers_refused_is_counted_once(filled: ClickHo
         ("grouping", "UndecodableError", 1, 3),
         ("sink", "InvalidRecordError", 1, 1),
     ]
+    assert {(row["topic"], row["newest_place"]) for row in rows} == {
+        ("rollbus.scores", "0:7"),
+        ("rollbus.scores", "0:8"),
+    }
     assert (rows[0]["newest_message"], rows[0]["refused_by"]) == (
         "the stage's words",
         ["grouping", "observing", "sink"],
@@ -449,11 +447,9 @@ def test_the_worst_step_names_its_groups(filled: ClickHouseSettings) -> None:
     assert (row["lag_mean"], row["lag_max"], row["reward_mean"]) == (0.5, 1, pytest.approx(0.6))
 
 
-def test_smoothing_and_cost_follow_the_versions(filled: ClickHouseSettings) -> None:
+def test_smoothing_follows_the_versions(filled: ClickHouseSettings) -> None:
     smooth = [row["smoothed"] for row in answer(filled, "smoothed_reward", weight=0.5)]
     assert smooth == [pytest.approx(2 / 3), pytest.approx((2 / 3 + 0.8) / 2)]
-    costs = [(row["sampled_tokens"], row["cost_so_far"]) for row in answer(filled, "cost_per_reward", price=1e6)]
-    assert costs == [(6, 6), (10, 16)]
 
 
 def test_before_and_after_a_version(filled: ClickHouseSettings) -> None:
@@ -476,26 +472,22 @@ def test_windows_tools_lengths_and_steps(filled: ClickHouseSettings) -> None:
     assert [row["best"] for row in answer(filled, "unsolved_tasks", success=2.0)] == [1.0]
 
 
-def test_refused_turns_are_counted_once_by_model_and_reason(clickhouse: tuple[str, int]) -> None:
-    settings = new_database(clickhouse)
-    client = ClickHouse(settings)
+def test_refused_turns_are_counted_once_by_model_and_reason(filled: ClickHouseSettings) -> None:
+    client = ClickHouse(filled)
     for delivery in range(2):
         client.command(
             "INSERT INTO turns (namespace, episode_id, event_id, model, trainable, untrainable_reason, kafka_offset) "
-            "SELECT 'rollbus.', 'e1', toString(number), concat('agent@', toString(number % 2)), number > 1, "
+            "SELECT 'refused.', 'e1', toString(number), concat('agent@', toString(number % 2)), number > 1, "
             f"if(number > 1, NULL, 'no_logprobs'), number + {delivery * 10} FROM numbers(8)"
         )
     client.close()
-    (row,) = answer(settings, "untrainable_turns")
+    (row,) = answer(filled, "untrainable_turns", namespace="refused.")
     assert (row["model"], row["reason"], row["turns"], row["share"]) == ("agent", "no_logprobs", 2, 0.25)
 
 
 def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number(filled: ClickHouseSettings) -> None:
-    def told() -> dict[str, tuple[Any, Any]]:
-        rows = answer(filled, "shadow_against_live", other="replay-x.")
-        return {row["what"]: (row["live"], row["shadow"]) for row in rows}
-
-    assert told() == {
+    rows = answer(filled, "shadow_against_live", other="replay-x.")
+    assert {row["what"]: (row["live"], row["shadow"]) for row in rows} == {
         "trajectories scored": (2, 3),
         "mean reward": (0.5, pytest.approx(2 / 3)),
         "groups": (1, 0),
@@ -507,16 +499,15 @@ def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number
     assert (alone["trajectories scored"], alone["groups"]) == (None, 0)
 
 
-def test_committed_ranges_come_in_the_order_of_their_partitions(clickhouse: tuple[str, int]) -> None:
-    settings = new_database(clickhouse)
-    client = ClickHouse(settings)
+def test_committed_ranges_come_in_the_order_of_their_partitions(filled: ClickHouseSettings) -> None:
+    client = ClickHouse(filled)
     client.command(
         "INSERT INTO sink_ranges (namespace, kafka_topic, kafka_partition, from_offset, next_offset, records, "
-        "stored, rows, digest) SELECT 'rollbus.', 'scores', number % 2, number * 10, number * 10 + 10, 9, "
+        "stored, rows, digest) SELECT 'committed.', 'scores', number % 2, number * 10, number * 10 + 10, 9, "
         "8, 8, toString(number) FROM numbers(4)"
     )
     client.close()
-    rows = answer(settings, "committed_ranges", topic="scores")
+    rows = answer(filled, "committed_ranges", namespace="committed.", topic="scores")
     assert [(row["partition"], row["from_offset"], row["next_offset"], row["digest"]) for row in rows] == [
         (0, 0, 10, "0"),
         (0, 20, 30, "2"),
@@ -524,7 +515,7 @@ def test_committed_ranges_come_in_the_order_of_their_partitions(clickhouse: tupl
         (1, 30, 40, "3"),
     ]
     assert {(row["records"], row["stored"], row["rows"]) for row in rows} == {(9, 8, 8)}
-    assert answer(settings, "committed_ranges", topic="batches") == []
+    assert answer(filled, "committed_ranges", namespace="committed.", topic="batches") == []
 
 
 def test_a_database_of_the_version_before_answers_the_same_after_its_migration(

@@ -32,6 +32,7 @@ from tests.services.clickhouse.sink_fixtures import (
     counts,
     create_topics,
     encoded,
+    late_drops,
     run_until_written,
     send,
     sink_settings,
@@ -120,12 +121,11 @@ async def test_rows_that_the_log_does_not_hold_stay(written: SinkSettings) -> No
 async def test_what_the_sink_writes_meanwhile_is_not_lost_and_readers_see_whole_tables(written: SinkSettings) -> None:
     before = counts(written)
     seen: list[int] = []
-    late = Drop(unit="event", unit_id="late", reason="late_event", stage="assembly", dropped_at_ms=START_MS)
 
     class Busy(KeptLog):
         async def in_between(self) -> None:
             if not seen:
-                await send(written, encoded([("drops", "late", late)]))
+                await send(written, late_drops(0, 1))
                 await run_until_written(written)
             seen.append((await asyncio.to_thread(counts, written))["events"])
 

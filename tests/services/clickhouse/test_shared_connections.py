@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import clickhouse_connect
@@ -32,13 +31,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return opened
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[tuple[ServiceProcess, ClickHouseSettings]]:
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, ClickHouseSettings]]:
     """An endpoint to stop and start."""
-    port = find_free_port()
-    process = ServiceProcess(
-        clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "clickhouse.log"
-    )
+    folder, port = tmp_path_factory.mktemp("clickhouse"), find_free_port()
+    process = ServiceProcess(clickhouse_service(folder=folder / "data", port=port), log_path=folder / "clickhouse.log")
     process.start()
     process.wait_until_healthy()
     yield process, ClickHouseSettings(port=port, database="default")

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,16 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.health.reading import read_health
-from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
-from tests.builders import START_MS, make_trajectory
+from rollbus.schemas.records.drops import ProducerReport
+from tests.builders import START_MS, make_letter, make_trajectory
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     counts,
     create_topics,
     encoded,
     is_written,
+    late_drops,
     run_until_written,
     send,
     sink_process,
@@ -38,10 +37,6 @@ from tests.services.streams.fixtures import delete_before
 pytestmark = pytest.mark.services
 
 settings = sink_settings
-
-
-def make_drop_of(unit_id: str) -> Drop:
-    return Drop(unit="event", unit_id=unit_id, reason="late_event", stage="assembly", dropped_at_ms=START_MS)
 
 
 def answer(settings: SinkSettings, name: str) -> list[dict[str, Any]]:
@@ -76,40 +71,21 @@ async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: Sin
     assert letter == ("6BFF", "00FFFE")
 
 
-async def test_what_cannot_be_read_is_kept_as_a_dead_letter_and_the_others_are_written(
-    settings: SinkSettings,
-) -> None:
-    await create_topics(settings)
-    await send(settings, [("scores", "k", b"junk"), ("trajectories", "k", encode(make_trajectory("other")))])
-    counters = await run_until_written(settings)
-    assert counters.dead_letters == 1
-    (row,) = answer(settings, "dead_letters_by_class")
-    assert (row["stage"], row["topic"], row["error_class"], row["letters"]) == (
-        "sink",
-        f"{settings.namespace}scores",
-        "UndecodableError",
-        1,
-    )
-    assert counts(settings)["trajectories"] == 1
-
-
 async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves_out(settings: SinkSettings) -> None:
     namespace = settings.namespace
     await create_topics(settings)
-    refused = DeadLetter(
-        topic=f"{namespace}episode-events", partition=0, offset=7, timestamp_ms=START_MS, key=b"k", value=b"v",
-        stage="assembly", error_class="UndecodableError", message="no known frame",
-    )  # fmt: skip
+    refused = make_letter(topic=f"{namespace}episode-events", stage="assembly")
     letters = [refused, replace(refused, stage="alias"), replace(refused, offset=8)]
-    await send(settings, [*encoded([("dead-letters", "k", one) for one in letters]), ("scores", "k", b"junk")])
-    await run_until_written(settings)
-    answer = run_query(settings.clickhouse, "dead_letters_by_class", {"namespace": namespace})
-    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    of_sink = Counter[bool]()
-    for row in rows:
-        of_sink[row["stage"] == "sink"] += row["records"]
-    assert of_sink == {True: 1, False: 2}, rows
-    assert (await read_health(settings.kafka, namespace)).dead_letters == of_sink[False]
+    records = encoded([*(("dead-letters", "k", one) for one in letters), ("trajectories", "k", make_trajectory())])
+    await send(settings, [*records, ("scores", "k", b"junk")])
+    assert (await run_until_written(settings)).dead_letters == 1
+    assert counts(settings)["trajectories"] == 1, "what can be read is written beside what cannot"
+    rows = answer(settings, "dead_letters_by_class")
+    (of_sink,) = [row for row in rows if row["stage"] == "sink"]
+    assert (of_sink["topic"], of_sink["error_class"]) == (f"{namespace}scores", "UndecodableError")
+    of_stages = sum(row["records"] for row in rows) - of_sink["records"]
+    assert (of_sink["records"], of_stages) == (1, 2), rows
+    assert (await read_health(settings.kafka, namespace)).dead_letters == of_stages
     assert len(await read_dead_letters(settings.kafka, namespace)) == len(letters)
 
 
@@ -120,11 +96,11 @@ async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSetting
     await create_topics(settings)
     await send(settings, encoded(story()))
     two = asyncio.create_task(run_sink_async(settings, stop=second))
-    await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
+    await send(settings, late_drops(0, 1))
     await wait_until_written(settings, one, two)
     first.set()
     await one
-    await send(settings, encoded([("drops", "later", make_drop_of("later"))]))
+    await send(settings, late_drops(1, 1))
     await wait_until_written(settings, two)
     second.set()
     await two
@@ -139,6 +115,8 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
 ) -> None:
     await create_topics(settings)
     place = TopicPartition(f"{settings.namespace}producer-reports", 0)
+    await send(settings, reports(2))
+    await delete_before(settings.kafka, {place: 3})  # with the end of their transaction
     await send(settings, reports(3))
     migrate(settings.clickhouse)
     source, client, stop = KafkaSource(settings), ClickHouse(settings.clickhouse), asyncio.Event()
@@ -146,6 +124,7 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
     sink = asyncio.create_task(Sink(settings, source, client, stop=stop).run())
     try:
         await wait_until_written(settings)
+        assert "were deleted" not in caplog.text, "what nobody had begun to read is not lost"
         if running:
             source._consumer.pause(place)
         else:
@@ -153,7 +132,7 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
             await sink
             await source.stop()
         await send(settings, reports(4))
-        await delete_before(settings.kafka, {place: 6})  # three reports, the end of their transaction, two more
+        await delete_before(settings.kafka, {place: 9})  # three reports, the end of their transaction, two more
         if running:
             source._consumer.resume(place)
             await wait_until_written(settings, sink)
@@ -166,7 +145,8 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
         client.close()
     assert ask(settings.clickhouse, "SELECT count() FROM producer_reports").rows == [(5,)]
     assert [row["holes"] for row in answer(settings, "is_anything_lost")] == [1]
-    assert "records 4 to 5 of producer-reports:0 were deleted by Kafka's retention" in caplog.text
+    assert caplog.text.count("were deleted by Kafka's retention") == 1
+    assert "records 7 to 8 of producer-reports:0 were deleted by Kafka's retention" in caplog.text
 
 
 def reports(count: int) -> list[tuple[str, str, bytes]]:

@@ -1,7 +1,6 @@
 """Exports from ClickHouse's real engine, read back with the library that trainers read them with."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,14 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.migrator import migrate
-from rollbus.consumers.clickhouse.store.origin import Origin, Row
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.consumers.export.run import ExportRequest, export
 from rollbus.schemas.errors import ConfigurationError, RejectedError
-from rollbus.schemas.ids import messages_hash, trajectory_id
+from rollbus.schemas.ids import event_id, messages_hash, trajectory_id
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
-from tests.consumers.all_rows import rows_of
+from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
 
@@ -43,10 +39,7 @@ def episode(name: str) -> list[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def client(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"export_{uuid.uuid4().hex[:8]}")
-    migrate(settings)
-    client = ClickHouse(settings)
+    client = ClickHouse(new_database(clickhouse))
     records = [record for name in REWARDS for record in episode(name)]
     store(client, [*records, ("exclusions", make_excluded("gone"))])
     yield client
@@ -54,12 +47,7 @@ def client(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
 
 
 def store(client: ClickHouse, records: list[tuple[str, Any]], namespace: str = "rollbus.") -> None:
-    tables: dict[str, list[Row]] = {}
-    for offset, (topic, record) in enumerate(records):
-        for table, row in rows_of(record, Origin(namespace, topic, 0, offset, START_MS)):
-            tables.setdefault(table, []).append(row)
-    for table, rows in tables.items():
-        client.insert(table, rows)
+    write(client, namespace, [(topic, "", record) for topic, record in records])
 
 
 def asked(**fields: Any) -> ExportRequest:
@@ -87,6 +75,7 @@ def test_preference_pairs_load_as_a_data_set(client: ClickHouse, tmp_path: Path,
     assert rows[1]["chosen"][0]["tool_calls"][0]["function"]["name"] == "f"
     assert [row["prompt"][0]["content"] for row in rows] == ["first", "second"]
     assert (rows[0]["chosen_score"], rows[0]["rejected_score"]) == (1.0, 0.0)
+    assert (rows[0]["chosen_id"], rows[0]["rejected_id"]) == (event_id("e1", "w1", 1), event_id("e2", "w1", 1))
 
 
 def test_nemo_customizer_gets_its_two_files(client: ClickHouse, tmp_path: Path) -> None:
@@ -117,6 +106,7 @@ def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_pat
     export(client, asked(kind="sft", sft_layout="prompt-completion", limit=1), tmp_path / "answers")
     (row,) = lines_of(tmp_path / "answers" / "train.jsonl")
     assert (row["prompt"][0]["content"], row["completion"][0]["content"]) == ("first", "answer of e1")
+    assert row["task"] == "play"
 
 
 def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out(

@@ -131,13 +131,6 @@ def test_a_page_of_its_own_address_may_ask(guarded: Guarded) -> None:
         assert curl(guarded, "-H", header, body=b"SELECT 1").body == b"1\n"
 
 
-def test_a_setting_in_the_address_holds_for_that_request_alone(guarded: Guarded) -> None:
-    asked = b"SELECT getSetting('max_threads')"
-    before = curl(guarded, query="session_id=s", body=asked).body
-    assert curl(guarded, query="session_id=s&max_threads=3", body=asked).body == b"3\n" != before
-    assert curl(guarded, query="session_id=s", body=asked).body == before
-
-
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 def test_an_answer_comes_in_the_encoding_that_curl_asks_for(guarded: Guarded, encoding: str) -> None:
     for rows in (1000, LARGE):

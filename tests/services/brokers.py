@@ -11,13 +11,16 @@ from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.tether import tethered
 
 
-def own_broker(folder: Path, changes: Mapping[str, str] | None = None, **ports: int) -> ServiceProcess:
-    """Return a broker with its data in a folder, not started, on free ports unless they are given.
+def own_broker(
+    folder: Path, changes: Mapping[str, str] | None = None, ports: tuple[int, int] | None = None
+) -> ServiceProcess:
+    """Return a broker with its data in a folder, not started, on free ports unless the clients' and its own are given.
 
     One with changed settings may refuse a client without a password, so its own word that it has started is enough.
     """
-    ports = ports or {"client_port": find_free_port(), "controller_port": find_free_port()}
-    service, log = kafka_service(folder=folder, changes=changes, **ports), folder / "service.log"
+    client, controller = ports or (find_free_port(), find_free_port())
+    service = kafka_service(folder=folder, client_port=client, controller_port=controller, changes=changes)
+    log = folder / "service.log"
     if changes is not None:
         service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
     return ServiceProcess(service, log_path=log, prefix=tethered())

@@ -28,6 +28,11 @@ def say(config: Path, *words: str, expect: int = 0, **environment: str) -> str:
     return result.output
 
 
+async def say_in_thread(config: Path, *words: str, expect: int = 0) -> str:
+    """Give a command in this process, while its event loop goes on; return what it prints."""
+    return await asyncio.to_thread(say, config, *words, expect=expect)
+
+
 async def say_installed(config: Path, command: str, *, expect: int = 0) -> str:
     """Run the installed command from the folder of its settings; return what it prints."""
     process = await asyncio.create_subprocess_exec(

@@ -20,7 +20,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_score, make_tick, make_version
-from tests.services.commands import say_installed, write_config
+from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import WorkerProcess
 from tests.waiting import many, until, until_found
@@ -84,20 +84,20 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
     assert [route(made[2], f"e{number}") for number in range(9)] == [0] * 9
 
 
-async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, namespace: str, tmp_path: Path) -> None:
+async def test_an_operator_moves_versions_by_commands(kafka: str, namespace: str, tmp_path: Path) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [PureAsEffects(ObservingStage(RUN)), PureAsEffects(DeliveryStage(RUN))])
-    config = write_config(tmp_path, kafka, namespace, **SECTIONS)
+    policy = partial(say_in_thread, write_config(tmp_path, kafka, namespace, **SECTIONS), "policy")
     worker = WorkerProcess(settings, tmp_path / "worker.log", script=WORKER)
     try:
         await worker.start()
         candidates = [make_version(number, 0, state="candidate") for number in (1, 2, 3)]
         await _say(settings, make_tick(0), make_version(0))
         await _until_decided(settings, 1)
-        await say_installed(config, "policy freeze --reason holiday")
+        await policy("freeze", "--reason", "holiday")
         await _say(settings, *candidates, make_tick(1, stream_time_ms=START_MS + 1_000))
         said = {
-            command: await say_installed(config, f"policy {command} --reason I-say-so", expect=code)
+            command: await policy(*command.split(), "--reason", "I say so", expect=code)
             for command, code in {
                 "canary 1": 1,
                 "freeze --off": 0,
@@ -112,7 +112,7 @@ async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, n
         assert said["reject 2"] == "decision 6, reject: version 0 is served\n"
         assert said["promote 1"] == "decision 7, promote: version 1 is served\n"
         assert "the command was refused: unknown version" in said["canary 9"]
-        rows = [line.split() for line in (await say_installed(config, "policy history")).splitlines()]
+        rows = [line.split() for line in (await policy("history")).splitlines()]
         shown = [words[3] for words in rows if words and words[0].isdigit()]
         actions = ["serve", "serve", "refuse", "serve", "canary", "reject", "promote", "refuse"]
         assert shown == actions

@@ -5,6 +5,8 @@ refused where the log says nothing, and published for delivery.
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from random import Random
@@ -27,7 +29,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_score, make_trajectory, make_version
 from tests.console import ROLLBUS
-from tests.services.commands import say_installed, write_config
+from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.web import QuietHandler, serve
 
@@ -82,12 +84,13 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     assert "version 1: 478 episodes" in said
     assert "doubly robust ◀" in said
     assert "assumes that rewards still outstanding will come like those of episodes that are older" in said
-    refused = await say_installed(config, f"policy estimate 2 --since 1h --url {url}")
+    estimate = partial(say_in_thread, config, "policy", "estimate", "--since", "1h", "--url", url)
+    refused = await estimate("2")
     assert "no estimate: the log shows" in refused, refused
-    partly = await say_installed(config, f"policy estimate 3 --since 1h --kl-to 0 --url {url}")
+    partly = await estimate("3", "--kl-to", "0")
     assert "doubly robust" in partly
     assert "no KL divergence: the log shows 90% of what the version would do" in partly, partly
-    gone = await say_installed(config, f"policy estimate 9 --since 1h --url {url}", expect=1)
+    gone = await estimate("9", expect=1)
     assert "serves no agent@9: its checkpoint is gone" in gone
 
     found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
@@ -165,11 +168,7 @@ async def record(settings: StreamSettings, count: int) -> None:
         )
         trajectory = make_trajectory(f"e{number}", histories=(history,))
         if 20 <= number < 27:
-            turn = trajectory.turns[0]
-            fields = {name: getattr(turn, name) for name in turn.__dataclass_fields__}
-            trajectory = make_trajectory(
-                f"e{number}", histories=(history,), turns=(type(turn)(**(fields | {"temperature": 0.7})),)
-            )
+            trajectory = replace(trajectory, turns=(replace(trajectory.turns[0], temperature=0.7),))
         good[f"e{number}"] = float(chance.random() < GOOD[at])
         trajectories.append(trajectory)
     await send(settings, TRAJECTORIES.name, [(b"k", encode(each)) for each in trajectories])

@@ -65,15 +65,13 @@ pytestmark = pytest.mark.services
 
 async def consume_everything(server: Server, namespace: str) -> int:
     """Do what the sink does: join its group, read all topics, commit; return how many records there were."""
-    consumer = AIOKafkaConsumer(
+    async with AIOKafkaConsumer(
         *(topic.full_name(namespace) for topic in TOPICS),
         **connection(server, "sink").client_options(),
         group_id=f"{namespace}sink",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-    )
-    await consumer.start()
-    try:
+    ) as consumer:
         count = 0
         while records := await consumer.getmany(timeout_ms=3_000):
             count += sum(map(len, records.values()))
@@ -81,8 +79,6 @@ async def consume_everything(server: Server, namespace: str) -> int:
             if count > 20:
                 break
         return count
-    finally:
-        await consumer.stop()
 
 
 @asynccontextmanager
@@ -97,16 +93,13 @@ async def producer_of(server: Server, user: str, **options: Any) -> AsyncIterato
 
 async def read_by(server: Server, user: str, topic: str) -> int:
     """Return how many records a user gets to see of a topic's first partition."""
-    consumer = AIOKafkaConsumer(**connection(server, user).client_options(), auto_offset_reset="earliest")
-    await consumer.start()
-    try:
+    options = connection(server, user).client_options()
+    async with AIOKafkaConsumer(**options, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         try:
             return sum(map(len, (await asyncio.wait_for(consumer.getmany(timeout_ms=3_000), 120)).values()))
         except TopicAuthorizationFailedError:
             return 0
-    finally:
-        await consumer.stop()
 
 
 async def try_to_join(server: Server, user: str, group: str, topic: str) -> None:

@@ -15,7 +15,7 @@ from rollbus.schemas.kafka.lag import open_lag
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.ui.lag import LagOfGroups, LagRow
 from tests.services.clickhouse.sink_fixtures import create_topics, send, sink_settings
-from tests.services.streams.fixtures import CountStage, delete_before, send_events, stream_settings
+from tests.services.streams.fixtures import CountStage, commit_offsets, delete_before, send_events, stream_settings
 from tests.services.streams.process import running
 
 pytestmark = pytest.mark.services
@@ -24,16 +24,8 @@ settings = sink_settings
 
 
 async def commit(settings: SinkSettings, group: str, topic: str, offset: int) -> None:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=settings.kafka.bootstrap_servers,
-        group_id=f"{settings.namespace}{group}",
-        enable_auto_commit=False,
-    )
-    await consumer.start()
     place = TopicPartition(f"{settings.namespace.removeprefix('other-')}{topic}", 0)
-    consumer.assign([place])
-    await consumer.commit({place: offset})
-    await consumer.stop()
+    await commit_offsets(settings.kafka, f"{settings.namespace}{group}", {place: offset})
 
 
 async def test_every_group_of_a_namespace_is_told_and_nobody_elses(settings: SinkSettings) -> None:

@@ -71,9 +71,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificate),
     }
-    ports = {"client_port": find_free_port(), "controller_port": find_free_port()}
-    format_with_user(folder / "kafka", changes, **ports)
-    with started(own_broker(folder / "kafka", changes, **ports)) as address:
+    ports = find_free_port(), find_free_port()
+    format_with_user(folder / "kafka", changes, ports)
+    with started(own_broker(folder / "kafka", changes, ports)) as address:
         yield Broker(address, certificate)
 
 
@@ -109,13 +109,13 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return public, whole
 
 
-def format_with_user(folder: Path, changes: dict[str, str], *, client_port: int, controller_port: int) -> None:
+def format_with_user(folder: Path, changes: dict[str, str], ports: tuple[int, int]) -> None:
     """Make the broker's folder with the one user, whose password is then in the cluster's own records."""
     data = folder / "data"
     data.mkdir(parents=True)
     properties = folder / "format.properties"
     properties.write_text(
-        server_properties(client_port=client_port, controller_port=controller_port, log_dir=data, changes=changes)
+        server_properties(client_port=ports[0], controller_port=ports[1], log_dir=data, changes=changes)
     )
     tool = [find_java(), "-cp", f"{find_jars()}/*", "kafka.tools.StorageTool", "format", "-t", new_cluster_id()]
     user = ["--add-scram", f"SCRAM-SHA-512=[name=rollbus,password={PASSWORD}]"]
@@ -171,10 +171,6 @@ async def test_a_topic_that_nobody_made_does_not_appear_and_the_message_says_who
     settings = stream_settings(config)
     with pytest.raises(RollbusError, match="rollbus topics create"):
         await require_topics(settings, pipeline())
-    producer = AIOKafkaProducer(**settings.kafka.client_options(), request_timeout_ms=3_000)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(**settings.kafka.client_options(), request_timeout_ms=3_000) as producer:
         with pytest.raises((KafkaError, TimeoutError)):
             await asyncio.wait_for(producer.send_and_wait(EPISODE_EVENTS.full_name(settings.namespace), b"x"), 120)
-    finally:
-        await producer.stop()

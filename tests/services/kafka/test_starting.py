@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
@@ -22,6 +22,7 @@ from rollbus.consumers.loggers.follow_kafka import follow
 from rollbus.harness.bus import kafka as bus_kafka
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.resample.requests import resample
+from rollbus.schemas.kafka import clients
 from rollbus.schemas.kafka.clients import new_consumer, start_client, start_uncancelled, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.payload import KafkaPayload
@@ -29,6 +30,7 @@ from rollbus.schemas.kafka.writing import send_each
 from rollbus.schemas.records.trajectories import Location
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.ui.lag import LagOfGroups
+from tests.services.streams.fixtures import commit_offsets
 
 pytestmark = pytest.mark.services
 
@@ -208,15 +210,7 @@ def _asked_slowly(monkeypatch: pytest.MonkeyPatch, client: int) -> asyncio.Event
 
 async def _commit(kafka: str, namespace: str) -> None:
     """Let there be a group whose lag is asked for."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka, group_id=f"{namespace}group", enable_auto_commit=False)
-    place = TopicPartition(f"{namespace}topic", 0)
-    try:
-        await admin.start()
+    connection, place = KafkaConnection(bootstrap_servers=kafka), TopicPartition(f"{namespace}topic", 0)
+    async with clients.running(connection, admin := clients.new_admin(connection)):
         await admin.create_topics([NewTopic(place.topic, num_partitions=1, replication_factor=1)])
-        await consumer.start()
-        consumer.assign([place])
-        await consumer.commit({place: 0})
-    finally:
-        await admin.close()
-        await consumer.stop()
+    await commit_offsets(connection, f"{namespace}group", {place: 0})

@@ -56,10 +56,8 @@ async def topics(kafka: str, namespace: str) -> AsyncIterator[str]:
 
 async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
     """Decoded records of a topic, by partition in order; fails where fewer come within two minutes."""
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest")
-    await consumer.start()
     records: list[Any] = []
-    try:
+    async with AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest") as consumer:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             batches = await consumer.getmany(timeout_ms=200)
@@ -72,8 +70,6 @@ async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
                     records.append(record)
             if len(records) >= at_least and not batches:
                 break
-    finally:
-        await consumer.stop()
     assert len(records) >= at_least, f"{len(records)} of {at_least} records came"
     return records
 
@@ -331,12 +327,9 @@ class TestKafkaSink(SinkContract):
 
     async def received(self, sink: KafkaSink, count: int) -> list[tuple[bytes, bytes, int]]:
         """Key, value and timestamp of what arrived."""
-        consumer = AIOKafkaConsumer(self.topic(), bootstrap_servers=self.address, auto_offset_reset="earliest")
-        await consumer.start()
-        try:
+        options = {"bootstrap_servers": self.address, "auto_offset_reset": "earliest"}
+        async with AIOKafkaConsumer(self.topic(), **options) as consumer:
             messages = [await consumer.getone() for _ in range(count)]
-        finally:
-            await consumer.stop()
         return [(message.key or b"", message.value or b"", message.timestamp) for message in messages]
 
     def topic(self) -> str:

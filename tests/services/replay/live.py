@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import TopicPartition
 
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.codec import decode, encode, record_name
+from rollbus.schemas.kafka.clients import new_admin, new_consumer, running
 from rollbus.schemas.kafka.groups import committed_offsets
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
@@ -167,19 +167,13 @@ async def _counts(settings: StreamSettings, topics: Sequence[str]) -> Counter[st
 
 async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> None:
     """Wait until each stage has committed what its input holds now; ticks go on, so its end moves on too."""
-    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
-    admin = AIOKafkaAdminClient(**settings.kafka.client_options())
-    await consumer.start()
-    await admin.start()
-    try:
+    consumer, admin = new_consumer(settings.kafka), new_admin(settings.kafka)
+    async with running(settings.kafka, consumer, admin):
         inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, wanted in ends.items():
             look, is_enough = partial(committed_offsets, admin, group), partial(_reached, wanted)
             await until_found(look, f"{group} does not get to the end", is_enough=is_enough)
-    finally:
-        await admin.close()
-        await consumer.stop()
 
 
 def _reached(ends: dict[TopicPartition, int], committed: Any) -> bool:

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
@@ -63,12 +63,8 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_same_command(
 
 async def groups_of(stream: StreamSettings, name: str) -> list[str]:
     """The consumer groups that a replay's name has left on the broker."""
-    admin = AIOKafkaAdminClient(**stream.kafka.client_options())
-    await admin.start()
-    try:
+    async with running(stream.kafka, admin := new_admin(stream.kafka)):
         return [group for group, *_ in await admin.list_consumer_groups() if group.startswith(namespace_of(name))]
-    finally:
-        await admin.close()
 
 
 async def test_a_name_that_no_replay_has_is_refused_and_leaves_nothing_behind(

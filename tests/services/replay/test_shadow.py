@@ -183,22 +183,18 @@ async def test_a_shadow_is_loaded_as_far_as_it_is_though_it_writes_on(
     stream = settings.stream_settings()
     await ensure_topics(stream)
     await send(stream, SCORES.name, [(b"k", encode(make_score(episode_id="e1")))])
-    producer = AIOKafkaProducer(**stream.kafka.client_options())
-    await producer.start()
 
-    async def write_on() -> None:
+    async def write_on(producer: AIOKafkaProducer) -> None:
         while True:
             await producer.send_and_wait(SCORES.full_name(stream.namespace), encode(make_tick(0)), partition=0)
 
-    writing = asyncio.create_task(write_on())
-    try:
+    async with AIOKafkaProducer(**stream.kafka.client_options()) as producer:
+        writing = asyncio.create_task(write_on(producer))
         async with asyncio.timeout(120):
             assert await load_replay(settings.sink_settings(), stream.namespace) > 0
-    finally:
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        await producer.stop()
     assert stored(settings) == {"e1"}
 
 

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.kafka.clients import new_admin, new_producer, running
+from rollbus.schemas.kafka.clients import new_admin, new_consumer, new_producer, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import ToolCalled
@@ -84,18 +84,14 @@ def tool_event(key: str, number: int) -> ToolCalled:
 
 async def send(settings: StreamSettings, topic: str, items: Sequence[tuple[bytes | None, bytes | None]]) -> None:
     """Send (key, value) pairs to a topic of the namespace and wait for all."""
-    producer = AIOKafkaProducer(
+    async with AIOKafkaProducer(
         **settings.kafka.client_options(),
         enable_idempotence=True,
         linger_ms=5,
         max_request_size=settings.kafka.max_message_bytes,
-    )
-    await producer.start()
-    try:
+    ) as producer:
         for future in [await producer.send(settings.namespace + topic, value, key=key) for key, value in items]:
             await future
-    finally:
-        await producer.stop()
 
 
 async def send_to_all(stream: StreamSettings, *topics: Topic, data: bytes) -> None:
@@ -133,25 +129,28 @@ async def read_topic(settings: StreamSettings, topic: str, partitions: int | Non
 
 async def read_places(connection: KafkaConnection, places: Sequence[TopicPartition]) -> dict[TopicPartition, list[Any]]:
     """Return every committed record of partitions; not by rollbus's own reader, which the tests are about."""
-    consumer = AIOKafkaConsumer(
+    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+    async with AIOKafkaConsumer(
         **connection.client_options(),
         isolation_level="read_committed",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         fetch_max_wait_ms=10,  # a question about offsets waits for a fetch that finds nothing
-    )
-    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
-    await consumer.start()
-    try:
+    ) as consumer:
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         behind = list(places)
         while behind := [place for place in behind if await consumer.position(place) < ends[place]]:
             for place, records in (await consumer.getmany(*behind, timeout_ms=200)).items():
                 found[place] += records
-    finally:
-        await consumer.stop()
     return found
+
+
+async def commit_offsets(connection: KafkaConnection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets for a group that has no members."""
+    async with running(connection, consumer := new_consumer(connection, group_id=group)):
+        consumer.assign(list(offsets))
+        await consumer.commit(dict(offsets))
 
 
 async def delete_before(connection: KafkaConnection, offsets: Mapping[TopicPartition, int]) -> None:

@@ -1,6 +1,5 @@
 """Dead letters on a real broker: listed, shown, written again once, and recognised when they fail again."""
 
-import asyncio
 import hashlib
 import random
 from functools import partial
@@ -20,7 +19,7 @@ from rollbus.streams.kafka.topics_on_broker import describe_topics, ensure_topic
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import make_tick
 from tests.hostile.attacker import keys
-from tests.services.commands import say, write_config
+from tests.services.commands import say_in_thread, write_config
 from tests.services.streams.fixtures import CountStage, send, stream_settings
 from tests.services.streams.process import running
 from tests.waiting import many, until_found
@@ -37,7 +36,7 @@ class Operator:
 
     async def cli(self, *arguments: str, noun: str = "dead-letters") -> str:
         """Return what the command says."""
-        return await asyncio.to_thread(say, self._config, noun, *arguments)
+        return await say_in_thread(self._config, noun, *arguments)
 
     async def letters(self, count: int) -> list[DeadLetter]:
         """Return all letters, once there are so many."""

@@ -1,6 +1,5 @@
 """Poison through a real worker of all stages: each record is taken or a dead letter, and the good ones are trained."""
 
-import asyncio
 import hashlib
 import random
 import struct
@@ -12,6 +11,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import encode
+from rollbus.schemas.limits import MAX_LETTER_BYTES
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
@@ -19,7 +19,7 @@ from tests.builders import make_turn
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import read_everything
-from tests.services.commands import say, write_config
+from tests.services.commands import say_in_thread, write_config
 from tests.services.streams.fixtures import send, stream_settings
 from tests.services.streams.process import running
 from tests.streams.exactly_once.poison import fuzzed
@@ -42,6 +42,7 @@ def by_hand() -> list[Pair]:
     del unequal[place : place + 4]
     unequal[place - 1] = 8  # the length before it, as Avro writes 4
     return [
+        (b"k", bytes(MAX_LETTER_BYTES)),  # as much as is kept whole
         (b"k", whole[:30]),
         (b"k", b"\xc3\x01" + bytes(8) + whole[10:]),  # an unknown schema
         (b"k", b"\x00\x00\x00\x00\x01confluent"),
@@ -80,12 +81,12 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
             await send(settings, EPISODE_EVENTS.name, [(b"k", bytes(settings.kafka.max_message_bytes + 1))])
         await traffic.send(range(2, 4))
         await traffic.until_trained()
-        named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:8]}
+        named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:9]}
         await until_found(lambda: refused(settings), "not all poison is refused", is_enough=named.issubset)
     found = await read_everything(settings, pipeline())
     await check_log(found, pipeline(), traffic.published)
     assert len(found.dead_letters) > FUZZED
-    cli = partial(asyncio.to_thread, say, write_config(tmp_path, kafka, namespace), "dead-letters")
+    cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace), "dead-letters")
     assert "InvalidRecordError" in await cli("list")
     letter = found.dead_letters[0]
     assert letter.error_class in await cli("show", f"{letter.topic}:{letter.partition}:{letter.offset}")

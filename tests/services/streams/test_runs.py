@@ -1,6 +1,5 @@
 """Two runs on one log at once, on a real broker: each groups for itself and obeys its own operator."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from rollbus.streams.operate.operator import list_runs
 from rollbus.streams.operate.run_status import RunStatus
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode
-from tests.services.commands import say, write_config
+from tests.services.commands import say_in_thread, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import running
 from tests.waiting import until_found
@@ -36,7 +35,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
     stages = [*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(PAIRS), *run_stages(FOURS)]
     await ensure_topics(settings, stages)
     runs = [{"run_id": run.run_id} for run in (PAIRS, FOURS)]
-    cli = partial(asyncio.to_thread, say, write_config(tmp_path, kafka, namespace, runs=runs), "run")
+    cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace, runs=runs), "run")
 
     async def play(first: int) -> None:
         events = [each for n in range(first, first + 4) for each in make_episode(f"e{n}", reward=float(n))]

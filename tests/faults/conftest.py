@@ -1,6 +1,7 @@
 """A broker that notices dead workers soon, and workers that can be told where to die."""
 
 import random
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from rollbus.local.process.service import Service
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
+from tests.faults.recorded import Recorded
 from tests.faults.seed import REPEAT, SEED
 from tests.services.conftest import namespace
 from tests.services.shared import shared_service
@@ -56,8 +58,11 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
-    """A namespace with its topics."""
-    made = stream_settings(kafka, namespace, session_timeout_s=SESSION_S, event_partitions=3)
+    """A namespace with its topics, on as many brokers as there are."""
+    replicas = kafka.count(",") + 1
+    made = stream_settings(
+        kafka, namespace, session_timeout_s=SESSION_S, event_partitions=3, replication_factor=replicas
+    )
     await ensure_topics(made, pipeline())
     return made
 
@@ -84,3 +89,19 @@ async def workers(tmp_path: Path) -> AsyncIterator[NewWorker]:
             return worker
 
         yield make
+
+
+async def open_worker(workers: NewWorker, settings: StreamSettings, **changes: Any) -> WorkerProcess:
+    """Start a worker and wait until it works on a partition."""
+    worker = workers(settings, **changes)
+    await worker.start()
+    await worker.until_open()
+    return worker
+
+
+async def finish(worker: WorkerProcess, traffic: Traffic) -> Recorded:
+    """Wait until all is trained, end the worker, which has to end cleanly, and check the log."""
+    await traffic.until_trained()
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0, worker.log()
+    return await traffic.check()

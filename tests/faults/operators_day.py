@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.builders import make_episode
 from tests.faults.test_brokers import nodes, start
 from tests.faults.test_disks import SmallDisk
 from tests.services.stack.health_world import World, make_world, send_records
-from tests.web import QuietHandler
+from tests.web import QuietHandler, serve
 
 RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
 COMMANDS = {
@@ -64,7 +63,7 @@ class Inbox:
                 self.answer(None, 200 if inbox._failed else 503)
                 inbox._failed = True
 
-        self.server, self.url = serve(Handler)
+        self.handler, self.url = Handler, ""
 
     def firing(self) -> set[str]:
         """Return the alarms that have begun and not ended."""
@@ -95,14 +94,7 @@ class Judge:
                 answers.wait(WAIT_S)
                 self.answer({"choices": [{"message": {"content": "7"}}]})
 
-        self.server, self.url = serve(Handler)
-
-
-def serve(handler: type[QuietHandler]) -> tuple[ThreadingHTTPServer, str]:
-    """Serve HTTP from a thread; return the server and its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server, f"http://127.0.0.1:{server.server_port}/v1"
+        self.handler, self.url = Handler, ""
 
 
 class Day:
@@ -218,9 +210,8 @@ def make_day(folder: Path, namespace: str) -> Iterator[Day]:
     with ExitStack() as stack:
         disk, inbox, judge = SmallDisk(machine, folder / "empty"), Inbox(), Judge()
         stack.callback(disk.close)
-        for server in (inbox.server, judge.server):
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
+        inbox.url = stack.enter_context(serve(inbox.handler))
+        judge.url = f"{stack.enter_context(serve(judge.handler))}/v1"
         for service in services.values():
             stack.callback(service.stop, grace_s=1.0)
             start([service])

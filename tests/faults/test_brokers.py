@@ -16,10 +16,8 @@ from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.faults.conftest import SESSION_S, SOON, NewWorker
-from tests.faults.episodes import Traffic, pipeline
-from tests.services.streams.fixtures import stream_settings
+from tests.faults.conftest import SOON, NewWorker, finish, open_worker
+from tests.faults.episodes import Traffic
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -82,33 +80,23 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ser
 
 
 @pytest.fixture
-async def settings(brokers: list[ServiceProcess], namespace: str) -> StreamSettings:
-    """A namespace on these brokers."""
-    servers = ",".join(broker.service.address for broker in brokers)
-    made = stream_settings(
-        servers, namespace, session_timeout_s=SESSION_S, event_partitions=2, replication_factor=len(brokers)
-    )
-    await ensure_topics(made, pipeline())
-    return made
+def kafka(brokers: list[ServiceProcess]) -> str:
+    """Their addresses."""
+    return ",".join(broker.service.address for broker in brokers)
 
 
 @pytest.mark.parametrize("brokers", [1], indirect=True)
 async def test_the_only_broker_is_killed_under_load_and_comes_back(
     brokers: list[ServiceProcess], settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
-    worker = workers(settings)
-    await worker.start()
-    await worker.until_open()
+    worker = await open_worker(workers, settings)
     feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.3))
     for pause_s in (2.0, 4.0):
         await asyncio.sleep(pause_s)
         kill(brokers[0])
         await asyncio.to_thread(start, brokers)
     await feeding
-    await traffic.until_trained()
-    worker.send(signal.SIGTERM)
-    assert await worker.ended() == 0, worker.log()
-    await traffic.check()
+    await finish(worker, traffic)
 
 
 @pytest.mark.parametrize("brokers", [3], indirect=True)
@@ -119,9 +107,7 @@ async def test_one_of_three_brokers_is_killed_and_the_others_go_on(
     workers: NewWorker,
     chance: random.Random,
 ) -> None:
-    worker = workers(settings)
-    await worker.start()
-    await worker.until_open()
+    worker = await open_worker(workers, settings)
     victim = chance.choice(brokers)
     feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.2))
     await asyncio.sleep(2.0)
@@ -130,7 +116,4 @@ async def test_one_of_three_brokers_is_killed_and_the_others_go_on(
     await traffic.until_trained()  # with two brokers only
     await asyncio.to_thread(start, [victim])
     await traffic.send(range(30, 40))
-    await traffic.until_trained()
-    worker.send(signal.SIGTERM)
-    assert await worker.ended() == 0, worker.log()
-    await traffic.check()
+    await finish(worker, traffic)

@@ -12,18 +12,14 @@ from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from tests.consumers.test_webhook import Hook
-from tests.faults.test_brokers import kill, nodes, start
+from tests.faults.test_brokers import brokers, kill, start
 from tests.services.art.fixtures import TURNED, ArtServer, Launcher, art_launcher
 from tests.services.delivery.world import DeliveryWorld, settings_document
 from tests.web import serve
 
-__all__ = ["art_launcher"]
+__all__ = ["art_launcher", "brokers"]
 
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.faults,
-    pytest.mark.timeout(900),
-]  # many processes start one after another
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)]  # many processes start in turn
 
 SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
 """Names a free cell with probability 0.96."""
@@ -52,17 +48,6 @@ GUARDED = {
     ],
 }
 TALKERS = Path(__file__).with_name("talkers.py")
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A broker that the test may kill."""
-    (made,) = nodes(tmp_path, 1)
-    try:
-        start([made])
-        yield made
-    finally:
-        made.stop(grace_s=1.0)
 
 
 @pytest.fixture
@@ -120,25 +105,25 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
         await world.close()
 
 
+@pytest.mark.parametrize("brokers", [1], indirect=True)
 async def test_a_reward_that_pays_for_length_is_stopped_by_what_users_say_although_broker_and_proxy_are_killed(
-    broker: ServiceProcess, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
+    brokers: list[ServiceProcess], namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
     """Then a harmless update serves."""
     base = await asyncio.to_thread(ensure, UNTAUGHT, tmp_path / "models")
+    (broker,) = brokers
     kafka = broker.service.address
     document = settings_document(kafka, namespace, learning_rate=SABOTAGED, episodes_per_step=64, delivery=GUARDED)
     document |= {"scoring": {"rewards": PAYS_FOR_LENGTH}, "insecure": True}
     server = ArtServer(art_launcher, base, tmp_path / "data")
-    world = DeliveryWorld(
-        server, document, tmp_path, hook.url, agents=[str(TALKERS)], proxy_port=find_free_port()
-    )  # fmt: skip
+    world = DeliveryWorld(server, document, tmp_path, hook.url, agents=[str(TALKERS)], proxy_port=find_free_port())
     try:
         await world.open()
         made = await world.until(lambda made: bool(made) and made[-1].canary is not None, "a canary")
         await world.until_scored(made[-1].canary or 0, 4)
         await world.kill("proxy")
         kill(broker)
-        await asyncio.to_thread(start, [broker])
+        await asyncio.to_thread(start, brokers)
         assert (await world.decisions())[-1].canary is not None, "both were killed during the canary"
         await world.start("proxy")
         made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")

@@ -1,7 +1,6 @@
-"""Full disks: the broker stops and says so, loses nothing and goes on once there is room; a worker needs no disk."""
+"""Full disks: the broker stops and says so, loses nothing and goes on once there is room."""
 
 import asyncio
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,11 +13,9 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.tether import tethered
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.faults.conftest import SESSION_S, SOON, NewWorker
-from tests.faults.episodes import Traffic, pipeline
+from tests.faults.conftest import SOON, NewWorker, finish, open_worker
+from tests.faults.episodes import Traffic
 from tests.faults.test_brokers import start
-from tests.services.streams.fixtures import stream_settings
 from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
@@ -82,12 +79,9 @@ def disk_and_broker(tmp_path: Path) -> Iterator[tuple[SmallDisk, ServiceProcess]
 
 
 @pytest.fixture
-async def settings(disk_and_broker: tuple[SmallDisk, ServiceProcess], namespace: str) -> StreamSettings:
-    """A namespace on that broker."""
-    address = disk_and_broker[1].service.address
-    made = stream_settings(address, namespace, session_timeout_s=SESSION_S, event_partitions=2)
-    await ensure_topics(made, pipeline())
-    return made
+def kafka(disk_and_broker: tuple[SmallDisk, ServiceProcess]) -> str:
+    """Its address."""
+    return disk_and_broker[1].service.address
 
 
 async def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_with_room(
@@ -97,9 +91,7 @@ async def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_with_room(
     workers: NewWorker,
 ) -> None:
     disk, broker = disk_and_broker
-    worker = workers(settings)
-    await worker.start()
-    await worker.until_open()
+    worker = await open_worker(workers, settings)
     feeding = asyncio.create_task(traffic.send(range(40), pause_s=0.2))
     await asyncio.sleep(2.0)
     await asyncio.to_thread(disk.fill)
@@ -108,31 +100,4 @@ async def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_with_room(
     disk.free()
     await asyncio.to_thread(start, [broker])
     await feeding
-    await traffic.until_trained()
-    worker.send(signal.SIGTERM)
-    assert await worker.ended() == 0, worker.log()
-    await traffic.check()
-
-
-class TestWorker:
-    """On the shared broker."""
-
-    @pytest.fixture
-    async def settings(self, kafka: str, namespace: str) -> StreamSettings:
-        """A namespace on the shared broker."""
-        made = stream_settings(kafka, namespace, session_timeout_s=SESSION_S, event_partitions=2)
-        await ensure_topics(made, pipeline())
-        return made
-
-    async def test_a_worker_that_can_write_no_byte_to_any_file_works(
-        self, settings: StreamSettings, traffic: Traffic, workers: NewWorker
-    ) -> None:
-        """All its state is in the log; what it cannot log is lost, and nothing else."""
-        worker = workers(settings, file_bytes=0)
-        await worker.start()
-        await traffic.send(range(10))
-        await traffic.until_trained()
-        worker.send(signal.SIGTERM)
-        assert await worker.ended() == 0
-        assert worker.log() == ""
-        await traffic.check()
+    await finish(worker, traffic)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rollbus.streams.kafka.settings import StreamSettings
-from tests.faults.conftest import NewWorker
+from tests.faults.conftest import NewWorker, finish, open_worker
 from tests.faults.episodes import Traffic, numbers_until, pipeline
 from tests.faults.recorded import read_everything
 from tests.waiting import until
@@ -28,15 +28,10 @@ async def test_a_kill_at_any_point_of_a_transaction_costs_nothing(
         worker = workers(settings, die=point, nth=chance.randint(5, 40))
         await worker.start()
         assert await worker.ended() == -signal.SIGKILL, worker.log()
-    last = workers(settings)
-    await last.start()
-    await last.until_open()
+    last = await open_worker(workers, settings)
     enough.set()
     await feeding
-    await traffic.until_trained()
-    last.send(signal.SIGTERM)
-    assert await last.ended() == 0, last.log()
-    await traffic.check()
+    await finish(last, traffic)
 
 
 async def test_a_kill_during_a_restore_or_a_rebalance_costs_nothing(
@@ -66,7 +61,4 @@ async def test_a_kill_during_a_restore_or_a_rebalance_costs_nothing(
     assert await leaving.ended() == -signal.SIGKILL, leaving.log()
     enough.set()
     await feeding
-    await traffic.until_trained()
-    coming.send(signal.SIGTERM)
-    assert await coming.ended() == 0, coming.log()
-    await traffic.check()
+    await finish(coming, traffic)

@@ -1,4 +1,4 @@
-"""Workers come, go and freeze: nothing is lost and nothing twice."""
+"""Workers come, go, freeze and have no disk: nothing is lost and nothing twice."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rollbus.streams.kafka.settings import StreamSettings
-from tests.faults.conftest import SESSION_S, NewWorker
+from tests.faults.conftest import SESSION_S, NewWorker, finish, open_worker
 from tests.faults.episodes import Traffic
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
@@ -17,28 +17,19 @@ async def test_one_worker_becomes_three_and_one_again(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     feeding = asyncio.create_task(traffic.send(range(60), pause_s=0.4))
-    three = [workers(settings) for _ in range(3)]
-    for worker in three:
-        await worker.start()
-        await worker.until_open()
+    three = [await open_worker(workers, settings) for _ in range(3)]
     for worker in three[:2]:
         await asyncio.sleep(2.0)
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0, worker.log()
     await feeding
-    await traffic.until_trained()
-    three[2].send(signal.SIGTERM)
-    assert await three[2].ended() == 0, three[2].log()
-    await traffic.check()
+    await finish(three[2], traffic)
 
 
 async def test_workers_that_freeze_past_their_session_and_go_on_are_fenced(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker, chance: random.Random
 ) -> None:
-    both = [workers(settings), workers(settings)]
-    for worker in both:
-        await worker.start()
-        await worker.until_open()
+    both = [await open_worker(workers, settings) for _ in range(2)]
     feeding = asyncio.create_task(traffic.send(range(70), pause_s=0.4))
     for frozen in (both[0], both[1], both[0]):
         await asyncio.sleep(1.0 + chance.random())
@@ -57,19 +48,24 @@ async def test_one_episode_with_most_of_the_traffic_holds_up_nobody(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     hot = Traffic(settings)
-    worker, heir = workers(settings), workers(settings)
-    await worker.start()
-    await worker.until_open()
+    worker = await open_worker(workers, settings)
     feeding = asyncio.create_task(hot.send([0], turns=400))
     await traffic.send(range(1, 20), pause_s=0.1)
     await worker.kill()
-    await heir.start()
-    await heir.until_open()
+    heir = await open_worker(workers, settings)
     await feeding
     traffic.events += hot.events
     traffic.published += hot.published
-    await traffic.until_trained()
-    heir.send(signal.SIGTERM)
-    assert await heir.ended() == 0, heir.log()
-    found = await traffic.check()
+    found = await finish(heir, traffic)
     assert max(len(entries) for entries in found.entries.values()) > 400
+
+
+async def test_a_worker_that_can_write_no_byte_to_any_file_works(
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    """All its state is in the log; what it cannot log is lost, and nothing else."""
+    worker = workers(settings, file_bytes=0)
+    await worker.start()
+    await traffic.send(range(10))
+    await finish(worker, traffic)
+    assert worker.log() == ""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES
+from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES, Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import describe_topics
 from tests.faults.conftest import NewWorker
@@ -22,9 +22,8 @@ pytestmark = [pytest.mark.services, pytest.mark.faults]
 
 @pytest.mark.parametrize("topic", [EPISODE_EVENTS, TRAJECTORIES], ids=lambda topic: topic.name)
 async def test_partitions_added_under_a_worker_end_it_before_anything_is_routed_by_them(
-    topic: object, settings: StreamSettings, traffic: Traffic, workers: NewWorker
+    topic: Topic, settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
-    assert topic in (EPISODE_EVENTS, TRAJECTORIES)
     worker = workers(settings)
     await worker.start()
     await traffic.send(range(5))

@@ -26,7 +26,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.stages.resample import HOUR_MS
 from tests.builders import make_episode
-from tests.faults.conftest import SESSION_S, NewWorker
+from tests.faults.conftest import SESSION_S, NewWorker, open_worker
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import read_everything
 from tests.services.stack import resample_maker
@@ -135,9 +135,7 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
         worker = workers(settings, die=point, nth=chance.randint(3, 8), stages=stages)
         await worker.start()
         assert await worker.ended() == -signal.SIGKILL, worker.log()
-    last = workers(settings, stages=stages)
-    await last.start()
-    await last.until_open()
+    last = await open_worker(workers, settings, stages=stages)
     asked = await until_found(lambda: requests_of(settings), "too few requests come", is_enough=many(ATTEMPTS))
     enough.set()
     published = await publishing

@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rollbus.local.process.tether import tethered
-from tests.console import ROLLBUS
 from tests.faults.finetune.parts import GENERATIONS
-from tests.finetuning import configuration
-from tests.harness.world import Steady
-from tests.installs import own_environment
+from tests.finetuning import configuration, start_finetune
+from tests.harness.world import Steady, rows_in
 from tests.services.conftest import clickhouse
 from tests.services.settings_file import write_settings
 
@@ -88,16 +85,7 @@ def folder_of(folder: Path, address: str, kafka: str, database: tuple[str, int])
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    arguments = ("--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml", *options)
-    validation = ("--validation_dataset", "train.json", "--validation_interval", "2")
-    with (folder / "finetune.log").open("ab") as log:
-        return subprocess.Popen(
-            [*tethered(), ROLLBUS, *arguments, *validation],
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-            env={**own_environment(), "OMP_NUM_THREADS": "1"},
-        )
+    return start_finetune(folder, "--validation_dataset", "train.json", "--validation_interval", "2", *options)
 
 
 def log_of(folder: Path) -> str:
@@ -106,14 +94,10 @@ def log_of(folder: Path) -> str:
 
 def files_of(folder: Path) -> dict[str, Sequence[Any]]:
     """Return what a run wrote, by name, without times and the run's own name."""
-    found: dict[str, Sequence[Any]] = {}
-    for path in sorted((folder / "output").rglob("*.json*")):
-        text = path.read_text()
-        values = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
-        known = values if isinstance(values, list) else [values]
-        name = str(path.relative_to(folder)).replace(folder.name, "RUN")
-        found[name] = [{key: one[key] for key in one if key not in OWN_TO_EACH} for one in known]
-    return found
+    return {
+        str(path.relative_to(folder)).replace(folder.name, "RUN"): rows_in(path, *OWN_TO_EACH)
+        for path in sorted((folder / "output").rglob("*.json*"))
+    }
 
 
 def document(address: str, run_id: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pyarrow.parquet
@@ -32,6 +31,7 @@ from tests.services.art.fixtures import MODEL, ArtServer, Launcher, art_base_mod
 from tests.services.art.releases import environment_of
 from tests.services.conftest import clickhouse
 from tests.services.settings_file import write_settings
+from tests.web import serve
 
 __all__ = ["art_base_model", "art_launcher", "clickhouse"]
 
@@ -77,15 +77,9 @@ def test_both_plugins_train_the_same_groups_and_write_the_same_files(
     with served(art_launcher, art_base_model, ours) as art:
         host, port = clickhouse
         write_settings(ours, kafka, clickhouse, "side_by_side")
-        arguments = (
-            "--config_file",
-            "finetune.yml",
-            "--validation_dataset",
-            "held_out.json",
-            "--validation_interval",
-            "1",
-        )
-        command = (ROLLBUS, "--config", "rollbus.yaml", "finetune", "-o", "rollbus.run_id", "ours", *arguments)
+        given = ("--config_file", "finetune.yml", "-o", "rollbus.run_id", "ours")
+        validation = ("--validation_dataset", "held_out.json", "--validation_interval", "1")
+        command = (ROLLBUS, "--config", "rollbus.yaml", "finetune", *given, *validation)
         finetune(command, ours, art, {**own_environment(), "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"})
         trained_here = groups_on_the_ledger(ClickHouseSettings(host=host, port=port, database="side_by_side"))
 
@@ -170,14 +164,8 @@ def answering(port: int) -> Iterator[None]:
     except OSError:
         yield
         return
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with serve(server):
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def finetune(command: Sequence[str], folder: Path, art: ArtServer, environment: Mapping[str, str]) -> None:

@@ -55,6 +55,13 @@ class Door:
         self.letters += [record for out, record in outputs if out.topic == "dead-letters"]
         return [record for out, record in outputs if out.topic != "dead-letters"]
 
+    def append(self, record: Any, signer: str = "") -> Raw:
+        """Append a record, signed by whom it is said, that is not processed yet."""
+        data = encode(record)
+        signature = self.signing.sign(signer, self.topic, b"e1", data)
+        self.log.append(Raw(len(self.log), b"e1", data, 0, tuple(signature)))
+        return self.log[-1]
+
     async def write_signed(self, record: Any, signer: str = OWNER) -> list[Any]:
         """Append a record as its signer does."""
         return await self.write(record, self.signing.sign(signer, self.topic, b"e1", encode(record)))

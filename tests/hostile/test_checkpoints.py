@@ -154,17 +154,15 @@ def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_no_code_of_a_models_folder_is_run(folder: Path) -> None:
-    """By a pickle, a module that the tokenizer names, or a chat template."""
+    """By a pickle, or a module that the tokenizer names; the test below has the chat template."""
     evidence = folder.parent / "was-here"
     attack = f"open({str(evidence)!r}, 'w')"
     for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin", "model.pkl"):
         (folder / name).write_bytes(f"c__builtin__\neval\n(S{attack!r}\ntR.".encode())
     (folder / "own.py").write_text(f"{attack}\nclass Own: pass\n")
-    template = "{{ cycler.__init__.__globals__.os.system('touch " + str(evidence) + "') }}"
     tokenizer = {
         "tokenizer_class": "Own",
         "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]},
-        "chat_template": template,
         "eos_token": "</s>",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))

@@ -76,9 +76,10 @@ async def test_both_keys_hold_while_one_replaces_the_other() -> None:
     old, both, new = keys("k" * 16), keys("n" * 16, "k" * 16), keys("n" * 16)
     door = Door(AssemblyStage(AssemblyConfig()), signing=both)
     tick = make_tick(3)
+    of_old, of_both = (Door(door.stage, signing=each).append(tick, OWNER) for each in (old, both))
     for signing in (old, new, both):
-        assert signing.signer_of("t", _raw(tick, old)) == (OWNER if signing is not new else None)
-        assert signing.signer_of("t", _raw(tick, both)) == (OWNER if signing is not old else None)
+        assert signing.signer_of(door.topic, of_old) == (OWNER if signing is not new else None)
+        assert signing.signer_of(door.topic, of_both) == (OWNER if signing is not old else None)
     await door.write_signed(tick)
     assert door.refusals == []
 
@@ -145,10 +146,3 @@ async def test_an_end_by_a_stranger_to_an_episode_leaves_it_untrained_rather_tha
     outputs = [each for number in range(1, 4) for each in await door.write_signed(make_tick(number))]
     (trajectory,) = [each for each in outputs if isinstance(each, Trajectory)]
     assert (trajectory.trainable, trajectory.untrainable_reason) == (False, "missing_events")
-
-
-def _raw(record: Any, signing: Signing) -> Any:
-    from tests.streams.replay.memory import Raw
-
-    data = encode(record)
-    return Raw(0, b"e1", data, 0, tuple(signing.sign(OWNER, "t", b"e1", data)))

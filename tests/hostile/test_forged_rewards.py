@@ -66,9 +66,9 @@ async def test_a_report_by_alias_is_checked_and_stays_signed_on_its_way() -> Non
     assert (drop.reason, drop.stage) == ("reward_not_allowed", "alias")
     await door.write(replace(by_alias, source="agent", name="free"))
     assert await door.write_signed(by_alias, "checker") == []
-    processed = await door.work.process([_raw(door, make_alias("order-7", "e1"))])
+    processed = await door.work.process([door.append(make_alias("order-7", "e1"))])
     assert sorted(str(out.signer) for out in processed.outputs) == ["None", "checker"]
-    again = await door.work.process([_raw(door, replace(by_alias, value=0.0), "checker")])
+    again = await door.work.process([door.append(replace(by_alias, value=0.0), "checker")])
     assert again.outputs == []
 
 
@@ -76,7 +76,7 @@ async def test_a_reward_of_an_episode_written_to_the_aliases_gets_no_signature_t
     door = Door(AliasStage(CONFIG))
     (drop,) = await door.write(WON)
     assert drop.reason == "reward_not_allowed"
-    processed = await door.work.process([_raw(door, replace(WON, source="agent"))])
+    processed = await door.work.process([door.append(replace(WON, source="agent"))])
     assert [out.signer for out in processed.outputs] == [None]
 
 
@@ -86,7 +86,7 @@ def test_a_producer_with_a_sources_key_signs_that_sources_rewards_alone() -> Non
 
     def signer(record: Any, key: bytes = b"e1") -> str | None:
         out = Outbound(door.topic, key, encode(record), 0)
-        raw = replace(_raw(door, record), key=key, headers=tuple(sink._signature(out)))
+        raw = replace(door.append(record), key=key, headers=tuple(sink._signature(out)))
         return door.signing.signer_of(door.topic, raw)
 
     assert signer(WON) == "checker"
@@ -95,7 +95,7 @@ def test_a_producer_with_a_sources_key_signs_that_sources_rewards_alone() -> Non
     assert KafkaSink(KafkaConnection())._signature(Outbound(door.topic, b"e1", encode(WON), 0)) == []
     stolen = KafkaSink(KafkaConnection(), reward_keys={"checker": STOLEN})
     out = Outbound(ALIASES.full_name("n."), b"a", encode(WON), 0)
-    raw = replace(_raw(door, WON), key=b"a", headers=tuple(stolen._signature(out)))
+    raw = replace(door.append(WON), key=b"a", headers=tuple(stolen._signature(out)))
     assert door.signing.signer_of(out.topic, raw) is None
 
 
@@ -103,11 +103,3 @@ def test_a_setting_that_is_not_used_leaves_the_hash_of_a_configuration_as_it_was
     """Recorded outputs name the hash: a replay by a newer release gives the same one."""
     assert "signed_sources" not in AssemblyConfig().model_dump_json()
     assert CONFIG.config_hash() != AssemblyConfig(reward_sources={"correct": ("checker",)}).config_hash()
-
-
-def _raw(door: Door, record: Any, signer: str = "") -> Any:
-    from tests.streams.replay.memory import Raw
-
-    data = encode(record)
-    door.log.append(Raw(len(door.log), b"e1", data, 0, tuple(door.signing.sign(signer, door.topic, b"e1", data))))
-    return door.log[-1]

@@ -53,12 +53,6 @@ def test_up_starts_the_binary_and_down_ends_it(settings: StackSettings) -> None:
     assert [each.state for each in down(settings)] == ["stopped"]
 
 
-def test_without_the_binary_the_endpoint_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    service = next(each for each in stack_services(StackSettings(data_dir=tmp_path)) if each.name == "clickhouse")
-    assert "rollbus.local.clickhouse.endpoint" in service.command()
-
-
 def test_the_configuration_has_the_port_the_data_and_loopback_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a & b"
     command = prepare("/opt/clickhouse", folder, port=8124, secrets=None)

@@ -27,12 +27,6 @@ def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken: int) -> None:
     assert "`stack: kafka_port:`" in message
 
 
-def test_a_free_port_passes_and_belongs_to_nobody() -> None:
-    port = find_free_port()
-    require_free(port, service="kafka", setting="kafka_port")
-    assert listener_of(port) is None
-
-
 def test_a_free_port_is_named_once_and_is_none_that_an_outgoing_connection_gets() -> None:
     ports = [find_free_port() for _ in range(50)]
     assert len(set(ports)) == 50

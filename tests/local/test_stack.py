@@ -113,20 +113,16 @@ def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(settings: S
 
 
 def test_a_service_that_never_answers_is_given_up_and_ended(settings: StackSettings) -> None:
-    service = Service(
-        name="mute",
-        command=lambda: [sys.executable, "-c", "import time; time.sleep(60)"],
-        is_healthy=lambda: False,
-        start_timeout_s=0.2,
-    )
     asked: list[int] = []
 
     def never() -> bool:
         asked.append(_pid_of(settings, "mute"))
         return False
 
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    service = Service(name="mute", command=lambda: command, is_healthy=never, start_timeout_s=0.2)
     with pytest.raises(UnavailableError, match="mute did not become healthy"):
-        up(settings, (replace(service, is_healthy=never),))
+        up(settings, (service,))
     assert not session_members(asked[0])
     assert down(settings) == ()
 

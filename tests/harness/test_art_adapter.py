@@ -98,12 +98,14 @@ async def test_no_answer_at_the_configured_address_says_what_to_look_at(
         await adapter.initialize(FinetuneConfig())
 
 
-def settings(tmp_path: Path, change: Any = None) -> Settings:
+def settings(tmp_path: Path, **sections: dict[str, dict[str, Any]]) -> Settings:
+    """What a configuration makes of the run's settings, some entries of its sections changed."""
     plain = document(tmp_path, target_functions=["planner"], target_model="policy")
     plain["trainer_adapters"]["a"]["backend"] = {**BACKEND, "base_model": "base", "server_config": None}
     plain["rollbus"] = {}
-    if change is not None:
-        change(plain)
+    for section, entries in sections.items():
+        for name, values in entries.items():
+            plain[section].setdefault(name, {}).update(values)
     return Settings.model_validate(settings_of(read(tmp_path, plain), "run-1", "run-1."))
 
 
@@ -128,24 +130,18 @@ def test_targets_reach_assembly_by_the_name_that_answers_carry(tmp_path: Path) -
 
 
 def test_tool_calls_and_the_shortest_episode_reach_assembly(tmp_path: Path) -> None:
-    def change(plain: dict[str, Any]) -> None:
-        plain["trajectory_builders"]["b"] |= {"include_tool_calls": False, "min_episode_length": 5}
-
-    assembly = settings(tmp_path, change).assembly
+    assembly = settings(
+        tmp_path, trajectory_builders={"b": {"include_tool_calls": False, "min_episode_length": 5}}
+    ).assembly
     assert (assembly.include_tool_calls, assembly.min_episode_length) == (False, 3)
 
 
 def test_another_temperature_asks_for_log_probs_of_what_was_sampled(tmp_path: Path) -> None:
-    def change(plain: dict[str, Any]) -> None:
-        plain["llms"]["policy"]["temperature"] = 0.4
-
     assert settings(tmp_path).art_server.logprobs_mode == "raw"
-    assert settings(tmp_path, change).art_server.logprobs_mode == "processed"
+    assert settings(tmp_path, llms={"policy": {"temperature": 0.4}}).art_server.logprobs_mode == "processed"
 
 
 def test_a_users_settings_lie_over_those_of_the_run(tmp_path: Path) -> None:
-    def change(plain: dict[str, Any]) -> None:
-        plain["rollbus"] = {"settings": {"trainer": {"train": {"entropy_bonus": 0.02}}}}
-
-    train = settings(tmp_path, change).trainer.train
+    own = {"trainer": {"train": {"entropy_bonus": 0.02}}}
+    train = settings(tmp_path, rollbus={"settings": own}).trainer.train
     assert (train.entropy_bonus, train.learning_rate) == (0.02, 1e-4)

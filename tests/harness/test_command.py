@@ -74,12 +74,6 @@ def test_a_mistake_is_named_without_a_traceback(
     assert "Traceback" not in result.output
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    result = invoke("--config_file", tmp_path / "none.yml")
-    assert result.exit_code == 2
-    assert "does not exist" in result.output
-
-
 def record(folder: Path, **fields: Any) -> RunRecord:
     """A run's folder, as its command leaves it."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ async def steady(question: str, llm: Any) -> str:
 
 def own(plain: dict[str, Any]) -> None:
     guide_builder(plain)
-    plain["trainers"]["t"]["_type"] = LowestConfig.static_type()
+    plain["trainers"]["t"]["_type"] = LowestConfig.static_type()  # type: ignore[no-untyped-call]
     plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
     plain["rollbus"]["imports"] = ["backend"]
 

@@ -70,10 +70,7 @@ async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
         *("filtered_max_reward", "curriculum_percentile"),
     ]
     assert (row["num_groups"], row["filtered_groups"], row["curriculum_percentile"]) == (3, 1, 0.3)
-    history = output(tmp_path, "reward_history.json")
-    assert list(history[0]) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories"]
     state = output(tmp_path, "curriculum_state.json")
-    assert list(state) == ["current_percentile", "last_expansion_epoch", "total_groups", "included_groups", "config"]
     assert (state["current_percentile"], state["total_groups"]) == (0.3, 3)
     (included,) = state["included_groups"]
     assert included in range(3), "all three are worth the same: the one that closed first is in, counted by its example"

@@ -111,11 +111,6 @@ def test_check_finds_what_is_named_wrongly(tmp_path: Path, section: str, key: st
         describe(FinetuneOptions(read(tmp_path, plain), FinetuneRunConfig()))
 
 
-def test_check_finds_an_evaluator_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"eval.evaluators has no entry 'god'; did you mean 'good'"):
-        read(tmp_path, document(tmp_path, reward_function={"name": "god"}))
-
-
 class Nothing:
     """The processes of a run that needs none."""
 

@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 from nat.builder.builder import Builder
-from nat.builder.context import Context
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
 from nat.cli.register_workflow import register_function
 from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.function import FunctionBaseConfig
-from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepPayload, IntermediateStepType
+from nat.data_models.intermediate_step import IntermediateStep
 
 from tests.harness.test_custom_components import Buying
+from tests.harness.test_played_steps import report_move
 from tests.harness.world import document, new_run, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
-STEP = "agent_move"
 SEEN = ["LLM_START", "LLM_END", "TOOL_START", "TOOL_END", "LLM_START", "LLM_END", "CUSTOM_START", "CUSTOM_END"]
 
 
@@ -27,22 +26,11 @@ def price(item: str) -> str:
     return "4"
 
 
-def report_step(value: float) -> None:
-    """As a workflow reports a step of its own."""
-    manager = Context.get().intermediate_step_manager
-    kinds = (IntermediateStepType.CUSTOM_START, IntermediateStepType.CUSTOM_END)
-    for kind in kinds:
-        metadata = {"value": value}
-        manager.push_intermediate_step(
-            IntermediateStepPayload(event_type=kind, name=STEP, UUID="step-1", metadata=metadata)
-        )
-
-
 async def ask_by_langgraph(question: str, llm: Any) -> str:
     from langchain.agents import create_agent
 
     found = await create_agent(llm, tools=[price]).ainvoke({"messages": [{"role": "user", "content": question}]})
-    report_step(0.25)
+    report_move(1, 0.25)
     return str(found["messages"][-1].content)
 
 
@@ -59,7 +47,7 @@ async def llama_index_workflow(config: LlamaConfig, builder: Builder) -> AsyncIt
 
         agent = FunctionAgent(tools=[price], llm=llm, streaming=False)
         found = await agent.run(question)
-        report_step(0.25)
+        report_move(1, 0.25)
         return str(found)
 
     yield FunctionInfo.from_fn(run)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,22 +99,14 @@ def reader(uv: Path, kafka: str, clickhouse: tuple[str, int], server: ArtServer,
     )
 
 
-def overrides(*pairs: tuple[str, object]) -> Sequence[str]:
-    return [word for key, value in pairs for word in ("-o", key, str(value))]
-
-
 def test_a_reader_of_the_page_evaluates_trains_looks_serves_and_evaluates_again(reader: Reader) -> None:
     before = reader.evaluate_by_nat()
     assert len(before) == HELD_OUT
 
     told = reader.run(
         *(ROLLBUS, "finetune", "--config_file", "config.yml", "--validation_dataset", "held_out.csv"),
-        *overrides(
-            ("finetuning.num_epochs", 1),
-            ("trajectory_builders.attempts.num_generations", ATTEMPTS),
-            ("eval.evaluators.speed._type", "avg_llm_latency"),
-            ("finetuning.reward_function.name", "speed"),
-        ),
+        *("-o", "finetuning.num_epochs", "1", "-o", "trajectory_builders.attempts.num_generations", str(ATTEMPTS)),
+        *("-o", "eval.evaluators.speed._type", "avg_llm_latency", "-o", "finetuning.reward_function.name", "speed"),
     )
     lines = (reader.folder / "results/finetune/training_metrics.jsonl").read_text().splitlines()
     (row,) = map(json.loads, lines)

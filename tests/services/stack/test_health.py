@@ -58,11 +58,6 @@ def silent(found: dict[str, Any]) -> list[str]:
     return [one["what"] for one in found["health"]["problems"] if one["alarm"] == "silence"]
 
 
-def scrape(url: str) -> str:
-    with urlopen(url) as answer:
-        return str(answer.read().decode())
-
-
 def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
@@ -79,7 +74,8 @@ def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
         assert "scoring[0]" in seen["holds"]
         assert found["health"]["problems"] == []
         for one in found["health"]["processes"]:
-            assert f'kind="{one["kind"]}"' in scrape(one["metrics_url"])
+            with urlopen(one["metrics_url"]) as answer:
+                assert f'kind="{one["kind"]}"' in answer.read().decode()
 
         os.kill(worker.pid, signal.SIGSTOP)
         found = world.until(lambda found: "silence" in problems(found), "the frozen worker looks healthy")

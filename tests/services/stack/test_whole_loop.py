@@ -193,11 +193,6 @@ async def wait_until(condition: Callable[[], bool], what: str, processes: Proces
         await asyncio.sleep(0.3)
 
 
-async def send_junk(loop: Loop) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=loop.kafka) as producer:
-        await producer.send_and_wait(EPISODE_EVENTS.full_name(loop.namespace), b"no record", key=b"junk")
-
-
 async def test_every_part_restarts_once_and_the_counts_add_up(
     loop: Loop, own_art_server: ArtServer, tmp_path: Path
 ) -> None:
@@ -211,7 +206,8 @@ async def test_every_part_restarts_once_and_the_counts_add_up(
             counters = await playing
             assert counters["events_emitted"] == counters["events_delivered"], counters
             emitted += counters["events_emitted"]
-        await send_junk(loop)
+        async with AIOKafkaProducer(bootstrap_servers=loop.kafka) as producer:
+            await producer.send_and_wait(EPISODE_EVENTS.full_name(loop.namespace), b"no record", key=b"junk")
 
         def settled() -> bool:
             fates = loop.fates()

@@ -16,12 +16,24 @@ pytestmark = pytest.mark.slow
 STATIC = ROOT / "rollbus" / "ui" / "static"
 
 
-@pytest.mark.parametrize("noun", COMMANDS)
-def test_the_console_script_has_every_command(install: Path, noun: str, tmp_path: Path) -> None:
-    text = run(install / "rollbus", noun, "--help", cwd=tmp_path).stdout
-    assert text.startswith(f"Usage: rollbus {noun} ")
-    for verb in [command[1] for command in every_command() if command[0] == noun and len(command) == 2]:
-        assert re.search(rf"^  {verb}\b", text, flags=re.MULTILINE), verb
+HELP_OF_ALL = """
+from click.testing import CliRunner
+from rollbus.cli.root import COMMANDS, rollbus
+for noun in COMMANDS:
+    print(CliRunner().invoke(rollbus, [noun, "--help"], prog_name="rollbus", catch_exceptions=False).output)
+"""
+
+
+def test_the_console_script_has_every_command(install: Path, tmp_path: Path) -> None:
+    nouns = run(install / "rollbus", "--help", cwd=tmp_path).stdout
+    assert nouns.startswith("Usage: rollbus ")
+    shown = run(install / "python", "-c", HELP_OF_ALL, cwd=tmp_path).stdout
+    texts = re.split(r"^(?=Usage: )", shown, flags=re.MULTILINE)
+    for noun, text in zip(COMMANDS, texts[1:], strict=True):
+        assert re.search(rf"^  {noun}\b", nouns, flags=re.MULTILINE), noun
+        assert text.startswith(f"Usage: rollbus {noun} ")
+        for verb in [command[1] for command in every_command() if command[0] == noun and len(command) == 2]:
+            assert re.search(rf"^  {verb}\b", text, flags=re.MULTILINE), verb
 
 
 def test_an_installation_uses_its_own_files(install: Path, tmp_path: Path) -> None:

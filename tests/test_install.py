@@ -69,10 +69,6 @@ def test_the_core_imports_without_any_extra(empty_environment: Path, tmp_path: P
     run(empty_environment, "-W", "error", "-c", f"import {CORE_MODULES}", cwd=tmp_path)
 
 
-def test_a_record_travels_with_the_core_alone(empty_environment: Path, tmp_path: Path) -> None:
-    run(empty_environment, "-c", TRAVEL, cwd=tmp_path)
-
-
 def test_folders_of_the_same_name_in_the_users_project_do_not_collide(empty_environment: Path, tmp_path: Path) -> None:
     for name in ("schemas", "trainer"):
         (tmp_path / name).mkdir()

@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.models.lite_llm import LiteLlm
-from google.adk.runners import InMemoryRunner
-from google.genai import types
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 
 from tests.agents.conftest import World
 from tests.agents.model_server import ModelServer
+from tests.producers.integrations.agent_server import stock
+from tests.producers.integrations.test_adk import ask
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM and the ADK warn of themselves
-
-
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    return f"{item}: 7"
 
 
 def agent_of(server: ModelServer, name: str, **options: Any) -> LlmAgent:
@@ -28,21 +23,11 @@ def agent_of(server: ModelServer, name: str, **options: Any) -> LlmAgent:
     return LlmAgent(name=name, model=model, instruction=f"You are {name}.", **options)
 
 
-async def ask(agent: Any, question: str) -> None:
-    """Run an agent on a question."""
-    runner = InMemoryRunner(agent=agent, app_name="shop")
-    session = await runner.session_service.create_session(app_name="shop", user_id="u")
-    message = types.Content(role="user", parts=[types.Part(text=question)])
-    async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message):
-        pass
-    await runner.close()
-
-
 async def play_and_compare(world: World, agent: Callable[[], Any], functions: list[str]) -> None:
     """Let the agent play, and hold its turns and their agents' names against what is expected."""
 
     async def play(question: str) -> None:
-        await ask(agent(), question)
+        await ask(agent(), question=question)
 
     await world.play(play)
     await GLOBAL_LOGGING_WORKER.flush()

@@ -60,12 +60,10 @@ def server() -> Iterator[ModelServer]:
     server.close()
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Path:
-    """The program."""
-    path = tmp_path / "app.py"
-    path.write_text(textwrap.dedent(APP))
-    return path
+def write(program: str, folder: Path) -> tuple[str, ...]:
+    """Write the program, and return the words that start it from its folder."""
+    (folder / "app.py").write_text(textwrap.dedent(program))
+    return (sys.executable, "-W", "ignore", "app.py")
 
 
 def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":
@@ -83,8 +81,10 @@ def run(*words: str, cwd: Path, code: int) -> tuple[str, list[Event]]:
     return said, read_spool(cwd / "spool")
 
 
-def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(server: ModelServer, app: Path) -> None:
-    said, events = run("run", sys.executable, "-W", "ignore", "app.py", server.url, cwd=app.parent, code=3)
+def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    said, events = run("run", *write(APP, tmp_path), server.url, cwd=tmp_path, code=3)
     (started,) = (event for event in events if isinstance(event, EpisodeStarted))
     for one in server.answers:
         one.episode = started.episode_id
@@ -96,9 +96,9 @@ def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(se
     assert said.splitlines()[-2:] == ["done", "rollbus: recorded 6 turns of 4 processes, 6 of them trainable"]
 
 
-def test_each_call_can_be_an_episode(server: ModelServer, app: Path) -> None:
-    program = (sys.executable, "-W", "ignore", "app.py", server.url, "one", "two")
-    _, events = run("capture", "--per", "run", "--task", "shop", *program, cwd=app.parent, code=0)
+def test_each_call_can_be_an_episode(server: ModelServer, tmp_path: Path) -> None:
+    program = (*write(APP, tmp_path), server.url, "one", "two")
+    _, events = run("capture", "--per", "run", "--task", "shop", *program, cwd=tmp_path, code=0)
     turns = {event.episode_id for event in events if isinstance(event, TurnRecorded)}
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["shop"] * len(turns)
     assert len(turns) == 2
@@ -117,8 +117,7 @@ def test_sigterm_is_the_programs_and_what_it_recorded_is_counted_when_it_ends(
         pathlib.Path("asked").touch()
         time.sleep(600)
     """
-    (tmp_path / "app.py").write_text(textwrap.dedent(program))
-    process = start("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path)
+    process = start("run", *write(program, tmp_path), cwd=tmp_path)
     wait_until((tmp_path / "asked").exists, "the program has not asked")
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=500)[1]
@@ -141,8 +140,7 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
             os.kill(os.getpid(), signal.SIGKILL)
         subprocess.run([sys.executable, "-W", "ignore", __file__, "again"])
     """
-    (tmp_path / "app.py").write_text(textwrap.dedent(program))
-    said, events = run("run", sys.executable, "-W", "ignore", "app.py", cwd=tmp_path, code=0)
+    said, events = run("run", *write(program, tmp_path), cwd=tmp_path, code=0)
     assert said.splitlines()[-1].endswith(
         "; 1 process did not come to an end: what was neither sent nor spooled is lost"
     )
@@ -186,8 +184,7 @@ OWN = """
 def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
     how: str, ours: int, says: str, server: ModelServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "app.py").write_text(textwrap.dedent(OWN))
-    said, events = run("run", sys.executable, "-W", "ignore", "app.py", server.url, how, cwd=tmp_path, code=0)
+    said, events = run("run", *write(OWN, tmp_path), server.url, how, cwd=tmp_path, code=0)
     assert len(server.answers) == 3
     assert "own 2" in said
     assert sum(isinstance(event, TurnRecorded) for event in events) == ours
@@ -195,9 +192,8 @@ def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
 
 
 def test_what_neither_the_program_nor_the_command_could_send_is_counted(server: ModelServer, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(textwrap.dedent(APP))
     environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
-    command = [ROLLBUS, "run", sys.executable, "-W", "ignore", "app.py", server.url, "one"]
+    command = [ROLLBUS, "run", *write(APP, tmp_path), server.url, "one"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     lost = [int(line.split()[1]) for line in done.stderr.splitlines() if line.endswith("and are lost")]
     assert len(lost) == 2

@@ -13,11 +13,12 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from rollbus.schemas.records.events import ToolCalled
 from tests.agents.conftest import World
 from tests.agents.model_server import ModelServer
+from tests.agents.test_openai_client import Count
 
 KEY = SecretStr("k")
 
@@ -28,13 +29,6 @@ class Parts(TypedDict):
     question: str
     notes: Annotated[list[str], operator.add]
     answer: str
-
-
-class Count(BaseModel):
-    """What the shop has."""
-
-    item: str
-    number: int
 
 
 @pytest.fixture

@@ -9,13 +9,9 @@ from llama_index.llms.openai import OpenAI
 
 from tests.agents.conftest import World
 from tests.agents.model_server import ModelServer
+from tests.producers.integrations.agent_server import stock
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # LlamaIndex looks at every attribute of its own agents
-
-
-def stock(item: str) -> str:
-    """Count what is in stock."""
-    return f"{item}: 7"
 
 
 async def test_a_workflow_of_two_agents(world: World, server: ModelServer) -> None:

@@ -4,6 +4,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,11 +53,8 @@ def test_threads_that_join_episodes_and_report_at_once_lose_nothing(recorder: Re
             joined.append(episode)
 
     joined: list[object] = []
-    threads = [threading.Thread(target=serve, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(serve, range(THREADS)))
     assert recorder.flush(120)
     assert {name: count for name, count in recorder.counters.items() if name.startswith("hook_errors")} == {}
     records = sink.records()

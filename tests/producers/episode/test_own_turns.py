@@ -5,14 +5,9 @@ from datetime import UTC, datetime
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.producers.recorded import turns
 
 ASK = [{"role": "user", "content": "How many bolts?"}]
-
-
-def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
-    """The turns so far, whatever failed."""
-    assert recorder.flush(120)
-    return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
 
 
 def test_a_turn_of_another_engine_is_trainable_with_its_ids_and_log_probs(recorder: Recorder, sink: MemorySink) -> None:
@@ -41,7 +36,8 @@ def test_a_turn_without_ids_says_so_and_what_cannot_be_read_is_counted(recorder:
         episode.turn(messages=ASK, answer={"role": "assistant", "content": None, "tool_calls": [call]})
         episode.turn(messages=ASK, answer="x", at=datetime(2026, 5, 1))
         episode.turn(messages=ASK, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
-    found = turns(recorder, sink)
+    assert recorder.flush(120)
+    found = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in found] == ["no_logprobs", "length_mismatch"]
     assert "look" in (found[0].completion.tool_calls or "")
     assert recorder.counters["hook_errors.turn"] == 1

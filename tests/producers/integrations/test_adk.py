@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from google.adk.agents import LlmAgent
+from google.adk.agents import BaseAgent, LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
@@ -31,11 +31,16 @@ def load_agent(client: Any, **options: Any) -> LlmAgent:
     return LlmAgent(**{"name": "keeper", "model": model, "tools": [stock], "instruction": "Count.", **options})
 
 
-async def ask(agent: LlmAgent, plugin: RollbusPlugin, *, mode: StreamingMode = StreamingMode.NONE) -> list[str]:
+async def ask(
+    agent: BaseAgent,
+    *plugins: RollbusPlugin,
+    question: str = "How many bolts?",
+    mode: StreamingMode = StreamingMode.NONE,
+) -> list[str]:
     """Run the agent on a question and return the texts it said."""
-    runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[plugin]))
+    runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[*plugins]))
     session = await runner.session_service.create_session(app_name="shop", user_id="u")
-    message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
+    message = types.Content(role="user", parts=[types.Part(text=question)])
     said = []
     async for event in runner.run_async(
         user_id="u", session_id=session.id, new_message=message, run_config=RunConfig(streaming_mode=mode)

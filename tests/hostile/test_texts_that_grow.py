@@ -1,5 +1,6 @@
 """YAML, JSON and spool files of a stranger: small texts that stand for large ones, and frames that are wrong."""
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -88,3 +89,14 @@ async def test_a_frame_that_names_no_topic_is_counted_and_the_rest_is_sent(tmp_p
     await sink.close()
     assert [record.value for record in inner.sent] == [b"first", b"first"]
     assert counters.get("spool_torn_bytes") == len(bad)
+
+
+def test_everything_in_a_spool_is_for_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = Spool(tmp_path / "spool", owner="one", quota_bytes=1_000_000)
+        spool.append([Outbound("topic", b"k", b"v", 1)])
+        assert {oct(path.stat().st_mode & 0o077) for path in (tmp_path / "spool").rglob("*")} == {"0o0"}
+        spool.close()
+    finally:
+        os.umask(before)

@@ -37,7 +37,8 @@ def asked(server: Server, recorder: Recorder, episode: str, model: str = "agent"
     return str(server.requests[-1]["model"])
 
 
-def test_a_call_asks_for_the_version_of_its_episode(server: Server) -> None:
+def test_a_call_asks_for_the_version_of_its_episode_and_without_route_for_none(server: Server) -> None:
+    assert asked(server, init(sink=MemorySink()), DRAWN) == "agent"
     recorder, router = recording()
     assert asked(server, recorder, "e0") == "agent", "nothing is known yet"
     router.use(decided(1))
@@ -46,12 +47,6 @@ def test_a_call_asks_for_the_version_of_its_episode(server: Server) -> None:
     assert asked(server, recorder, DRAWN, "gpt") == "gpt"
     router.use(decided(2, action="quarantine", canary=None, share=0.0))
     assert asked(server, recorder, DRAWN) == "agent@1"
-
-
-def test_without_route_no_call_is_changed(server: Server) -> None:
-    recorder = init(sink=MemorySink())
-    assert recorder.outbox.routed is None
-    assert asked(server, recorder, DRAWN) == "agent"
 
 
 @pytest.mark.parametrize("mode", ["force", "passive"])

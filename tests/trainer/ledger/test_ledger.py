@@ -74,6 +74,10 @@ def test_a_gap_in_the_steps_is_lost_data(records: tuple[Any, ...]) -> None:
         ledger_of(*records)
 
 
+def test_an_open_step_is_taken_up_again_as_the_next_attempt_and_the_journal_is_asked() -> None:
+    assert ledger_of(started(), started(attempt=2)).decide(BATCH) == RunStep(1, 3, 0, ask_journal=True)
+
+
 def test_another_batch_than_the_open_steps_is_a_moved_offset() -> None:
     with pytest.raises(DataLossError, match="move it back"):
         ledger_of(started()).decide(make_batch(1, []))

@@ -168,7 +168,7 @@ async def _counts(settings: StreamSettings, topics: Sequence[str]) -> Counter[st
 async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> None:
     """Wait until each stage has committed what its input holds now; ticks go on, so its end moves on too."""
     consumer, admin = new_consumer(settings.kafka), new_admin(settings.kafka)
-    async with running(settings.kafka, consumer, admin):
+    async with running(settings.kafka, consumer), running(settings.kafka, admin):
         inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, wanted in ends.items():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 FoundT = TypeVar("FoundT")
 
-LEAST_S, LONGEST_S = 0.02, 0.5
+LEAST_S, LONGEST_S = 0.05, 1.0
 """From one look to the next."""
 
 
@@ -49,8 +49,8 @@ async def until_found(
 
 
 def pause_after(began: float, least_s: float) -> float:
-    """Return how long to wait after a look: three times as long as it took, so that looks take a quarter of a core."""
-    return max(least_s, min(3 * (time.monotonic() - began), LONGEST_S))
+    """Return how long to wait after a look: nine times as long as it took, so that looks take a tenth of a core."""
+    return max(least_s, min(9 * (time.monotonic() - began), LONGEST_S))
 
 
 def many(count: int) -> Callable[[Sized], bool]:

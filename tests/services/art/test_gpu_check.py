@@ -69,6 +69,7 @@ def test_the_report_shows_the_machine_every_probe_and_why_not(tmp_path: Path) ->
 
 
 @pytest.mark.services
+@pytest.mark.faults
 def test_every_probe_of_our_engine_runs_on_a_cpu(art_base_model: Path, tmp_path: Path) -> None:
     engine = CPU["ours, bfloat16, LoRA"]
     found = list(check_engine(engine, art_base_model, tmp_path / "run", "cpu", 128))

@@ -18,6 +18,8 @@ from benchmarks.streams.latency import MEMBERS, Sent, traffic
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.streams.pipeline import namespace_stages, run_stages
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("assembly", "scoring", "grouping.main", "curriculum.main")
 COSTS = Costs(
     step_s=dict.fromkeys(STEPS, 0.001),

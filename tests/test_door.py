@@ -81,6 +81,7 @@ def test_a_command_finds_the_data_of_its_package(install: Path, command: str, tm
     assert run(install / "rollbus", *command.split(), cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("install", ["wheel"], indirect=True)
 def test_kafkas_jars_come_without_a_checkout_and_once(install: Path, tmp_path: Path) -> None:
     """Maven takes them from its own repository on this machine, where they are since the set-up."""
     program = "from rollbus.local.kafka.jars import find_jars; print(find_jars(report=print))"

@@ -9,9 +9,9 @@ from benchmarks.delivery.tickets import Answered, answered_tickets
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]  # on a busy machine SmolLM2 reads a ticket a second
 
-TICKETS, RUNS, ANSWERS = 40, 300, 400
+TICKETS, RUNS, ANSWERS = 40, 1_500, 400
 NEAREST = 0.93
-"""Nominal is 95 %."""
+"""Nominal is 95 %, which so many runs tell to 0.6 %: with 300 an interval that holds 94.95 % fell below."""
 
 
 @cache

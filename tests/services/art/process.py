@@ -9,6 +9,7 @@ and turns the sign of the advantages of its updates. {"call": "module:function",
 function instead.
 """
 
+import ctypes
 import importlib
 import json
 import logging
@@ -26,6 +27,7 @@ from rollbus.trainer.backends.art import environment as art_environment
 art_environment.protect()
 
 from rollbus.local.process.settings import HOST  # noqa: E402
+from rollbus.local.process.tether import PR_SET_PDEATHSIG  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402
 from rollbus.trainer.backends.art import local as art_local  # noqa: E402, F401
 from rollbus.trainer.backends.art import old_routes as art_old_routes  # noqa: E402, F401
@@ -45,6 +47,7 @@ def main() -> None:
                 if not (line := file.readline()):  # only asks whether it listens
                     continue
                 if (process_id := os.fork()) == 0:
+                    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # none outlives a run that is killed
                     for one in (file, connection, server):
                         one.close()
                     _serve(json.loads(line))

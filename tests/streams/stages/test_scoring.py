@@ -176,7 +176,7 @@ def test_a_missing_reward_is_missing_and_not_zero() -> None:
         *(("nan", "returned nan"), ("text", "not a number"), ("verbose", "not a number")),
     ],
 )
-def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_what_it_did_is_told(kind: str, word: str) -> None:
+def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_is_reported(kind: str, word: str) -> None:
     stepper = scoring(RewardConfig(), component(kind))
     found = stepper.feed(make_trajectory("e1"))
     assert isinstance(found[0], Score)

@@ -50,9 +50,11 @@ async def reading(world: World, *, away: bool = False) -> AsyncIterator[tuple[Re
     inner.away = away
     log = ReadingAhead(inner)
     await log.open()
-    await ready(log)
-    yield log, inner
-    await log.close()
+    try:
+        await ready(log)
+        yield log, inner
+    finally:
+        await log.close()
 
 
 async def fetched(log: ReadingAhead, received: ReceivedBatch) -> Mapping[Location, Inspected]:

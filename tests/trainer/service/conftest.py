@@ -25,8 +25,10 @@ def serving(model: ServedModel, token: str | None = None) -> Iterator[str]:
     """Serve a model until the block ends; yield its address."""
     server = EndpointServer(build_app(model), model_door(token), host="127.0.0.1", port=0)
     server.start()
-    yield f"http://{server.host}:{server.port}"
-    server.stop()
+    try:
+        yield f"http://{server.host}:{server.port}"
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

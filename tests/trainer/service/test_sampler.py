@@ -43,8 +43,10 @@ def busy(sampler: Sampler, *, max_tokens: int = 2) -> Iterator[Any]:
 
     running = sampler.submit(PROMPT, SamplingParameters(max_tokens=max_tokens, ignore_eos=True), 0, hold)
     assert begun.wait(timeout=120)
-    yield running
-    go_on.set()
+    try:
+        yield running
+    finally:
+        go_on.set()
 
 
 def recomputed(path: Path, prompt: list[int], token_ids: tuple[int, ...]) -> torch.Tensor:

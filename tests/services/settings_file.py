@@ -1,16 +1,13 @@
-"""The file of settings that a command of a test is given."""
+"""The file of settings that a command of a test is given which also writes into ClickHouse."""
 
 from pathlib import Path
 
-import yaml
+from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from tests.services.commands import write_config
 
 
 def write_settings(folder: Path, kafka: str, clickhouse: tuple[str, int], database: str) -> None:
     """Write `rollbus.yaml`: where the services are, and a sink that writes at once."""
     host, port = clickhouse
-    services = {
-        "kafka": {"bootstrap_servers": kafka},
-        "clickhouse": {"host": host, "port": port, "database": database},
-        "sink": {"linger_ms": 100},
-    }
-    (folder / "rollbus.yaml").write_text(yaml.safe_dump(services))
+    where = {"host": host, "port": port, "database": database}
+    write_config(folder, kafka, DEFAULT_NAMESPACE, clickhouse=where, sink={"linger_ms": 100})

@@ -204,7 +204,7 @@ def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record(
         assert all(len(encode(record)) < 5_000 for record in Stepper(stage_of(function)).feed(make_trajectory()))
 
 
-async def test_a_function_that_does_not_heed_its_cancellation_is_left_behind() -> None:
+async def test_a_function_that_ignores_its_cancellation_is_left_behind() -> None:
     over = asyncio.Event()
 
     async def heedless(trajectory: Trajectory, context: RewardContext) -> float:

@@ -1,4 +1,4 @@
-"""Runaway training pauses the run, says why, and goes on when told to."""
+"""Runaway training pauses the run, says why, and goes on when an operator resumes it."""
 
 import asyncio
 import math
@@ -117,7 +117,7 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
     assert "median mismatch_kl of steps 1 to 3 is 7" in str(command.comment)
     with pytest.raises(RunStoppedError, match="steps 1 to 3"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
-    assert len(world.steps()) == 3, "a trainer started anew keeps to it"
+    assert len(world.steps()) == 3, "a trainer that is started again keeps to it"
     resume(world, "go")
     with pytest.raises(RunStoppedError, match="steps 4 to 6"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)

@@ -104,7 +104,7 @@ async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_
 
 
 async def test_an_idle_trainer_ends_with_the_rollback_that_fenced_it() -> None:
-    """It would otherwise end with its next batch only, and whoever waits to start it again would wait for that."""
+    """Without this it ends with its next batch only, and an operator who waits to start it again waits for that."""
     world = World()
     world.add_batches(2)
     running = asyncio.create_task(world.trainer(batch_wait_s=0.001).run())

@@ -23,8 +23,6 @@ from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTr
 
 GROUPS, GROUP_SIZE, TOKENS = 4, 8, 16
 """A batch: prompts, answers to each, and tokens of an answer."""
-LEARNING_RATE = 1e-4
-"""Large enough that weights which did not arrive show as a difference of log-probs."""
 KL_BOUND = 0.01
 """Of `mismatch_kl` before an update: what an importance ratio still corrects without losing tokens."""
 KILL_AFTER_S = 0.05
@@ -103,7 +101,7 @@ async def roll_back(course: Course) -> Figures:
 
 async def kill_and_resume(course: Course) -> Figures:
     """Kill the server during an update, start it, submit the batch again: it is one version, made once."""
-    request = _batch("killed", await _ask(course, course.head), course.head)
+    request = _batch(course, "killed", await _ask(course, course.head))
     client = course.server.client()
     known = len((await client.versions()).known)
     await client.submit(request)
@@ -134,7 +132,7 @@ PROBES: tuple[Probe, ...] = (start, sample, update, update_again, roll_back, kil
 
 async def _step(course: Course) -> Figures:
     base = course.head
-    request = _batch(f"step-{course.steps}", await _ask(course, base), base)
+    request = _batch(course, f"step-{course.steps}", await _ask(course, base))
     client = course.server.client()
     try:
         began = time.perf_counter()
@@ -192,7 +190,7 @@ async def ask_once(client: AsyncOpenAI, model: str, prompt: int) -> Answer:
     return Answer(prompt, reply.prompt_token_ids, choice.token_ids, [each.logprob for each in choice.logprobs.content])
 
 
-def _batch(name: str, answers: Sequence[Answer], version: int) -> TrainRequest:
+def _batch(course: Course, name: str, answers: Sequence[Answer]) -> TrainRequest:
     """Answers with advantages by chance: half of each group up, half down."""
     chance = random.Random(name)
     trajectories = []
@@ -201,13 +199,13 @@ def _batch(name: str, answers: Sequence[Answer], version: int) -> TrainRequest:
             encode_token_ids(list(answer.prompt_token_ids)),
             encode_token_ids(list(answer.token_ids)),
             array("f", answer.logprobs).tobytes(),
-            policy_version=version,
+            policy_version=course.head,
         )
         reward = float(number % 2)
         advantage = (reward - 0.5) * chance.uniform(0.5, 1.0)
         trajectories.append(TrainTrajectory(f"{name}-{number}", f"{name}-{answer.prompt}", advantage, reward, (turn,)))
-    config = TrainConfig(learning_rate=LEARNING_RATE)
-    return TrainRequest(name, "gpu-check", MODEL, version, tuple(trajectories), config)
+    config = TrainConfig(learning_rate=course.engine.learning_rate)
+    return TrainRequest(name, "gpu-check", MODEL, course.head, tuple(trajectories), config)
 
 
 def peak_gb(course: Course) -> float:

@@ -83,17 +83,20 @@ class Attempts:
 class Policy:
     """SmolLM2 with adapters, sampled and trained in turn."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
+    def __init__(self, trial: Trial, folder: Path, device: str) -> None:
         base = fetch_model("smollm2", models_cache(), report=print)
         config = read_config(base, max_tokens=MAX_TOKENS)
         self._tokenizer = load_tokenizer(base)
         lora = LoraConfig(rank=trial.rank, alpha=2 * trial.rank)
-        self._loader = ModelLoader(config, precision=choose_precision("auto", "cpu"), lora=lora, base=base)
+        precision = choose_precision("auto", device)
+        self._loader = ModelLoader(config, precision=precision, lora=lora, base=base, device=device)
         self._base = folder / "0"
         write_base_version(self._base, self._loader, base)
         self._learner = Learner(config, loader=self._loader)
         self._learner.start_from(0, self._base)
-        self._sampler = Sampler(config, self._tokenizer, max_rows=128, keep_versions=1, dtype=self._loader.dtype)
+        self._sampler = Sampler(
+            config, self._tokenizer, max_rows=128, keep_versions=1, dtype=self._loader.dtype, device=device
+        )
         self.version = 0
         self._serve()
 
@@ -171,10 +174,10 @@ def attempts(policy: Policy, trial: Trial, seed: int, numbers: Iterator[int], ch
     return batch
 
 
-def learn(name: str, seed: int, folder: Path) -> None:
+def learn(name: str, seed: int, folder: Path, device: str) -> None:
     """Let a trial learn from the traffic of a seed, and print what it reaches."""
     trial, chance = TRIALS[name], random.Random(seed)
-    policy = Policy(trial, folder)
+    policy = Policy(trial, folder, device)
     unseen = unseen_tickets(ROUTING, seed)
     prompts = [policy.prompt(ticket.text) for ticket in unseen]
 
@@ -197,10 +200,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="NAME", choices=TRIALS, help=", ".join(TRIALS))
     parser.add_argument("--seed", type=int, default=0, help="of the traffic, the verdicts and the sampling")
+    parser.add_argument("--device", default="cpu", help="torch's name of it, such as cuda")
     options = parser.parse_args()
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
-            learn(name, options.seed, Path(folder))
+            learn(name, options.seed, Path(folder), options.device)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,14 @@ class CachePool:
 
     def __init__(self, config: ModelConfig, rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         self.rows = rows
+        self.spare_row = rows
+        """One more, which never belongs to a request: for what pads a recorded step."""
         self.max_tokens = config.max_tokens
         self.prefixes = PrefixIndex()
         self._untouched = list(range(rows))[::-1]
         self._kept: dict[int, None] = {}
         """Free rows that hold something, the one that was useful longest ago first."""
-        self._layers = [_LayerCache(self, rows, config, device=device, dtype=dtype) for _ in range(config.layers)]
+        self._layers = [_LayerCache(self, rows + 1, config, device=device, dtype=dtype) for _ in range(config.layers)]
         self.rows_B: Tensor | None = None
         self.positions_B_T: Tensor | None = None
         self.length = 0

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
 from rollbus.trainer.service.generate.cache import CachePool
+from rollbus.trainer.service.generate.decoding import CudaRecorder, Decoding
 from rollbus.trainer.service.generate.growing_text import GrowingText
 from rollbus.trainer.service.generate.prefixes import Shared
 from rollbus.trainer.service.generate.requests import Alternatives, FinishReason, Generation, OnToken, Request
@@ -69,6 +70,8 @@ class Sampler:
         self._device = torch.device(device)
         self._full_tokens = FULL_TOKENS if self._device.type == "cpu" else PREFILL_TOKENS
         self._pool = CachePool(config, max_rows, device=self._device, dtype=dtype)
+        recorder = CudaRecorder() if self._device.type == "cuda" else None
+        self._decoding = Decoding(self._pool, self._device, recorder)
         self._models: dict[int, nn.Module] = {}
         self._users: dict[int, int] = {}
         self._pinned: set[int] = set()
@@ -260,14 +263,12 @@ class Sampler:
 
     def _decode(self, model: nn.Module, batch: list[Request]) -> Tensor:
         """Logits [B, V] after each request's newest token."""
-        positions = [len(request.prompt) + len(request.token_ids) - 1 for request in batch]
-        positions_B_1 = torch.tensor(positions, device=self._device)[:, None]
-        token_ids_B_1 = torch.tensor([request.token_ids[-1:] for request in batch], device=self._device)
-        length = max(positions) + 1
-        mask_B_1_S = torch.arange(length, device=self._device)[None, None] <= positions_B_1[:, :, None]
-        self._pool.aim(self._slots(batch), positions_B_1, length=length)
-        hidden_B_1_D = trunk(model, token_ids_B_1, positions_B_T=positions_B_1, mask_B_T_S=mask_B_1_S)
-        return head(model, hidden_B_1_D[:, 0])
+        return self._decoding.decode(
+            model,
+            [request.token_ids[-1] for request in batch],
+            [request.slot for request in batch],
+            [len(request.prompt) + len(request.token_ids) - 1 for request in batch],
+        )
 
     def _slots(self, batch: list[Request]) -> Tensor:
         return torch.tensor([request.slot for request in batch], device=self._device)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.model.model import initialize
-from rollbus.trainer.service.update.update import Learner
+from rollbus.trainer.service.model.model import build_model, initialize
+from rollbus.trainer.service.update.rows import unpack
+from rollbus.trainer.service.update.update import Learner, micro_batches, score
 from tests.trainer.service.conftest import SMALL
 from tests.trainer.service.test_update import packed_row
 
@@ -133,3 +134,20 @@ def test_micro_batches_and_a_softmax_in_chunks_give_the_gradient_of_the_whole(
     whole = gradient(rows)
     monkeypatch.setattr(f"rollbus.trainer.service.update.update.{bound}", value)
     assert_same(whole, gradient(rows))
+
+
+def test_no_logits_are_kept_for_the_backward_pass() -> None:
+    """They have the vocabulary as an axis, so they would outgrow all else that an update holds."""
+    model = build_model(SMALL)
+    initialize(model, seed=1)
+    (batch,) = micro_batches(unpack(separate([([5, 6, 7], [[8, 9, 10], [11, 12]])])))
+    kept: list[tuple[int, ...]] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        score(model, batch, entropy_gradient=True)
+    assert kept
+    assert [shape for shape in kept if shape[-1:] == (SMALL.vocabulary,)] == []

@@ -23,7 +23,7 @@ from rollbus.harness import troubles
 from rollbus.harness.bus.publishing import PUBLISHED, has_pairs
 from rollbus.harness.bus.transcripts import as_trajectory
 from rollbus.harness.runs.run import Run, current_run
-from rollbus.harness.trainer_adapter import POLL_S, LedgerAdapter
+from rollbus.harness.trainer_adapter import LedgerAdapter
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
 from rollbus.trainer.backends.journaled import JournaledBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult
@@ -61,11 +61,12 @@ class OwnAdapter(LedgerAdapter):
         """Return the state of a job, by the ledger where it is there."""
         return await (super().status(ref) if ref.backend == self.backend else self.inner.status(ref))
 
-    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
-        """Wait for a job, by the ledger where it is there."""
+    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float | None = None) -> TrainingJobStatus:
+        """Wait for a job, by the ledger where it is there; without an interval, the user's adapter takes its own."""
+        asked = () if poll_interval is None else (poll_interval,)
         if ref.backend != self.backend:
-            return await self.inner.wait_until_complete(ref, poll_interval)
-        return await super().wait_until_complete(ref, poll_interval)
+            return await self.inner.wait_until_complete(ref, *asked)
+        return await super().wait_until_complete(ref, *asked)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Leave it to the user's adapter."""

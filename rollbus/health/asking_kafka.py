@@ -62,7 +62,7 @@ async def ask_permissions(connection: KafkaConnection, namespace: str) -> Permis
         "read training steps": read,
         "see the lag of consumer groups": see_lag,
     }
-    async with running(connection, new_admin(connection), "asking for permissions") as admin:
+    async with running(connection, new_admin(connection), what="asking for permissions") as admin:
         if not await count_partitions(admin, [HEARTBEATS.full_name(namespace)]):
             return found  # a client would look for it many times a second
     for what, act in tried.items():

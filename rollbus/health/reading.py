@@ -150,7 +150,7 @@ async def open_health(
     """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError."""
     names = [topic.full_name(namespace) for topic in (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS)]
     async with AsyncExitStack() as stack:
-        async with running(connection, new_admin(connection), "looking at health") as admin:
+        async with running(connection, new_admin(connection), what="looking at health") as admin:
             places = await find_partitions(admin, names)
         consumer = await stack.enter_async_context(open_reader(connection, "looking at health"))
         assign_paused(consumer, places)

@@ -160,7 +160,9 @@ class Heart:
         while True:
             try:
                 await self._require_topic()
-                async with running(self.kafka, new_producer(self.kafka, linger_ms=0), "writing heartbeats") as producer:
+                async with running(
+                    self.kafka, new_producer(self.kafka, linger_ms=0), what="writing heartbeats"
+                ) as producer:
                     is_warned = False
                     await self._beat_through(producer, report)
             except Exception as error:  # whatever it is, the next beat is tried
@@ -193,7 +195,7 @@ class Heart:
 
     async def _require_topic(self) -> None:
         """Raise ConfigurationError without the topic: the client would look for it many times a second."""
-        async with running(self.kafka, new_admin(self.kafka), "writing heartbeats") as admin:
+        async with running(self.kafka, new_admin(self.kafka), what="writing heartbeats") as admin:
             topic = HEARTBEATS.full_name(self.namespace)
             if topic not in await count_partitions(admin, [topic]):
                 raise ConfigurationError(f"there is no topic {topic}; `rollbus topics create` makes it")

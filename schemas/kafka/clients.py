@@ -86,7 +86,7 @@ def _new_producer(connection: KafkaConnection, options: dict[str, Any]) -> AIOKa
 
 
 @asynccontextmanager
-async def running(connection: KafkaConnection, client: Client, what: str = "") -> AsyncIterator[Client]:
+async def running(connection: KafkaConnection, client: Client, *, what: str = "") -> AsyncIterator[Client]:
     """Start a client, and stop it at the end; the body's errors become ours, and say what it was for."""
     with kafka_errors(connection, what):
         await start_client(client)

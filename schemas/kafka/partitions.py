@@ -36,7 +36,7 @@ async def find_partitions(admin: AIOKafkaAdminClient, topics: Collection[str]) -
 async def require_topics(connection: KafkaConnection, topics: Collection[str]) -> Mapping[str, int]:
     """Return how many partitions each topic has; ConfigurationError names every one that is not there."""
     counts: dict[str, int] = {}
-    async with running(connection, new_admin(connection), "looking for topics") as admin:
+    async with running(connection, new_admin(connection), what="looking for topics") as admin:
         for _ in range(LOOKS):
             counts = await count_partitions(admin, topics)
             if counts.keys() >= set(topics):

@@ -49,7 +49,7 @@ def new_reader(connection: KafkaConnection, **options: Any) -> AIOKafkaConsumer:
 @asynccontextmanager
 async def open_reader(connection: KafkaConnection, what: str = "", **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """Connect a consumer without a group; raises DataLossError, UnavailableError."""
-    async with running(connection, new_reader(connection, **options), what) as consumer:
+    async with running(connection, new_reader(connection, **options), what=what) as consumer:
         yield consumer
 
 

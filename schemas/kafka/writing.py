@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 async def send_each(connection: KafkaConnection, rows: Iterable[Row], what: str = "") -> None:
     """Write rows in their order, each confirmed before the next; raises UnavailableError."""
-    async with running(connection, new_producer(connection), what) as producer:
+    async with running(connection, new_producer(connection), what=what) as producer:
         for topic, partition, key, value, headers, timestamp in rows:
             await producer.send_and_wait(
                 topic, value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp

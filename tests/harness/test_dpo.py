@@ -5,7 +5,6 @@ The service is a stand-in for the entity store, the data store and the customize
 
 import json
 import re
-import time
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from nat.cli.register_workflow import register_function
 from nat.data_models.finetuning import TrainingStatusEnum
 from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.intermediate_step import IntermediateStepPayload, IntermediateStepType, TTCEventData
+from nat.plugins.customizer.dpo.trainer_adapter import NeMoCustomizerTrainerAdapter
 
 from rollbus.harness.finetune import run_epochs
 from rollbus.schemas.errors import RunStoppedError
@@ -38,7 +38,6 @@ class Customizer:
         self.files: dict[str, str] = {}
         self.jobs: list[dict[str, Any]] = []
         self.namespaces: list[str] = []
-        self.asked_at: list[float] = []
         self._states = iter(states)
         self._state = states[0]
 
@@ -65,7 +64,6 @@ class Customizer:
                 self.jobs.append(json.loads(body))
                 return {"id": "cust-1", "output_model": "team/tuned@cust-1", "status": "created"}
             case "GET", "/v1/customization/jobs/cust-1/status":
-                self.asked_at.append(time.monotonic())
                 self._state = next(self._states, self._state)
                 status, done = self._state
                 return {"created_at": NOW, "updated_at": NOW, "status": status, "percentage_done": done}
@@ -130,15 +128,25 @@ def dpo_document(tmp_path: Path, url: str) -> dict[str, Any]:
         "namespace": "team",
         "dataset_name": "pairs",
         "customization_config": "meta/llama-3.2-1b-instruct@v1",
-        "poll_interval_seconds": 0.05,  # the customizer's own; the toolkit's interface says 10
+        "poll_interval_seconds": 0.05,
         "hyperparameters": {"training_type": "dpo", "epochs": 2},
     }
     plain["trainers"]["t"] = {"_type": "nemo_customizer_trainer", "num_runs": 2}
     return plain
 
 
-async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(tmp_path: Path) -> None:
+async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = Customizer(("running", 50.0), ("completed", 100.0001))
+    intervals: list[float | None] = []
+    wait = NeMoCustomizerTrainerAdapter.wait_until_complete
+
+    async def wait_and_note(adapter: Any, ref: Any, poll_interval: float | None = None) -> Any:
+        intervals.append(poll_interval)
+        return await wait(adapter, ref, poll_interval)
+
+    monkeypatch.setattr(NeMoCustomizerTrainerAdapter, "wait_until_complete", wait_and_note)
     with service.served() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
         async with opened(plan, memory_bus(plan), Endpoint()) as made:
@@ -147,7 +155,7 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(tmp_path: Path
             assert not made.run.log.view.trajectories, "pairs are no episodes"
     assert [(one.status, one.backend) for one in statuses] == [(TrainingStatusEnum.COMPLETED, "nemo-customizer")]
     assert metrics["training_job"]["job_id"] == "cust-1"
-    assert service.asked_at[-1] - service.asked_at[0] < 5, "an adapter's own interval is not what it waited"
+    assert intervals == [None], "the adapter waits as its configuration says"
     assert service.namespaces == ["team"]
     (job,) = service.jobs
     assert job["dataset"] == {"name": "pairs", "namespace": "team"}

@@ -29,7 +29,7 @@ def command_run(settings: TrainerSettings, command: RunCommandName, *, command_i
 async def publish_all(connection: KafkaConnection, namespace: str, publications: Sequence[Publication]) -> None:
     """Write records in their order, each acknowledged before the next: readable at once, harmless to repeat."""
     await require_topics(connection, {publication.topic.full_name(namespace) for publication in publications})
-    async with running(connection, new_producer(connection), f"publishing {names(publications)}") as producer:
+    async with running(connection, new_producer(connection), what=f"publishing {names(publications)}") as producer:
         for publication in publications:
             topic = publication.topic.full_name(namespace)
             await producer.send_and_wait(topic, encode(publication.record), key=publication.key.encode())

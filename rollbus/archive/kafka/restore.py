@@ -84,8 +84,8 @@ class Restore:
             raise DataLossError("\n".join([*troubles, "nothing was restored"]))
         filler = new_transactional_producer(own.kafka, f"{own.namespace}restore", LONGEST_S)
         async with (  # before there are topics: what a restore that was cut off has left open is ended in none of them
-            running(own.kafka, filler, "restoring"),
-            running(own.kafka, new_producer(own.kafka), "restoring") as plain,
+            running(own.kafka, filler, what="restoring"),
+            running(own.kafka, new_producer(own.kafka), what="restoring") as plain,
         ):
             for is_last in (False, True):
                 await create_topics(
@@ -109,7 +109,7 @@ class Restore:
                 begins[place] = RecordsToDelete(before_offset=each.begin)
             self.digests[f"{each.topic}-{each.partition}"] = digest.hexdigest()
         if begins:
-            async with running(own.kafka, new_admin(own.kafka), "restoring") as admin:
+            async with running(own.kafka, new_admin(own.kafka), what="restoring") as admin:
                 await admin.delete_records(begins)
         await self._compare(own, partitions)
 

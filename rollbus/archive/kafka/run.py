@@ -88,7 +88,7 @@ class ArchiveRun:
 
     async def _look(self) -> tuple[str, dict[str, int]]:
         """Return the id of the cluster, and how many partitions each topic has."""
-        async with running(self.settings.kafka, new_admin(self.settings.kafka), "archiving") as admin:
+        async with running(self.settings.kafka, new_admin(self.settings.kafka), what="archiving") as admin:
             names = [topic.full_name(self.settings.namespace) for topic in TOPICS]
             counts = await count_partitions(admin, names)
             if not counts:
@@ -173,7 +173,7 @@ class ArchiveRun:
 
 async def read_forgotten(settings: StreamSettings) -> Forgotten:
     """Return whose records are left out: the list of exclusions, and the aliases of those episodes."""
-    async with running(settings.kafka, new_admin(settings.kafka), "archiving") as admin:
+    async with running(settings.kafka, new_admin(settings.kafka), what="archiving") as admin:
         topics = {topic.name: topic.full_name(settings.namespace) for topic in TOPICS}
         counts = await count_partitions(admin, list(topics.values()))
     if topics["exclusions"] not in counts:

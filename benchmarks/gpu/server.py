@@ -13,6 +13,7 @@ from benchmarks.gpu.engines import Engine
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
 from rollbus.trainer.backends.art.client import ArtClient
 
 MODEL = "agent"
@@ -34,6 +35,7 @@ class Server:
         return ArtClient(f"http://{HOST}:{self.control_port}")
 
     def start(self) -> None:
+        """Start it, and wait; in the main thread, with which it ends."""
         self.process.start()
         self.process.wait_until_healthy()
 
@@ -62,7 +64,7 @@ def serve(engine: Engine, base_model: Path, folder: Path, max_tokens: int) -> It
         is_healthy=lambda: answers_http(control_port, "/health"),
         start_timeout_s=engine.start_timeout_s,
     )
-    process = ServiceProcess(service, log_path=folder / "art-server.log")
+    process = ServiceProcess(service, log_path=folder / "art-server.log", prefix=tethered())
     try:
         yield Server(process, control_port, model_port)
     finally:

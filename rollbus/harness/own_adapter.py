@@ -63,10 +63,10 @@ class OwnAdapter(LedgerAdapter):
 
     async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float | None = None) -> TrainingJobStatus:
         """Wait for a job, by the ledger where it is there; without an interval, the user's adapter takes its own."""
+        if ref.backend == self.backend:
+            return await super().wait_until_complete(ref)
         asked = () if poll_interval is None else (poll_interval,)
-        if ref.backend != self.backend:
-            return await self.inner.wait_until_complete(ref, *asked)
-        return await super().wait_until_complete(ref, *asked)
+        return await self.inner.wait_until_complete(ref, *asked)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Leave it to the user's adapter."""

@@ -186,7 +186,7 @@ def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_is_reporte
 
 
 @pytest.mark.parametrize("returned", [object(), RewardFunction(_half)])
-def test_what_is_told_of_a_failure_is_the_same_in_every_process(returned: object) -> None:
+def test_what_is_reported_of_a_failure_is_the_same_in_every_process(returned: object) -> None:
     def raises(trajectory: Trajectory, context: RewardContext) -> float:
         raise ValueError(returned)
 
@@ -196,7 +196,7 @@ def test_what_is_told_of_a_failure_is_the_same_in_every_process(returned: object
         assert "0x" not in score.error
 
 
-def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:
+def test_what_is_reported_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:
     def repeats(trajectory: Trajectory, context: RewardContext) -> float:
         raise ValueError("good" * 1_000_000)
 
@@ -207,13 +207,13 @@ def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record(
 async def test_a_function_that_ignores_its_cancellation_is_left_behind() -> None:
     over = asyncio.Event()
 
-    async def heedless(trajectory: Trajectory, context: RewardContext) -> float:
+    async def deaf(trajectory: Trajectory, context: RewardContext) -> float:
         while not over.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await over.wait()
         return 1.0
 
-    stage = stage_of(RewardFunction(heedless), timeout_s=0.05)
+    stage = stage_of(RewardFunction(deaf), timeout_s=0.05)
     (found,) = await stage.answer(stage.new_state(), [incoming()])
     over.set()
     assert "within 0.05 s" in (found["own"].error or "")

@@ -104,7 +104,8 @@ class ClickHouse:
         self._settings = settings
         self._database = database or settings.database
         self._client: Client | None = None
-        self._column_types: dict[str, dict[str, ClickHouseType]] = {}
+        self._type_names: dict[str, dict[str, str]] = {}
+        """Of each column of each table, once one is asked for."""
 
     @property
     def database(self) -> str:
@@ -175,7 +176,7 @@ class ClickHouse:
     def close(self) -> None:
         """Close the connection; the next use opens another."""
         client, self._client = self._client, None
-        self._column_types.clear()
+        self._type_names.clear()
         if client is not None:
             client.close()
 
@@ -195,15 +196,15 @@ class ClickHouse:
         return self._client
 
     def _types(self, client: Client, table: str) -> dict[str, ClickHouseType]:
-        if table not in self._column_types:
-            sql = "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String}"
-            rows = client.query(sql, parameters={"database": self._database, "table": table}).result_rows
-            if not rows:
-                raise RejectedError(
-                    f"table {self._database}.{table} does not exist; start the sink, which says how to get it back"
-                )
-            self._column_types[table] = {name: column_type(type_name) for name, type_name in rows}
-        return self._column_types[table]
+        if table not in self._type_names:
+            sql = "SELECT table, name, type FROM system.columns WHERE database = {database:String}"
+            for each, name, type_name in client.query(sql, parameters={"database": self._database}).result_rows:
+                self._type_names.setdefault(each, {})[name] = type_name
+        if table not in self._type_names:
+            raise RejectedError(
+                f"table {self._database}.{table} does not exist; start the sink, which says how to get it back"
+            )
+        return {name: column_type(type_name) for name, type_name in self._type_names[table].items()}
 
     @contextmanager
     def _raising_ours(self, what: str) -> Iterator[None]:

@@ -9,7 +9,7 @@ import os
 from setuptools import Extension, find_packages, setup
 
 FOLDERS = ("schemas", "producers", "streams", "consumers", "trainer")
-NATIVE = Extension("rollbus.schemas.avro_native", ["schemas/avro_native.pyx"], optional=True)
+NATIVE = Extension("rollbus.schemas.avro.native", ["schemas/avro/native.pyx"], optional=True)
 
 setup(
     package_dir={"rollbus": "rollbus", **{f"rollbus.{folder}": folder for folder in FOLDERS}},

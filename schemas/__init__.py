@@ -2,8 +2,8 @@
 
 records      the records on the wire: events, trajectories, groups, steps, control records; read it first
 ids, topics, errors       deterministic ids, the topic of each record, the tree of errors
-codec        records to bytes and back: `avro_native` in C, `avro_fastavro` without a compiler, schemas in `avro/`
+codec        records to bytes and back, by the schemas and the encoders in `avro`
 soundness    the rules that every record must keep before a stage may build on it
-user_cache   where this machine keeps what was fetched once for all projects
+machine      its cores, and where it keeps what was fetched once for all projects
 kafka        the only room that reaches the broker
 """

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from rollbus.schemas.avro_fastavro import Read, Write, resolving_reader
-from rollbus.schemas.avro_types import AVRO_FOLDER, newest_version
+from rollbus.schemas.avro.by_fastavro import Read, Write, resolving_reader
+from rollbus.schemas.avro.types import AVRO_FOLDER, newest_version
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.topics import RECORDS
 
 try:
-    from rollbus.schemas import avro_native as avro
+    from rollbus.schemas.avro import native as avro
 except ImportError:  # without a C compiler: slower, with the same results
-    from rollbus.schemas import avro_fastavro as avro  # type: ignore[no-redef]
+    from rollbus.schemas.avro import by_fastavro as avro  # type: ignore[no-redef]
 
 Record = TypeVar("Record")
 MARKER = b"\xc3\x01"

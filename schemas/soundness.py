@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, get_type_hints
 
-from rollbus.schemas.avro_types import kind_of
+from rollbus.schemas.avro.types import kind_of
 from rollbus.schemas.errors import InvalidRecordError
 
 SEPARATOR = "\x1f"

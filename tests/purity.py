@@ -99,7 +99,7 @@ PURE: Mapping[str, Room] = {
 }
 LEAVES: Mapping[str, tuple[str, ...]] = {
     "schemas/codec": (
-        *("schemas/codec.py", "schemas/avro_*.py", "schemas/making.py", "schemas/soundness.py"),
+        *("schemas/codec.py", "schemas/avro/*.py", "schemas/making.py", "schemas/soundness.py"),
         *("schemas/cancelling.py", "schemas/codec/*.py"),
     ),
     "streams/rewards/registry": ("streams/rewards/registry.py",),

@@ -44,13 +44,13 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
 
 @pytest.mark.skipif(not buildable(), reason="no C compiler or no Python.h here: the native codec is not built")
 def test_the_installed_codec_is_the_native_one(empty_environment: Path, tmp_path: Path) -> None:
-    assert codec_of(empty_environment, tmp_path) == "rollbus.schemas.avro_native"
+    assert codec_of(empty_environment, tmp_path) == "rollbus.schemas.avro.native"
 
 
 def test_without_a_c_compiler_the_codec_is_fastavro(uv: Path, empty_environment: Path, tmp_path: Path) -> None:
     folder = tmp_path / "unpacked"
     zipfile.ZipFile(build_wheel(uv, tmp_path, compiler="false")).extractall(folder)
-    assert codec_of(empty_environment, tmp_path, beside=str(folder)) == "rollbus.schemas.avro_fastavro"
+    assert codec_of(empty_environment, tmp_path, beside=str(folder)) == "rollbus.schemas.avro.by_fastavro"
 
 
 def test_the_pure_wheel_fits_every_machine_and_has_no_module_in_c(uv: Path, tmp_path: Path) -> None:

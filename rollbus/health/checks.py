@@ -69,7 +69,7 @@ def find_versions(settings: Settings) -> Iterator[Finding]:
             continue
     yield Finding("versions", "ok", f"Python {platform.python_version()}, {', '.join(installed)}")
     try:
-        from rollbus.schemas import avro_native  # noqa: F401
+        from rollbus.schemas.avro import native  # noqa: F401
     except ImportError:
         yield Finding(
             "codec",

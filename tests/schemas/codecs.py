@@ -14,11 +14,11 @@ from rollbus.schemas import codec
 
 @contextmanager
 def using(way: str) -> Iterator[None]:
-    """Let the codec use `avro_native` or `avro_fastavro`, and afterwards what it used before."""
+    """Let the codec use `native` or `by_fastavro`, and afterwards what it used before."""
     if way == "native" and not buildable():
         pytest.skip("no C compiler or no Python.h here: the native codec is not built")
     before = vars(codec)["avro"]
-    _switch(import_module(f"rollbus.schemas.avro_{way}"))
+    _switch(import_module(f"rollbus.schemas.avro.{way}"))
     try:
         yield
     finally:

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from rollbus.schemas.avro_types import AVRO_FOLDER, avro_schema, avsc_path, avsc_text, newest_version
+from rollbus.schemas.avro.types import AVRO_FOLDER, avro_schema, avsc_path, avsc_text, newest_version
 from rollbus.schemas.topics import RECORDS, TOPICS
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_newest_avsc_says_what_the_dataclass_says(record: type) -> None:
     path = avsc_path(record, newest_version(record))
-    assert path.read_text() == avsc_text(avro_schema(record)), "run python -m rollbus.schemas.avro_types"
+    assert path.read_text() == avsc_text(avro_schema(record)), "run python -m rollbus.schemas.avro.types"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)

@@ -13,7 +13,7 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbus.schemas.avro_types import avro_schema
+from rollbus.schemas.avro.types import avro_schema
 from rollbus.schemas.codec import HEADER_BYTES, MARKER, decode, encode, record_name
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.records.control import Tick
@@ -38,7 +38,7 @@ HISTORY = History(
 )
 
 
-@pytest.fixture(scope="module", autouse=True, params=["native", "fastavro"])
+@pytest.fixture(scope="module", autouse=True, params=["native", "by_fastavro"])
 def _each_way_to_write_and_read(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here holds of the codec in C, and of fastavro."""
     with using(request.param):

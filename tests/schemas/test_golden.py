@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.schemas.avro_types import newest_version
+from rollbus.schemas.avro.types import newest_version
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.topics import RECORDS
 from tests.schemas.golden import FOLDER, path_of, plain, sample

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, get_type_hints, overload
 
 from rollbus.consumers.clickhouse.store.origin import Origin, Place, Row, time_ms, times_ms
-from rollbus.schemas.avro_types import kind_of
+from rollbus.schemas.avro.types import kind_of
 from rollbus.schemas.records.trajectories import Location
 
 Column = Callable[[Any], Any]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.user_cache import user_cache
+from rollbus.schemas.machine import user_cache
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.cores import count_bound_cores
+from rollbus.schemas.machine import count_bound_cores
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.decide.chain import Chain

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from rollbus.schemas.avro_types import avsc_path, newest_version
+from rollbus.schemas.avro.types import avsc_path, newest_version
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import RECORDS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.user_cache import user_cache
+from rollbus.schemas.machine import user_cache
 from rollbus.trainer.service.serve.chat_template import chat_template
 
 

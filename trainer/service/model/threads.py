@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollbus.schemas.cores import count_bound_cores
+from rollbus.schemas.machine import count_bound_cores
 from rollbus.trainer.backends.model_settings import ModelOptions
 
 LEAST_WIDTH = 256

@@ -1,7 +1,7 @@
 """Derive a record's Avro schema from its dataclass, and the functions to and from fastavro's dictionaries.
 
 The dataclass is the source; the `.avsc` files are the contract with other languages, and a test compares the two.
-`python -m rollbus.schemas.avro_types` writes the files of new or changed records.
+`python -m rollbus.schemas.avro.types` writes the files of new or changed records.
 """
 
 import ast
@@ -21,7 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from rollbus.schemas.topics import RECORDS
 
 AVRO_NAMESPACE = "rollbus"
-AVRO_FOLDER = Path(__file__).parent / "avro"
+AVRO_FOLDER = Path(__file__).parent
 _PRIMITIVES = {"str": "string", "int": "long", "float": "double", "bool": "boolean", "bytes": "bytes"}
 
 Convert = Callable[[Any], Any]
@@ -180,7 +180,6 @@ def newest_version(record: type) -> int:
 def write_schemas() -> list[Path]:
     """Write the next version of each record whose dataclass differs from its newest file; return what was written."""
     written = []
-    AVRO_FOLDER.mkdir(exist_ok=True)
     for record in RECORDS:
         version, text = newest_version(record), avsc_text(avro_schema(record))
         if version and avsc_path(record, version).read_text() == text:

@@ -2,7 +2,7 @@
 """A record's Avro body in C: its fields become nodes, and the nodes are walked for each record.
 
 Fields are read from and put into the slots of a record directly, whose own rules are asked once it is filled.
-`codec` uses `avro_fastavro` only where this module was not built; the tests compare the two.
+`codec` uses `by_fastavro` only where this module was not built; the tests compare the two.
 """
 
 from cpython.long cimport PyLong_AsLongLong
@@ -17,7 +17,7 @@ import sys
 import typing
 from functools import cache
 
-from rollbus.schemas.avro_types import kind_of
+from rollbus.schemas.avro.types import kind_of
 
 cdef extern from *:
     """

@@ -1,4 +1,4 @@
-"""A record's Avro body by fastavro: `codec` uses it if `avro_native` was not built.
+"""A record's Avro body by fastavro: `codec` uses it if `native` was not built.
 
 It writes the same bytes, reads the same records and refuses the same values, but takes twenty to forty times as long;
 the tests run on both. It accepts two kinds of broken bytes that C refuses: a number of more than 64 bits, and a union's
@@ -12,7 +12,7 @@ from typing import Any
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from rollbus.schemas.avro_types import avro_schema, from_plain, to_plain
+from rollbus.schemas.avro.types import avro_schema, from_plain, to_plain
 
 Write = Callable[[Any, bytes], bytes]
 """Returns the header and the record's body behind it; raises Python's errors if a value has the wrong type."""

@@ -1,0 +1,17 @@
+"""What this machine has: cores for this process, and a folder for what was fetched once for all projects."""
+
+import os
+from pathlib import Path
+
+
+def count_bound_cores() -> int:
+    """Return the cores that the system lets this process run on, or all where it does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def user_cache() -> Path:
+    """Return rollbus's folder in the user's cache, for models and Kafka's jars; XDG_CACHE_HOME moves it.
+
+    It need not exist yet.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollbus"

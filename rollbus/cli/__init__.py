@@ -4,12 +4,12 @@ import gc
 import os
 import sys
 
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""What is imported stays; at the default of 700, a tenth of a model server's start went into looking through it."""
+from rollbus.streams.worker.process import OBJECTS_BETWEEN_COLLECTIONS
 
 
 def main() -> None:
     """Run the command line; without its libraries, say which extra brings them."""
+    # What is imported stays; at the default of 700, a tenth of a model server's start went into looking through it.
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
         from rollbus.cli.root import rollbus

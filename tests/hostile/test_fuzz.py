@@ -55,7 +55,6 @@ COUNT = int(os.environ.get("ROLLBUS_FUZZ", "300"))
 AT_ONCE = 16
 PLACES_AT_ONCE = 3
 """One waits for a disk or another process while the next computes."""
-"""Of what OTLP's exporters send again, what a server gives that ends."""
 ROUND = 500
 """Requests after which a good one must be answered."""
 HANG_S = 900.0

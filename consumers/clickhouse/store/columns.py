@@ -11,6 +11,7 @@ convert every number twice.
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -56,6 +57,7 @@ class PackedArray(Array, registered=False):
         return sys.byteorder == "little" and all(type(value) is array and value.typecode == kind for value in column)
 
 
+@cache
 def column_type(name: str) -> ClickHouseType:
     """Return the encoder of a column, by the name of its type."""
     return PackedArray(parse_name(name)[2]) if name in _PACKED else get_from_name(name)

@@ -21,6 +21,7 @@ COPY pyproject.toml uv.lock setup.py README.md LICENSE ./
 RUN uv sync --frozen --no-dev --no-cache --no-install-project ${EXTRAS}
 
 COPY schemas schemas
+COPY runtime runtime
 COPY producers producers
 COPY streams streams
 COPY consumers consumers

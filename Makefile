@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 PYTHON_BIN := .venv/bin
-FOLDERS := rollbus schemas producers streams consumers trainer
+FOLDERS := rollbus schemas runtime producers streams consumers trainer
 export PYTHONUNBUFFERED := 1
 # Compiled modules are kept: the tests start hundreds of Python processes, and one without them takes three times as long.
 export PYTHONDONTWRITEBYTECODE :=
@@ -22,8 +22,8 @@ OF_OPENAI := $(addprefix tests/producers/,capture episode turns proxy)
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own,
 # and beside the tests of services so do those that need torch: with it a process needs 33 s and 1.3 GB until it begins,
 # without it 14 s and 0.3 GB.
-FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
-MODELS := tests/demo/test_warm_start.py tests/trainer/service tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
+FRAMEWORKS := tests/producers/integrations tests/agents tests/nemo
+MODELS := tests/demo/test_warm_start.py tests/trainer/art_server tests/trainer/grpo tests/upgrade tests/hostile/test_checkpoints.py tests/hostile/test_texts_that_grow.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-oldest test-openai test-ui test-clients test-fast test-frameworks test-models check-frameworks check-models test-311 faults fuzz bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-replay-week bench-streams bench-streams-latency bench-streams-scale simulate-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
@@ -111,8 +111,8 @@ check-models: model
 	@$(PYTHON_BIN)/pytest -m $(QUICK) $(MODELS)
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
-	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence \
-	  tests/harness/test_cut_anywhere.py tests/services/art/test_gpu_check.py
+	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/stages/delivery/evidence \
+	  tests/nemo/test_cut_anywhere.py tests/services/art/test_gpu_check.py
 
 fuzz: setup ## Send 100,000 mutated requests to each server and read a million mutated records (FUZZ=100000)
 	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest -n0 -s --show-capture=no tests/hostile/test_fuzz.py

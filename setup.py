@@ -8,7 +8,7 @@ import os
 
 from setuptools import Extension, find_packages, setup
 
-FOLDERS = ("schemas", "producers", "streams", "consumers", "trainer")
+FOLDERS = ("schemas", "runtime", "producers", "streams", "consumers", "trainer")
 NATIVE = Extension("rollbus.schemas.avro.native", ["schemas/avro/native.pyx"], optional=True)
 
 setup(

@@ -10,10 +10,10 @@ from contextlib import aclosing
 from aiokafka import TopicPartition
 
 from rollbus.consumers.dead_letters import Copy, Original, copy_headers, letter_origin, make_copies
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import read_from
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import decode_if
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import read_from
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.attempts import origin_of
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import DEAD_LETTERS

@@ -7,18 +7,18 @@
     rb.feedback(episode.id, reward=1.0, key="thumbs")
 
 In reading order: start (`init`) and recorder (the wiring), then the rooms: capture (the calls of an OpenAI client),
-turns (a call to its turns), episode (ids and events), delivery (queue, thread and sinks). `integrations` are the
-frameworks' hooks, `proxy` is for programs that cannot be changed. `foreign` and `ingest` bring in what others recorded.
+turns (a call to its turns), episode (ids and events), sending (queue, thread and sinks). `integrations` are the
+frameworks' hooks, `proxy` is for programs that cannot be changed. `imports` brings in what others recorded.
 """
 
 from typing import TYPE_CHECKING
 
-from rollbus.schemas.lazy import lazy_names
+from rollbus.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollbus.producers.delivery.sink import EventSink, MemorySink, Outbound
     from rollbus.producers.episode.episode import Episode
     from rollbus.producers.recorder import Recorder
+    from rollbus.producers.sending.sink import EventSink, MemorySink, Outbound
     from rollbus.producers.start import init
 
 __all__ = ["Episode", "EventSink", "MemorySink", "Outbound", "Recorder", "init"]
@@ -27,9 +27,9 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Episode": "episode.episode",
-        "EventSink": "delivery.sink",
-        "MemorySink": "delivery.sink",
-        "Outbound": "delivery.sink",
+        "EventSink": "sending.sink",
+        "MemorySink": "sending.sink",
+        "Outbound": "sending.sink",
         "Recorder": "recorder",
         "init": "start",
     },

@@ -12,16 +12,16 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from rollbus.producers.delivery import process_hooks
-from rollbus.producers.delivery.counters import Counters
-from rollbus.producers.delivery.metrics import prometheus_text
-from rollbus.producers.delivery.sink import EventSink
 from rollbus.producers.episode import context, feedback, functions
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.episode.scope import EpisodeScope
 from rollbus.producers.episode.settings import RecorderSettings
+from rollbus.producers.sending import process_hooks
+from rollbus.producers.sending.counters import Counters
+from rollbus.producers.sending.metrics import prometheus_text
+from rollbus.producers.sending.sink import EventSink
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 Client = TypeVar("Client")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rollbus.producers.delivery import process_hooks
-from rollbus.producers.delivery.counters import Counters
-from rollbus.producers.delivery.sink import EventSink, MemorySink
 from rollbus.producers.episode.settings import CaptureMode, RecorderSettings
 from rollbus.producers.recorder import Recorder
+from rollbus.producers.sending import process_hooks
+from rollbus.producers.sending.counters import Counters
+from rollbus.producers.sending.sink import EventSink, MemorySink
 from rollbus.producers.turns.redaction import Field
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.events import LogprobMode
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
@@ -94,15 +94,15 @@ def init(
 
 
 def _kafka_sinks(connection: KafkaConnection, producer: str, reward_keys: Mapping[str, str] | None) -> MakeSink:
-    from rollbus.producers.delivery.kafka_sink import KafkaSink
+    from rollbus.producers.sending.kafka_sink import KafkaSink
 
     return lambda: KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}", reward_keys=reward_keys)
 
 
 def _spooled(make_direct: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:
     """Return what makes a sink with a spool of this process's own."""
-    from rollbus.producers.delivery.spool import Spool
-    from rollbus.producers.delivery.spool_sink import SpoolSink
+    from rollbus.producers.sending.spool import Spool
+    from rollbus.producers.sending.spool_sink import SpoolSink
 
     def make_spool() -> Spool:
         return Spool(folder, owner=f"{os.getpid()}-{uuid.uuid4().hex[:8]}", quota_bytes=quota_bytes)

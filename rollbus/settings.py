@@ -21,7 +21,7 @@ from rollbus import __version__
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.health.picture import AlarmLimits
 from rollbus.local.process.settings import StackSettings
-from rollbus.schemas.credentials import (
+from rollbus.runtime.credentials import (
     METRICS_TOKEN,
     OWNER_KEY,
     PASSWORD,
@@ -33,10 +33,10 @@ from rollbus.schemas.credentials import (
     secrets_folder,
     token_for,
 )
+from rollbus.runtime.health.heart import Heart
+from rollbus.runtime.http.guard import LOCAL_NAMES
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.health.heart import Heart
-from rollbus.schemas.http.guard import LOCAL_NAMES
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace

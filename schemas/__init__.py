@@ -4,6 +4,4 @@ records      the records on the wire: events, trajectories, groups, steps, contr
 ids, topics, errors       deterministic ids, the topic of each record, the tree of errors
 codec        records to bytes and back, by the schemas and the encoders in `avro`
 soundness    the rules that every record must keep before a stage may build on it
-machine      its cores, and where it keeps what was fetched once for all projects
-kafka        the only room that reaches the broker
 """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
+FOLDERS = ("rollbus", "schemas", "runtime", "producers", "streams", "consumers", "trainer")
 
 
 def run(*command: object, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:

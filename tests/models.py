@@ -6,10 +6,10 @@ from typing import Any
 from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.checkpoints.checkpoint import save_model
-from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.model.config import ModelConfig, read_config
-from rollbus.trainer.service.model.model import build_model, initialize
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_model
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.model.config import ModelConfig, read_config
+from rollbus.trainer.art_server.model.model import build_model, initialize
 
 
 def create_model(directory: Path, config: ModelConfig, tokenizer: Any, seed: int) -> Path:

@@ -42,13 +42,15 @@ PURE: Mapping[str, Room] = {
         ("schemas/records",),
         but_not=("streams/rewards/endpoint.py", "streams/rewards/registry.py"),
     ),
-    "streams/evidence": Room(("streams/evidence/*",)),
-    "streams/estimates": Room(("streams/estimates/*",)),
+    "streams/stages/delivery/evidence": Room(("streams/stages/delivery/evidence/*",)),
+    "rollbus/estimates": Room(
+        tuple(f"rollbus/estimates/{name}.py" for name in ("divergence", "estimators", "expected", "logged", "overlap"))
+    ),
     "streams/stages": Room(
         ("streams/stages/*",),
         (
             *("schemas/records", "schemas/codec", "streams/state", "streams/rewards", "streams/rewards/registry"),
-            "streams/evidence",
+            "streams/stages/delivery/evidence",
         ),
     ),
     "streams/core": Room(
@@ -93,14 +95,15 @@ PURE: Mapping[str, Room] = {
         ),
         ("schemas/records", "producers/turns"),
     ),
-    "producers/foreign": Room(
-        ("producers/foreign/*.py",), ("schemas/records", "schemas/codec", "producers/turns", "producers/capture/apis")
+    "producers/imports/formats": Room(
+        ("producers/imports/formats/*.py",),
+        ("schemas/records", "schemas/codec", "producers/turns", "producers/capture/apis"),
     ),
 }
 LEAVES: Mapping[str, tuple[str, ...]] = {
     "schemas/codec": (
         *("schemas/codec.py", "schemas/avro/*.py", "schemas/making.py", "schemas/soundness.py"),
-        "schemas/cancelling.py",
+        "runtime/cancelling.py",
     ),
     "streams/rewards/registry": ("streams/rewards/registry.py",),
     "trainer/backends/protocol": ("trainer/backends/protocol.py",),

@@ -14,15 +14,16 @@ import pytest
 from tests.purity import PURE, file_of, offences, room_of
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("schemas", "producers", "streams", "consumers", "trainer")
+PARTS = ("schemas", "runtime", "producers", "streams", "consumers", "trainer")
 MODULES = sorted(path.relative_to(ROOT) for part in (*PARTS, "rollbus") for path in (ROOT / part).rglob("*.py"))
 
 ALLOWED = {
     "schemas": {"schemas"},
-    "producers": {"schemas", "producers"},
-    "streams": {"schemas", "streams"},
-    "consumers": {"schemas", "consumers"},
-    "trainer": {"schemas", "trainer"},
+    "runtime": {"schemas", "runtime"},
+    "producers": {"schemas", "runtime", "producers"},
+    "streams": {"schemas", "runtime", "streams"},
+    "consumers": {"schemas", "runtime", "consumers"},
+    "trainer": {"schemas", "runtime", "trainer"},
 }
 """What each part may import of rollbus; the package root may import all."""
 
@@ -40,12 +41,16 @@ LIBRARY_HOMES = {
         "rollbus/resample/requests.py",
     ),
     "clickhouse_connect": ("consumers/clickhouse/*", "rollbus/local/*"),
-    "grpc": ("producers/ingest/*",),
+    "grpc": ("producers/imports/*",),
     "chdb": ("rollbus/local/*",),
-    "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art/*", "rollbus/demo/warm_start*.py"),
-    "torchtune": ("trainer/service/*",),
-    "transformers": ("trainer/service/*", "trainer/backends/art/*"),
-    "art": ("trainer/service/update/art_*.py", "trainer/service/update/torch_service.py", "trainer/backends/art/*"),
+    "torch": ("trainer/art_server/*", "trainer/grpo/*", "rollbus/demo/warm_start*.py"),
+    "torchtune": ("trainer/art_server/*",),
+    "transformers": ("trainer/art_server/*",),
+    "art": (
+        "trainer/art_server/learner/art_*.py",
+        "trainer/art_server/learner/torch_service.py",
+        "trainer/art_server/control/*",
+    ),
 }
 """The only modules that may import a heavy library, by path."""
 

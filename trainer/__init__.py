@@ -7,7 +7,7 @@ Rooms in reading order:
     ledger       which step is next, from which weights; what the trainer asks of the log
     grpo         the formulas
     backends     what turns a batch into new weights: art-server, art-local, memory
-    service      our model service for ART: model, update, checkpoints, endpoint
+    art_server   the process that holds the model: control, learner, sampler, endpoint, checkpoints, base models
     validation   held-out tasks at an interval, and the gate before a version is served
     operate      what an operator asks: pause, status, promote, roll back
 """

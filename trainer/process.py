@@ -10,8 +10,8 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rollbus.runtime.health.heart import Heart, beating
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.health.heart import Heart, beating
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import TrainerLog
@@ -48,7 +48,7 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
     chosen = settings.backend
     backend: Backend
     if isinstance(chosen, ArtServerBackend):
-        from rollbus.trainer.backends.art.client import ArtClient
+        from rollbus.trainer.backends.art_client import ArtClient
 
         token = chosen.token.get_secret_value() if chosen.token else None
         backend = ArtClient(chosen.url, token=token)
@@ -84,10 +84,10 @@ async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) 
 
 
 async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
-    from rollbus.trainer.backends.art import environment as art_environment
+    from rollbus.trainer.art_server.control import environment as art_environment
 
     art_environment.protect()
-    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.art_server.control.local import ArtLocal
 
     backend = ArtLocal(local_service_settings(model, chosen))
     await backend.start()

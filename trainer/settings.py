@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig

@@ -12,10 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from benchmarks.delivery.worlds import KnownDrift, KnownWorld, bandit, drift, game, long_answers
-from rollbus.streams.estimates.divergence import estimate_divergence, refuse_divergence
-from rollbus.streams.estimates.estimators import estimate_reward
-from rollbus.streams.estimates.logged import weight_of
-from rollbus.streams.estimates.overlap import measure_overlap
+from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
+from rollbus.estimates.estimators import estimate_reward
+from rollbus.estimates.logged import weight_of
+from rollbus.estimates.overlap import measure_overlap
 
 if TYPE_CHECKING:
     from benchmarks.delivery.tickets import Answered

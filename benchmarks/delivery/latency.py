@@ -24,10 +24,10 @@ from benchmarks.streams.broker import broker
 from benchmarks.trainer.verdicts import Verdict
 from rollbus.local.process.tether import tethered
 from rollbus.producers import Recorder
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.decisions import follow_decisions
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.decisions import follow_decisions
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.delivery import PolicyDecision, route
 from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.schemas.topics import DELIVERY_LOG

@@ -25,11 +25,11 @@ from benchmarks.delivery.worlds import KnownWorld
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
-from rollbus.streams.estimates.logged import Logged, Step
-from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.model.config import read_config
-from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
+from rollbus.estimates.logged import Logged, Step
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
+from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.model import head, trunk
 
 SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
 AT_ONCE = 32

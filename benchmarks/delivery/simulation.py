@@ -12,8 +12,8 @@ from math import pi
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbus.streams.evidence.effect import PRIOR_EPISODES
-from rollbus.streams.evidence.mixture import bound
+from rollbus.streams.stages.delivery.evidence.effect import PRIOR_EPISODES
+from rollbus.streams.stages.delivery.evidence.mixture import bound
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -27,13 +27,13 @@ from benchmarks.delivery.worlds import KnownDrift, KnownWorld
 from rollbus.demo.routing import prompt
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.tickets import TRAFFIC
-from rollbus.streams.estimates.logged import Logged, Step
-from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
-from rollbus.trainer.service.model.config import ModelConfig, read_config
-from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.model.precision import choose_precision
-from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
+from rollbus.estimates.logged import Logged, Step
+from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
+from rollbus.trainer.art_server.model.config import ModelConfig, read_config
+from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.art_server.model.precision import choose_precision
 
 TICKETS = 100
 AT_ONCE = 20

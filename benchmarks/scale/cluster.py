@@ -21,8 +21,8 @@ from benchmarks.scale.log import Log
 from benchmarks.scale.servers import Cpu, Waiting
 from benchmarks.scale.workers import StageGroup, Worker
 from benchmarks.streams.latency import Sent
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, Topic, topic_of

@@ -30,10 +30,10 @@ from benchmarks.streams.load import settings
 from benchmarks.streams.pipeline import three_stages
 from benchmarks.streams.worker_process import a_worker
 from benchmarks.trainer.verdicts import Verdict
-from rollbus.producers.delivery.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
+from rollbus.producers.sending.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
+from rollbus.runtime.kafka.writing import Row, partition_of, write
 from rollbus.schemas.codec import decode
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.kafka.writing import Row, partition_of, write
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES

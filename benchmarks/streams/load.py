@@ -7,7 +7,7 @@ import sys
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.streams.events import EVENTS, episode
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics

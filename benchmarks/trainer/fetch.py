@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.trainer.load import MODEL, RUN, create_topics, write_batches
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 
 GROUPS, GROUP_SIZE, TOKENS = 64, 8, 2_000

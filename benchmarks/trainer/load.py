@@ -8,9 +8,9 @@ from dataclasses import replace
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import content_hash
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory

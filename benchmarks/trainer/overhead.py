@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.trainer.load import MODEL, RUN, create_topics, write_batches
 from benchmarks.trainer.server import UPDATE_S
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import StepCompleted
-from rollbus.trainer.backends.art.client import ArtClient
+from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings

@@ -21,11 +21,11 @@ REQUESTS, TOKENS, ROUNDS = 16, 64, 5
 
 
 def ours(folder: Path, prompts: list[list[int]]) -> float:
-    from rollbus.trainer.service.checkpoints.loading import ModelLoader
-    from rollbus.trainer.service.generate.sampler import Sampler
-    from rollbus.trainer.service.generate.sampling import SamplingParameters
-    from rollbus.trainer.service.model.config import read_config
-    from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+    from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+    from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+    from rollbus.trainer.art_server.model.config import read_config
+    from rollbus.trainer.art_server.sampler.sampler import Sampler
+    from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 
     config = read_config(folder / "model")
     model = ModelLoader(config).load(folder / "model")

@@ -13,10 +13,10 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from rollbus.trainer.backends.art.server import control_door, control_routes
+from rollbus.trainer.art_server.control.server import control_door, control_routes
+from rollbus.trainer.art_server.endpoint.http_server import listen, quiet_server
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
-from rollbus.trainer.service.serve.http_server import listen, quiet_server
 
 UPDATE_S = "update_seconds"
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from rollbus.streams.stages.grouping.advantages import advantages
+from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.model.config import ModelConfig
+from rollbus.trainer.art_server.model.model import head, initialize, trunk
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.model.config import ModelConfig
-from rollbus.trainer.service.model.model import head, initialize, trunk
-from rollbus.trainer.service.update.update import Learner
 
 Variant = Literal["none", "cispo", "mask", "ppo"]
 VARIANTS: dict[Variant, str] = {

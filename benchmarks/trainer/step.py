@@ -33,10 +33,10 @@ SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
 
 
 def make(folder: Path) -> None:
-    from rollbus.trainer.service.checkpoints.checkpoint import save_model
-    from rollbus.trainer.service.model.config import ModelConfig
-    from rollbus.trainer.service.model.model import build_model, initialize
-    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+    from rollbus.trainer.art_server.checkpoints.checkpoint import save_model
+    from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer
+    from rollbus.trainer.art_server.model.config import ModelConfig
+    from rollbus.trainer.art_server.model.model import build_model, initialize
 
     layers, width, feed_forward, vocabulary = SIZES[folder.name]
     config = ModelConfig(
@@ -79,9 +79,9 @@ def timed(step: Callable[[], Any]) -> dict[str, float]:
 
 def ours(folder: Path) -> Callable[[], Any]:
     """`Learner.step` on rows packed as ART packs them: several to a row of 1,024 positions."""
+    from rollbus.trainer.art_server.learner.update import Learner
+    from rollbus.trainer.art_server.model.config import read_config
     from rollbus.trainer.backends.protocol import TrainConfig
-    from rollbus.trainer.service.model.config import read_config
-    from rollbus.trainer.service.update.update import Learner
 
     learner = Learner(read_config(folder / "model"))
     learner.start_from(0, folder / "model")

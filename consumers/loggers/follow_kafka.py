@@ -14,12 +14,12 @@ from typing import Any
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.consumers.loggers.protocol import RunLogger
+from rollbus.runtime.health.heart import Heart, Report, beating
+from rollbus.runtime.health.metrics import TAKE_SECONDS
+from rollbus.runtime.kafka.clients import new_consumer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.health.heart import Heart, Report, beating
-from rollbus.schemas.health.metrics import TAKE_SECONDS
-from rollbus.schemas.kafka.clients import new_consumer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from rollbus.schemas.topics import TOPICS
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.routing import Router
 
 Follow = Callable[[Router], None]
@@ -44,7 +44,7 @@ class Routing:
 
 def following(connection: KafkaConnection, namespace: str) -> Follow:
     """Return what follows the decisions of a namespace."""
-    from rollbus.schemas.kafka.decisions import follow_decisions  # here, not in the thread: `start` says why
+    from rollbus.runtime.kafka.decisions import follow_decisions  # here, not in the thread: `start` says why
 
     def follow(router: Router) -> None:
         asyncio.run(follow_decisions(connection, namespace, router.use))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from rollbus.producers.delivery.books import FRAME_BYTES, Item, size_of
-from rollbus.producers.delivery.counters import Counters
-from rollbus.producers.delivery.guard import Guard
-from rollbus.producers.delivery.queue import Delivery
-from rollbus.producers.delivery.sink import EventSink, Outbound
 from rollbus.producers.episode.settings import RecorderSettings
+from rollbus.producers.sending.books import FRAME_BYTES, Item, size_of
+from rollbus.producers.sending.counters import Counters
+from rollbus.producers.sending.guard import Guard
+from rollbus.producers.sending.queue import Delivery
+from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.turns.redaction import Field, Redactor
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError

@@ -33,13 +33,13 @@ from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.capture.surface import Surface
-from rollbus.producers.delivery.metrics import CONTENT_TYPE
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
-from rollbus.schemas.health.heart import Report
-from rollbus.schemas.http.guard import JSON_TYPES, Door, Head, names_of, same, token_admits
+from rollbus.producers.sending.metrics import CONTENT_TYPE
+from rollbus.runtime.health.heart import Report
+from rollbus.runtime.http.guard import JSON_TYPES, Door, Head, names_of, same, token_admits
 from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)

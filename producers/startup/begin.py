@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rollbus.producers.delivery import process_hooks
 from rollbus.producers.integrations.instrument import Instrumentation, instrument
 from rollbus.producers.recorder import Recorder
+from rollbus.producers.sending import process_hooks
 from rollbus.producers.startup.plan import Ended, read_plan, write_ended
 from rollbus.schemas.records.events import TurnRecorded
 

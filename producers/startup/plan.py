@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.start import init
 from rollbus.producers.turns.redaction import Field
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 
 FOLDER_VARIABLE = "ROLLBUS_CAPTURE"
 _PLAN, _PASSWORD, _REPORTS = "plan.json", "password", "ended-*.json"

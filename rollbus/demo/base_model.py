@@ -78,10 +78,10 @@ def _sources() -> list[Path]:
     from rollbus import trainer  # the folder only; nothing below it is imported
 
     demo = Path(__file__).parent
-    service = Path(trainer.__path__[0]) / "service"
+    art_server = Path(trainer.__path__[0]) / "art_server"
     names = ("game/game.py", "game/opponents.py", "game/prompt.py", "warm_start.py")
     return [
         *(demo / name for name in names),
-        *(service / "model" / name for name in ("config.py", "network.py", "model.py")),
-        service / "serve" / "tokenizer.py",
+        *(art_server / "model" / name for name in ("config.py", "network.py", "model.py")),
+        art_server / "endpoint" / "tokenizer.py",
     ]

@@ -8,7 +8,7 @@ import yaml
 
 from rollbus.demo.job import MODEL, NAMESPACE, Job
 from rollbus.local.process.settings import HOST, StackSettings
-from rollbus.schemas.credentials import make_secrets
+from rollbus.runtime.credentials import make_secrets
 from rollbus.settings import Settings
 
 SINK_LINGER_MS = 8000

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import stack_services
-from rollbus.schemas.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE
+from rollbus.runtime.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE
 
 STAGES = ("worker", "sink", "trainer")
 

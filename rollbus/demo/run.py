@@ -39,10 +39,10 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import log_tail
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.process.supervisor import Supervisor
-from rollbus.schemas.credentials import NO_TOKEN, TOKEN, read_secret
+from rollbus.runtime.credentials import NO_TOKEN, TOKEN, read_secret
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import LagReader, open_lag
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.trainer.operate.publishing import publish_evaluation

@@ -33,10 +33,10 @@ from rollbus.demo.game.game import (
 )
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, messages
-from rollbus.trainer.service.checkpoints.checkpoint import save_model
-from rollbus.trainer.service.model.config import INITIAL_DEVIATION, ModelConfig
-from rollbus.trainer.service.model.model import build_model, head, initialize, trunk
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer, render_chat
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_model
+from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, render_chat
+from rollbus.trainer.art_server.model.config import INITIAL_DEVIATION, ModelConfig
+from rollbus.trainer.art_server.model.model import build_model, head, initialize, trunk
 
 ADAM_BETAS = (0.9, 0.99)
 GRADIENT_CLIP = 1.0

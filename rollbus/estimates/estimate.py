@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import exp, fsum
 
+from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
+from rollbus.estimates.estimators import BEST, Estimates, Interval, estimate_reward
+from rollbus.estimates.logged import Logged, Step
 from rollbus.estimates.recorded import Period
 from rollbus.estimates.scoring import Scorer
+from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.schemas.ids import content_hash, stable_id
-from rollbus.schemas.kafka.payload import KafkaPayload
 from rollbus.schemas.records.config import ESTIMATES, RunConfig, ScoringConfig
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.streams.estimates.divergence import estimate_divergence, refuse_divergence
-from rollbus.streams.estimates.estimators import BEST, Estimates, Interval, estimate_reward
-from rollbus.streams.estimates.logged import Logged, Step
-from rollbus.streams.evidence.checking import REFUSED
+from rollbus.streams.stages.delivery.evidence.checking import REFUSED
 from rollbus.trainer.loop.inspection import inspect
 
 AT_ONCE = 200

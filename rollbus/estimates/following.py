@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rollbus.runtime.health.heart import Report
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.config import ESTIMATES
 from rollbus.trainer.operate.policy_on_log import KnownVersion, list_policy_versions
 from rollbus.trainer.settings import TrainerSettings

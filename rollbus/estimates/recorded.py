@@ -15,10 +15,10 @@ from rollbus.schemas.codec import decode_if
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import BATCHES, SCORES
-from rollbus.streams.evidence.delays import Arrived, fit_delays
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.kafka.source import read_records, read_whole
 from rollbus.streams.replay.plan.range_on_broker import starts_of
+from rollbus.streams.stages.delivery.evidence.delays import Arrived, fit_delays
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from rollbus.schemas.cancelling import all_or_none
+from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 SEQUENCES_AT_ONCE = 16

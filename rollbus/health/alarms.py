@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from rollbus.health.picture import RUNBOOK, AlarmLimits, Picture, Problem
 from rollbus.health.reading import open_health
+from rollbus.runtime.health import metrics
+from rollbus.runtime.health.heart import Report
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.health import metrics
-from rollbus.schemas.health.heart import Report
-from rollbus.schemas.kafka.connection import KafkaConnection
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
+from rollbus.runtime.kafka.clients import new_admin, new_producer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import open_lag
+from rollbus.runtime.kafka.partitions import count_partitions
+from rollbus.runtime.kafka.reading import read_from
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.kafka.clients import new_admin, new_producer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import open_lag
-from rollbus.schemas.kafka.partitions import count_partitions
-from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.topics import HEARTBEATS, TRAINING_STEPS
 from rollbus.schemas.wall_clock import wall_clock_ms
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture, to_json
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import LagReader, open_lag
+from rollbus.runtime.kafka.partitions import find_partitions
+from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.clients import new_admin, running
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import LagReader, open_lag
-from rollbus.schemas.kafka.partitions import find_partitions
-from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat

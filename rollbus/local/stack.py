@@ -19,7 +19,7 @@ from rollbus.local.process.ports import describe_listener, is_free, listener_of,
 from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
-from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
+from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
 

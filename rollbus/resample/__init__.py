@@ -5,7 +5,7 @@ Read `attempts` first; `allowance` keeps a client within its budget, `requests` 
 
 from typing import TYPE_CHECKING
 
-from rollbus.schemas.lazy import lazy_names
+from rollbus.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollbus.resample.attempts import Attempt

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from rollbus.runtime.http import PRIORITY_HEADER
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.http import PRIORITY_HEADER
 
 Client = TypeVar("Client")
 

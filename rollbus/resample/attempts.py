@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from rollbus.producers import Episode, Recorder
 from rollbus.resample.allowance import Allowance, limited
-from rollbus.schemas.cancelling import is_being_cancelled
-from rollbus.schemas.health.heart import Report
-from rollbus.schemas.health.metrics import ATTEMPT_SECONDS
+from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.health.heart import Report
+from rollbus.runtime.health.metrics import ATTEMPT_SECONDS
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.wall_clock import wall_clock_ms

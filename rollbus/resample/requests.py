@@ -8,9 +8,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.resample.attempts import Resampler
+from rollbus.runtime.kafka.clients import new_consumer, running
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.kafka.clients import new_consumer, running
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.topics import RESAMPLE_REQUESTS
 from rollbus.streams.kafka.settings import StreamSettings

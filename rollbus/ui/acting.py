@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollbus.producers import Recorder, init
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.topics import DATA_SETS
 from rollbus.schemas.wall_clock import wall_clock_ms

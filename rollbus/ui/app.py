@@ -35,8 +35,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
+from rollbus.runtime.http.guard import Door, Head, RefusedError, same
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
-from rollbus.schemas.http.guard import Door, Head, RefusedError, same
 from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts

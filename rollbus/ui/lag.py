@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import GroupLag, open_lag
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import GroupLag, open_lag
 
 ANSWER_S = 5.0
 """Longest wait for Kafka; a page that waits longer looks broken."""

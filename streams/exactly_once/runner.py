@@ -22,7 +22,9 @@ from typing import Any, Protocol
 
 from aiokafka.errors import CommitFailedError, KafkaError
 
-from rollbus.schemas.cancelling import is_being_cancelled
+from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
+from rollbus.runtime.kafka.writing import Row, partition_of
 from rollbus.schemas.errors import (
     ConfigurationError,
     DataLossError,
@@ -31,8 +33,6 @@ from rollbus.schemas.errors import (
     UnavailableError,
     UndecodableError,
 )
-from rollbus.schemas.health.metrics import TRANSACTION_SECONDS
-from rollbus.schemas.kafka.writing import Row, partition_of
 from rollbus.schemas.topics import topic_of
 from rollbus.streams.exactly_once import changelog, claims
 from rollbus.streams.exactly_once.batch import Batch, Partition

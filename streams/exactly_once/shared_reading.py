@@ -14,9 +14,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 
 CLOSE_S = 2.0
 """How long a close waits for the client to stop: a group that gives its partitions back waits for it."""

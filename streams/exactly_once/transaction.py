@@ -17,10 +17,10 @@ from itertools import accumulate, takewhile
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
-from rollbus.schemas.cancelling import is_being_cancelled
+from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.kafka.clients import new_transactional_producer, start_uncancelled, stop_producer
+from rollbus.runtime.kafka.writing import Row, partition_count, write
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.clients import new_transactional_producer, start_uncancelled, stop_producer
-from rollbus.schemas.kafka.writing import Row, partition_count, write
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.shared_reading import SharedReading

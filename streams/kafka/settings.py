@@ -4,7 +4,7 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
 from rollbus.schemas.signing import SignerOf, Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, Topic

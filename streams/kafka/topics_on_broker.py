@@ -12,11 +12,11 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.partitions import count_partitions
+from rollbus.runtime.kafka.reading import assign_paused, open_reader
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
-from rollbus.schemas.kafka.clients import new_admin, running
-from rollbus.schemas.kafka.partitions import count_partitions
-from rollbus.schemas.kafka.reading import assign_paused, open_reader
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.topics import STAGE_INPUTS

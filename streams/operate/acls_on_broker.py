@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.kafka.clients import new_admin, running
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.streams.operate.acls import Acl
 
 RESOURCES = {"topic": 2, "group": 3, "transactional-id": 5}

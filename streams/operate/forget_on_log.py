@@ -7,9 +7,9 @@ only ids.
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
+from rollbus.runtime.kafka.clients import running
+from rollbus.runtime.kafka.writing import Row, partition_of, write_transaction
 from rollbus.schemas.codec import decode_if, encode
-from rollbus.schemas.kafka.clients import running
-from rollbus.schemas.kafka.writing import Row, partition_of, write_transaction
 from rollbus.schemas.records.events import EpisodeStarted, Excluded
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.signing import OWNER

@@ -7,10 +7,10 @@ from contextlib import aclosing, suppress
 
 from aiokafka import TopicPartition
 
+from rollbus.runtime.kafka.reading import read_from
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.kafka.reading import read_from
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.streams.kafka.settings import StreamSettings

@@ -8,10 +8,10 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
+from rollbus.runtime.kafka.clients import new_consumer, running
+from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.kafka.clients import new_consumer, running
-from rollbus.schemas.kafka.writing import Row
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once import changelog

@@ -14,7 +14,7 @@ from typing import Any, cast
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from rollbus.schemas.kafka.reading import read_bounds
+from rollbus.runtime.kafka.reading import read_bounds
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation

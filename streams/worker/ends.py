@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from rollbus.schemas.kafka.clients import new_consumer, start_client, stop_clients
+from rollbus.runtime.kafka.clients import new_consumer, start_client, stop_clients
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.settings import StreamSettings
 

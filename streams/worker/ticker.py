@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
-from rollbus.schemas.cancelling import is_being_cancelled
+from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.kafka.clients import start_uncancelled, stop_producer
+from rollbus.runtime.kafka.reading import read_from
+from rollbus.runtime.kafka.writing import Row, write_transaction
 from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.kafka.clients import start_uncancelled, stop_producer
-from rollbus.schemas.kafka.reading import read_from
-from rollbus.schemas.kafka.writing import Row, write_transaction
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import RUN_LOG, Topic

@@ -22,7 +22,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from rollbus.schemas.kafka.clients import new_consumer
+from rollbus.runtime.kafka.clients import new_consumer
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.kafka.settings import StreamSettings
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rollbus.runtime.health.heart import Heart, Report, beating
+from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
-from rollbus.schemas.health.heart import Heart, Report, beating
-from rollbus.schemas.kafka.payload import KafkaPayload
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.exactly_once.metrics import prometheus_text
 from rollbus.streams.kafka.settings import StreamSettings

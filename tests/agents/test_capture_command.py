@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
 OWN = """
     import sys
     import openai, rollbus
-    from rollbus.producers.delivery.sink import MemorySink
+    from rollbus.producers.sending.sink import MemorySink
 
     url, how = sys.argv[1:]
     recorder = rollbus.init(sink=MemorySink(), producer="own")

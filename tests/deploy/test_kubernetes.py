@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, TOKEN
+from rollbus.runtime.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, TOKEN
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.streams.kafka.names import group_id

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROWS = list(csv.DictReader((ROOT / "tests" / "harness" / "comparison.csv").read_text(encoding="utf-8").splitlines()))
+ROWS = list(csv.DictReader((ROOT / "tests" / "nemo" / "comparison.csv").read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.mark.parametrize("name", sorted({row["test"] for row in ROWS if row["test"]}))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.limits import MAX_LETTER_BYTES
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.trajectories import Location

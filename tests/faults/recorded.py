@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
-from rollbus.schemas.kafka.groups import committed_offsets
+from rollbus.runtime.kafka.groups import committed_offsets
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import TOPICS, Topic
 from rollbus.streams.exactly_once.batch import Partition

@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.resample.requests import group_id
+from rollbus.runtime.kafka.groups import committed_offsets
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.groups import committed_offsets
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, ResampleConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS

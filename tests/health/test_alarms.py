@@ -9,11 +9,11 @@ import pytest
 from rollbus.health.alarms import Alarms, Watch, export_picture
 from rollbus.health.picture import AlarmLimits, Problem
 from rollbus.local.process.ports import find_free_port
+from rollbus.runtime.health import metrics
+from rollbus.runtime.health.heart import Heart, Report
+from rollbus.runtime.health.server import MetricsServer
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.health import metrics
-from rollbus.schemas.health.heart import Heart, Report
-from rollbus.schemas.health.server import MetricsServer
-from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.health.test_picture import draw, make_beat
 from tests.waiting import until
 
@@ -71,13 +71,13 @@ async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes
 async def test_a_broker_that_is_away_is_logged_once_and_the_process_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollbus.schemas.health.heart.RETRY_S", 0.01)
+    monkeypatch.setattr("rollbus.runtime.health.heart.RETRY_S", 0.01)
 
     def levels() -> list[str]:
-        return [record.levelname for record in caplog.records if record.name == "rollbus.schemas.health.heart"]
+        return [record.levelname for record in caplog.records if record.name == "rollbus.runtime.health.heart"]
 
     heart = Heart(away(), "t.", "sink", "0.1.0")
-    with caplog.at_level(logging.DEBUG, "rollbus.schemas.health.heart"):
+    with caplog.at_level(logging.DEBUG, "rollbus.runtime.health.heart"):
         async with heart.beating(Report):
             await until(lambda: len(levels()) >= 3, "it does not try again")
     assert levels()[:3] == ["WARNING", "DEBUG", "DEBUG"]

@@ -8,7 +8,7 @@ import pytest
 
 from rollbus.health.checks import examine, find_disk
 from rollbus.local.process.ports import find_free_port
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.settings import Settings
 
 

@@ -10,7 +10,7 @@ import prometheus_client
 import yaml
 
 from rollbus.health.monitoring import FILES, write_files
-from rollbus.schemas.health import metrics
+from rollbus.runtime.health import metrics
 from rollbus.settings import Kind, Settings
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
 

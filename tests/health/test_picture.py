@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
 from rollbus.health.show import render
-from rollbus.schemas.health.heart import Report, advance
+from rollbus.runtime.health.heart import Report, advance
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollbus.local.process.ports import find_free_port, is_free
-from rollbus.schemas.health.server import MetricsServer
+from rollbus.runtime.health.server import MetricsServer
 from rollbus.ui.app import page_token
 from tests.console import ROLLBUS
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command

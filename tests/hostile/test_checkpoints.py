@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.checkpoints.checkpoint import INDEX, WEIGHTS, is_complete, read_provenance, read_weights
-from rollbus.trainer.service.checkpoints.journal import VersionStore
-from rollbus.trainer.service.model.config import ModelConfig, read_config
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer, load_tokenizer
+from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX, WEIGHTS, is_complete, read_provenance, read_weights
+from rollbus.trainer.art_server.checkpoints.journal import VersionStore
+from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, load_tokenizer
+from rollbus.trainer.art_server.model.config import ModelConfig, read_config
 
 CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16, vocabulary=8)
 HUGE = {
@@ -32,7 +32,7 @@ PLANNING = """
 import resource, sys
 from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.importing.gguf import plan_gguf
+from rollbus.trainer.art_server.base_models.gguf import plan_gguf
 
 before = resource.getrusage(resource.RUSAGE_SELF)
 resource.setrlimit(resource.RLIMIT_CPU, (int(before.ru_utime + before.ru_stime) + 60,) * 2)
@@ -170,9 +170,9 @@ def test_no_code_of_a_models_folder_is_run(folder: Path) -> None:
     program = f"""
 from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer, load_tokenizer
-from rollbus.trainer.service.checkpoints.checkpoint import read_weights
-from rollbus.trainer.service.model.config import read_config
+from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, load_tokenizer
+from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
+from rollbus.trainer.art_server.model.config import read_config
 folder = Path({str(folder)!r})
 for read in (read_config, load_tokenizer, lambda folder: read_weights(folder, read_config(folder))):
     try:

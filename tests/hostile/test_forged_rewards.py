@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rollbus.producers.delivery.kafka_sink import KafkaSink
-from rollbus.producers.delivery.sink import Outbound
+from rollbus.producers.sending.kafka_sink import KafkaSink
+from rollbus.producers.sending.sink import Outbound
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS

@@ -27,9 +27,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from rollbus.local.process.ports import listener_of
 from rollbus.local.process.settings import HOST
+from rollbus.runtime.kafka.batches import BoundedBatches
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.kafka.batches import BoundedBatches
 from tests.builders import (
     make_alias,
     make_ended,
@@ -45,8 +45,8 @@ from tests.hostile.doors import BEARER, Place, ask, peak_bytes
 from tests.hostile.http2 import make_call
 from tests.hostile.places import MIB, all_places, grpc_port, places
 from tests.hostile.raw_batches import make_batch, make_record
-from tests.producers.foreign.reading import START_NS, request_of
-from tests.producers.foreign.test_otlp import AGENT, ASKED
+from tests.producers.imports.formats.reading import START_NS, request_of
+from tests.producers.imports.formats.test_otlp import AGENT, ASKED
 from tests.services.endpoint.guarded import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]

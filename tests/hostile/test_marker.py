@@ -28,8 +28,8 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings

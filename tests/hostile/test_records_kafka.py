@@ -9,9 +9,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.runtime.kafka.reading import read_from
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import UndecodableError
-from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline

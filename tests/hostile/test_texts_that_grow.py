@@ -9,15 +9,15 @@ import pytest
 
 from rollbus.cli.yaml_text import read_yaml
 from rollbus.producers.capture.attributes import parse
-from rollbus.producers.delivery.counters import Counters
-from rollbus.producers.delivery.sink import MemorySink, Outbound
-from rollbus.producers.delivery.spool import Spool
-from rollbus.producers.delivery.spool_sink import SpoolSink
+from rollbus.producers.sending.counters import Counters
+from rollbus.producers.sending.sink import MemorySink, Outbound
+from rollbus.producers.sending.spool import Spool
+from rollbus.producers.sending.spool_sink import SpoolSink
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.trainer.art_server.endpoint.tool_calls import read_tool_calls, with_parsed_arguments
 from rollbus.trainer.backends.wire_batch import request_from_bytes
-from rollbus.trainer.service.serve.tool_calls import read_tool_calls, with_parsed_arguments
 from tests.waiting import until
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

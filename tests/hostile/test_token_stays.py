@@ -10,7 +10,7 @@ import rollbus
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import require_startable, stack_services
-from rollbus.schemas.credentials import NO_TOKEN, make_secrets, record_ports, token_for
+from rollbus.runtime.credentials import NO_TOKEN, make_secrets, record_ports, token_for
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 

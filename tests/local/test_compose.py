@@ -13,7 +13,7 @@ from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.kafka.jars import POM
 from rollbus.local.process.settings import HOST, StackSettings
-from rollbus.schemas.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
+from rollbus.runtime.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from tests.compose import BASE, ROOT, SASL, SECRETS, names_of_secrets, read_compose

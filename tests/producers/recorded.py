@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.producers import MemorySink, Recorder
-from rollbus.producers.delivery.spool import Spool
+from rollbus.producers.sending.spool import Spool
 from rollbus.schemas.codec import decode
 from rollbus.schemas.records.events import Event, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids

@@ -12,10 +12,10 @@ from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.reading import HealthWatch
+from rollbus.runtime.http.guard import Guard
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import GroupLag, PartitionLag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.http.guard import Guard
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
 from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions

@@ -6,9 +6,9 @@ import socket
 import time
 from dataclasses import replace
 
+from rollbus.runtime.kafka.clients import new_producer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.clients import new_producer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
 from rollbus.streams.kafka.settings import StreamSettings

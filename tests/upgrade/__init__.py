@@ -17,18 +17,18 @@ from typing import Any
 from rollbus.consumers.clickhouse.store.migrator import load_migrations
 from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.settings import Settings
+from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal
+from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer
+from rollbus.trainer.art_server.learner.art_plan import StepPlan
+from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig, TrainResult
-from rollbus.trainer.service.checkpoints.journal import Failure, Journal
-from rollbus.trainer.service.model.config import ModelConfig
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer
-from rollbus.trainer.service.update.art_plan import StepPlan
-from rollbus.trainer.service.update.torch_service import TorchService
 from tests.builders import START_MS
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 from tests.models import create_model
-from tests.trainer.service.test_update import SHARED, packed_row
+from tests.trainer.art_server.test_update import SHARED, packed_row
 
 FOLDER = Path(__file__).parent
 RELEASES = sorted(path for path in FOLDER.iterdir() if re.fullmatch(r"\d+\.\d+\.\d+", path.name))

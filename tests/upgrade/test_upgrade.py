@@ -14,11 +14,11 @@ from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
+from rollbus.trainer.art_server.checkpoints.journal import Journal
+from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import ServiceSettings
-from rollbus.trainer.service.checkpoints.checkpoint import read_weights
-from rollbus.trainer.service.checkpoints.journal import Journal
-from rollbus.trainer.service.generate.sampling import SamplingParameters
-from rollbus.trainer.service.update.torch_service import TorchService
 from tests.services.conftest import clickhouse
 from tests.upgrade import FAILURE, OPTIONS, RELEASES, RESULT, names_of_settings, read_clickhouse, train
 

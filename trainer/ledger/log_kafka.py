@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, OffsetOutOfRangeError
 
-from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import DataLossError, RecordError, UnavailableError
-from rollbus.schemas.kafka.clients import (
+from rollbus.runtime.kafka.clients import (
     kafka_errors,
     new_consumer,
     new_transactional_producer,
@@ -22,9 +20,11 @@ from rollbus.schemas.kafka.clients import (
     stop_all,
     stop_clients,
 )
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.partitions import require_topics
-from rollbus.schemas.kafka.payload import KafkaPayload
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.partitions import require_topics
+from rollbus.runtime.kafka.payload import KafkaPayload
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import DataLossError, RecordError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 from rollbus.schemas.records.groups import TrainingBatch

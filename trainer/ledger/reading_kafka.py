@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.kafka.clients import kafka_errors, start_client, stop_clients
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
 from rollbus.schemas.codec import decode, decode_if
 from rollbus.schemas.errors import DataLossError, RecordError
-from rollbus.schemas.kafka.clients import kafka_errors, start_client, stop_clients
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.events import Excluded
 from rollbus.schemas.records.steps import Evaluation

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from rollbus.runtime.health import metrics
 from rollbus.schemas.errors import DataLossError, FencedError
-from rollbus.schemas.health import metrics
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted, StepSkipped
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS

@@ -16,8 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from rollbus.runtime.health.heart import Report
 from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
-from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.wall_clock import wall_clock_ms

@@ -8,8 +8,8 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.kafka.decisions import read_decisions
 from rollbus.schemas.records.delivery import DeliveryCommand, DeliveryCommandName, PolicyDecision
 from rollbus.schemas.topics import DELIVERY_LOG
 from rollbus.trainer.ledger.log import Publication

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+from rollbus.runtime.kafka.clients import new_producer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.clients import new_producer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.partitions import require_topics
 from rollbus.schemas.records.control import RunCommand, RunCommandName
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import RUN_LOG

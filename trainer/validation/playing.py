@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
+from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
 from rollbus.trainer.backends.protocol import FrozenSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics

@@ -7,10 +7,10 @@ from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.sink.log import BLOCK, Partition, Span
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
-from rollbus.schemas.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.partitions import find_partitions
-from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, assign_paused, open_reader, read_bounds
+from rollbus.runtime.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.partitions import find_partitions
+from rollbus.runtime.kafka.reading import SHORT_WAIT_MS, assign_paused, open_reader, read_bounds
 from rollbus.schemas.topics import topic_of
 
 POLL_MS = 500

@@ -15,7 +15,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, Of
 
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.schemas.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
+from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
 from rollbus.schemas.making import maker
 from rollbus.schemas.topics import TOPICS
 

@@ -32,10 +32,10 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.runtime.health import metrics
+from rollbus.runtime.health.heart import Heart, Report, beating
+from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.schemas.errors import DataLossError, UnavailableError
-from rollbus.schemas.health import metrics
-from rollbus.schemas.health.heart import Heart, Report, beating
-from rollbus.schemas.kafka.partitions import require_topics
 
 logger = logging.getLogger(__name__)
 

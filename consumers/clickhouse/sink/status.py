@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.schemas.kafka.lag import PartitionLag, open_lag
+from rollbus.runtime.kafka.lag import PartitionLag, open_lag
 from rollbus.schemas.topics import TOPICS
 
 

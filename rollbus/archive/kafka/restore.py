@@ -22,10 +22,10 @@ from aiokafka.admin import RecordsToDelete
 from rollbus.archive.archive import Archive, total
 from rollbus.archive.files import ArchivedRecord, RecordDigest
 from rollbus.archive.manifest import ArchivedPartition, Contents, Missing, missing_between
+from rollbus.runtime.kafka.clients import new_admin, new_producer, new_transactional_producer, running
+from rollbus.runtime.kafka.reading import read_from
+from rollbus.runtime.kafka.writing import Row, write
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.kafka.clients import new_admin, new_producer, new_transactional_producer, running
-from rollbus.schemas.kafka.reading import read_from
-from rollbus.schemas.kafka.writing import Row, write
 from rollbus.schemas.topics import EXCLUSIONS, RESTORED
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import TopicSpec, topic_specs

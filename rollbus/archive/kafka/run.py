@@ -18,10 +18,10 @@ from rollbus.archive.archive import Archive, require_same_log
 from rollbus.archive.files import ArchivedRecord, archived, digest_of
 from rollbus.archive.forget import Forgotten, find_aliases
 from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, Partition
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.partitions import count_partitions
+from rollbus.runtime.kafka.reading import Bounds, assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.kafka.clients import new_admin, running
-from rollbus.schemas.kafka.partitions import count_partitions
-from rollbus.schemas.kafka.reading import Bounds, assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.topics import ALIASES, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.kafka.recorded import read_exclusions

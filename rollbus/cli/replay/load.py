@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.store.settings import SinkSettings
-    from rollbus.schemas.kafka.lag import PartitionLag
+    from rollbus.runtime.kafka.lag import PartitionLag
 
 LOOK_S = 0.5
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rollbus.cli.output import Console, Table, format_count, format_time, show_rows
 
 if TYPE_CHECKING:
-    from rollbus.schemas.health.heart import Report
+    from rollbus.runtime.health.heart import Report
     from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
     from rollbus.streams.replay.compare.differences import Comparison
     from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
@@ -31,7 +31,7 @@ class Followed:
 
     def report(self) -> "Report":
         """Say how much it has read; ticks alone are records, so a shadow that stands reads none."""
-        from rollbus.schemas.health.heart import Report
+        from rollbus.runtime.health.heart import Report
 
         return Report((f"shadow {self.name}",), work=self.records)
 

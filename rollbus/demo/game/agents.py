@@ -26,7 +26,7 @@ from rollbus.demo.game.playing import play_game, read_whole_reply
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, reward
 from rollbus.demo.traffic import bring
 from rollbus.producers import Recorder
-from rollbus.schemas.credentials import read_token
+from rollbus.runtime.credentials import read_token
 
 logger = logging.getLogger(__name__)
 

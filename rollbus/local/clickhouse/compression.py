@@ -14,8 +14,8 @@ import cramjam
 from clickhouse_cityhash.cityhash import CityHash128
 
 from rollbus.local.clickhouse.errors import Code, refusal
+from rollbus.runtime.expanding import CODECS, expand
 from rollbus.schemas.errors import RecordTooLargeError
-from rollbus.schemas.expanding import CODECS, expand
 
 _LZ4_BLOCK = 0x82
 _BLOCK_HEADER = struct.Struct("<BII")

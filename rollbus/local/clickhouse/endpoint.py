@@ -50,10 +50,10 @@ from rollbus.local.clickhouse.request import (
     parse_request,
 )
 from rollbus.local.process.settings import HOST, StackSettings
-from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD, read_secret
+from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, read_secret
+from rollbus.runtime.http.guard import Answered, Door, Head, RefusedError
+from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.http.guard import Answered, Door, Head, RefusedError
-from rollbus.schemas.http.server import make_server
 
 if TYPE_CHECKING:
     from rollbus.local.clickhouse.engine import Answer, Engine

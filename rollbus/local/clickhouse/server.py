@@ -13,7 +13,7 @@ from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_GRAN
 from rollbus.local.clickhouse.service import is_healthy
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import HOST
-from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD, make_secrets, read_secret
+from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, make_secrets, read_secret
 
 CONFIG = """<clickhouse>
   <logger><console>1</console><level>warning</level></logger>

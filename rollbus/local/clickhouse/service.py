@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST
-from rollbus.schemas.credentials import make_secrets
+from rollbus.runtime.credentials import make_secrets
 
 
 def clickhouse_service(*, folder: Path, port: int, secrets: Path | None = None) -> Service:

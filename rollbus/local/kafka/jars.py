@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rollbus.runtime.machine import user_cache
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.machine import user_cache
 
 logger = logging.getLogger(__name__)
 

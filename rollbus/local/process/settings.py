@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollbus.schemas.credentials import secrets_folder
+from rollbus.runtime.credentials import secrets_folder
 
 HOST = "127.0.0.1"
 STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")

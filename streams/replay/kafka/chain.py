@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from rollbus.schemas.kafka.payload import KafkaPayload
-from rollbus.schemas.kafka.writing import partition_of
+from rollbus.runtime.kafka.payload import KafkaPayload
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.records.config import ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.replays import ReplayRange

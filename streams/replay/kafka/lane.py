@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.exactly_once import processing

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rollbus.runtime.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
+from rollbus.runtime.kafka.groups import describe_groups
 from rollbus.schemas.errors import ConfigurationError, FencedError
-from rollbus.schemas.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
-from rollbus.schemas.kafka.groups import describe_groups
 from rollbus.schemas.topics import REPLAYS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.plan.plan import namespace_of

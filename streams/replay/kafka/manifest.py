@@ -8,9 +8,9 @@ from collections.abc import Collection
 from contextlib import aclosing
 from dataclasses import replace
 
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError, nearest
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.replays import ReplayConfig, ReplayManifest
 from rollbus.schemas.topics import REPLAYS, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings

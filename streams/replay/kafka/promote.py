@@ -9,10 +9,10 @@ from typing import Any
 
 from aiokafka.errors import TopicAuthorizationFailedError
 
+from rollbus.runtime.kafka.clients import running
+from rollbus.runtime.kafka.writing import Row, write_transaction
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.kafka.clients import running
-from rollbus.schemas.kafka.writing import Row, write_transaction
 from rollbus.schemas.records.config import RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.replays import ReplayManifest

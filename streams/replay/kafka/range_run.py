@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
+from rollbus.runtime.machine import count_bound_cores
 from rollbus.schemas.codec import decode
-from rollbus.schemas.machine import count_bound_cores
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.decide.chain import Chain

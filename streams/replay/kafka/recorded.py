@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode_if
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.config import Config, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
 from rollbus.schemas.records.drops import Drop

@@ -7,8 +7,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.kafka.reading import READ_AT_ONCE, open_reader, read_from
 from rollbus.schemas.codec import decode_if
-from rollbus.schemas.kafka.reading import READ_AT_ONCE, open_reader, read_from
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.topics import Topic, topic_of
 from rollbus.streams.exactly_once.batch import RawRecord

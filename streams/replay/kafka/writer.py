@@ -14,9 +14,9 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
+from rollbus.runtime.kafka.clients import new_consumer, new_producer, running, start_client, stop_clients
+from rollbus.runtime.kafka.writing import Row, write
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.kafka.clients import new_consumer, new_producer, running, start_client, stop_clients
-from rollbus.schemas.kafka.writing import Row, write
 from rollbus.schemas.topics import Topic
 from rollbus.streams.kafka.settings import StreamSettings
 

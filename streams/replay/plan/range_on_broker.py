@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.kafka.reading import assign_paused, open_reader, read_bounds
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.signing import OWNER, SignerOf

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.records.config import CheckConfig, DeliveryConfig
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.streams.evidence.checking import REFUSED, Checked, Measured, check_against, check_limit
+from rollbus.streams.stages.delivery.evidence.checking import REFUSED, Checked, Measured, check_against, check_limit
 from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState
 
 

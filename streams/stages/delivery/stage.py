@@ -19,7 +19,7 @@ from rollbus.streams.stages.delivery.checks import (
     forget_before,
     keep_evaluation,
 )
-from rollbus.streams.stages.delivery.evidence import (
+from rollbus.streams.stages.delivery.collecting import (
     REWARD,
     Finding,
     count,

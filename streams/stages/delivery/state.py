@@ -12,9 +12,9 @@ from dataclasses import asdict, astuple, dataclass, replace
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
-from rollbus.streams.evidence.checking import Measured
-from rollbus.streams.evidence.effect import Effect, Stratum
-from rollbus.streams.evidence.waiting import Delays
+from rollbus.streams.stages.delivery.evidence.checking import Measured
+from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
+from rollbus.streams.stages.delivery.evidence.waiting import Delays
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.state.stage_state import StageState

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
+from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory

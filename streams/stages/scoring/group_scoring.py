@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rollbus.schemas.cancelling import all_or_none
+from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.records.control import ConfigApplied

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollbus.schemas.cancelling import all_or_none
+from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.making import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig

@@ -32,8 +32,8 @@ from nat.finetuning.utils.parsers.base_parser import parse_to_openai_messages
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 from nat.plugins.eval.evaluator.base_evaluator import BaseEvaluator
 
-from rollbus.harness.components import BusTrainerConfig
-from rollbus.harness.trainer import BusTrainer
+from rollbus.nemo.components import BusTrainerConfig
+from rollbus.nemo.trainer import BusTrainer
 
 GENERATIONS = 2
 SEED: ContextVar[int] = ContextVar("seed", default=0)

@@ -20,7 +20,7 @@ import yaml
 
 from tests.faults.finetune.parts import GENERATIONS
 from tests.finetuning import configuration, start_finetune
-from tests.harness.world import Steady, rows_in
+from tests.nemo.world import Steady, rows_in
 from tests.services.conftest import clickhouse
 from tests.services.settings_file import write_settings
 

@@ -51,7 +51,7 @@ run_finetuning_sync(
     FinetuneRunConfig(config_file=Path("finetune.yml"), validation_dataset="held_out.json", validation_interval=1)
 )
 """
-"""The command itself ends in its first evaluation (`tests/harness/test_side_by_side.py`), so its runtime is called."""
+"""The command itself ends in its first evaluation (`tests/nemo/test_side_by_side.py`), so its runtime is called."""
 OWN_TO_EACH = ("timestamp", "run_id")
 TRAINED = """
     SELECT s.step, t.example_id, m.reward

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
-from rollbus.producers.delivery.guard import MOST_FAILURES
 from rollbus.producers.episode.episode import Episode
+from rollbus.producers.sending.guard import MOST_FAILURES
 from rollbus.schemas import ids
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import (

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from rollbus.producers import Recorder, init
-from rollbus.producers.delivery.sink import MemorySink
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.producers.sending.sink import MemorySink
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import LEAST_RECORD_BYTES
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import Drop

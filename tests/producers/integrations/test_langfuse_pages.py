@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from tests.producers.foreign.reading import Read
-from tests.producers.foreign.test_langfuse import OBSERVATIONS, score
+from tests.producers.imports.formats.reading import Read
+from tests.producers.imports.formats.test_langfuse import OBSERVATIONS, score
 
 SUBJECTS = (
     {"kind": "trace", "id": "t-1"},

@@ -11,10 +11,10 @@ from rollbus.archive.archive import Archive, open_archive
 from rollbus.archive.files import ArchivedRecord, archived
 from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.cli.stages import all_stages
+from rollbus.runtime.kafka.clients import running
+from rollbus.runtime.kafka.reading import read_from
+from rollbus.runtime.kafka.writing import Row, partition_of, write, write_transaction
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.clients import running
-from rollbus.schemas.kafka.reading import read_from
-from rollbus.schemas.kafka.writing import Row, partition_of, write, write_transaction
 from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS, TOPICS
 from rollbus.settings import Settings

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from rollbus.trainer.service.model.config import ModelConfig
-from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer
+from rollbus.trainer.art_server.model.config import ModelConfig
 from tests.models import create_model
 from tests.services.art.fixtures import TOKENS
 

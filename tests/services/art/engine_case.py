@@ -110,7 +110,7 @@ def train(base_model: str, directory: str, findings: str) -> None:
 
 def translations() -> dict[str, Any]:
     """Each of `CHOICES` in ART's terms."""
-    from rollbus.trainer.backends.art.engine import internal_config, lora_config, update_arguments
+    from rollbus.trainer.art_server.control.engine import internal_config, lora_config, update_arguments
 
     return {
         name: {
@@ -124,7 +124,7 @@ def translations() -> dict[str, Any]:
 
 
 async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
-    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.art_server.control.local import ArtLocal
     from rollbus.trainer.backends.model_settings import ServiceSettings
 
     settings = ServiceSettings("agent", base_model, directory, port=8123, api_key="secret", options=OPTIONS)
@@ -158,7 +158,7 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
 
 async def _rows_when_packed(base_model: Path, directory: Path) -> int:
     """Rows that an update of 16 short trajectories has where several may share one."""
-    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.art_server.control.local import ArtLocal
     from rollbus.trainer.backends.model_settings import ServiceSettings
 
     options = ModelOptions(art=ArtEngine(packing=True))

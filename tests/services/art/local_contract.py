@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
-from rollbus.trainer.backends.art.local import ArtLocal
-from rollbus.trainer.backends.art.server import build_control_app
+from rollbus.trainer.art_server.control.local import ArtLocal
+from rollbus.trainer.art_server.control.server import build_control_app
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainResult
 from tests.contracts.backend import BackendContract, make_request, submit_and_wait

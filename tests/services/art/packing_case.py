@@ -52,9 +52,9 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
     """Per sampled token as ART packed it: id, advantage, weight, temperature."""
     import art
 
-    from rollbus.trainer.backends.art.packing import RollbusBackend, art_groups
+    from rollbus.trainer.art_server.control.packing import RollbusBackend, art_groups
+    from rollbus.trainer.art_server.learner.torch_service import TorchService
     from rollbus.trainer.backends.model_settings import ServiceSettings
-    from rollbus.trainer.service.update.torch_service import TorchService
 
     service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
     backend = RollbusBackend(directory, service)

@@ -22,20 +22,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rollbus.trainer.backends.art import environment as art_environment
+from rollbus.trainer.art_server.control import environment as art_environment
 
 art_environment.protect()
 
 from rollbus.local.process.settings import HOST  # noqa: E402
 from rollbus.local.process.tether import PR_SET_PDEATHSIG  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402
-from rollbus.trainer.backends.art import local as art_local  # noqa: E402, F401
-from rollbus.trainer.backends.art import old_routes as art_old_routes  # noqa: E402, F401
-from rollbus.trainer.backends.art import server as art_server  # noqa: E402
-from rollbus.trainer.service.checkpoints import checkpoint  # noqa: E402
-from rollbus.trainer.service.checkpoints.journal import Journal  # noqa: E402
-from rollbus.trainer.service.update import torch_service  # noqa: E402
-from rollbus.trainer.service.update.update import Learner  # noqa: E402
+from rollbus.trainer.art_server.checkpoints import checkpoint  # noqa: E402
+from rollbus.trainer.art_server.checkpoints.journal import Journal  # noqa: E402
+from rollbus.trainer.art_server.control import local as art_local  # noqa: E402, F401
+from rollbus.trainer.art_server.control import old_routes as art_old_routes  # noqa: E402, F401
+from rollbus.trainer.art_server.control import server as art_server  # noqa: E402
+from rollbus.trainer.art_server.learner import torch_service  # noqa: E402
+from rollbus.trainer.art_server.learner.update import Learner  # noqa: E402
 
 
 def main() -> None:

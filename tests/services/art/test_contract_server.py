@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rollbus.trainer.backends.art.client import ArtClient
+from rollbus.trainer.backends.art_client import ArtClient
 from tests.contracts.backend import BackendContract
 from tests.services.art.fixtures import ArtServer
 

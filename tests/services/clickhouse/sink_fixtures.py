@@ -15,8 +15,8 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.sink import SinkCounters, run_sink_async
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.topics import TOPICS
 from rollbus.streams.kafka import topics_on_broker

@@ -14,8 +14,8 @@ import pytest
 
 from rollbus.consumers.loggers.follow_kafka import follow
 from rollbus.consumers.loggers.protocol import RunLogger
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollbus.runtime.kafka.decisions import follow_decisions, read_decisions
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.decisions import follow_decisions, read_decisions
 from rollbus.schemas.records.config import DeliveryConfig, RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved, PolicyDecision, route
 from rollbus.schemas.routing import Router

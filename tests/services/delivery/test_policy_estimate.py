@@ -18,8 +18,8 @@ from aiokafka import TopicPartition
 from benchmarks.delivery.worlds import choose
 from rollbus.estimates.recorded import read_rescored
 from rollbus.health.reading import open_health
+from rollbus.runtime.kafka.reading import read_from
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.records.config import ESTIMATES
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import PolicyVersion, StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.streams.kafka.settings import StreamSettings

@@ -18,7 +18,7 @@ import yaml
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
-from rollbus.schemas.kafka.decisions import read_decisions
+from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.trajectories import Score

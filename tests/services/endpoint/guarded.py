@@ -15,7 +15,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
-from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD
+from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD
 
 
 @dataclass(frozen=True, slots=True)

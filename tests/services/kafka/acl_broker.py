@@ -14,8 +14,8 @@ from aiokafka.protocol.admin import DescribeAclsRequest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.kafka.clients import new_admin, running
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate.acls import ROLES
 from rollbus.streams.operate.acls_on_broker import ALLOW, OPERATIONS, PATTERNS, RESOURCES

@@ -17,14 +17,14 @@ from aiokafka.errors import (
 
 from rollbus.health.reading import read_health
 from rollbus.producers import init
-from rollbus.producers.delivery.kafka_sink import KafkaSink
-from rollbus.producers.delivery.sink import Outbound
+from rollbus.producers.sending.kafka_sink import KafkaSink
+from rollbus.producers.sending.sink import Outbound
 from rollbus.resample.attempts import Resampler
 from rollbus.resample.requests import resample
+from rollbus.runtime.health.heart import Heart, Report
+from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import encode
-from rollbus.schemas.health.heart import Heart, Report
 from rollbus.schemas.ids import canonical_json, trajectory_id
-from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.steps import StepCompleted

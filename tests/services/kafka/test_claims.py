@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, ProducerFenced
 
-from rollbus.schemas.kafka.writing import Row
+from rollbus.runtime.kafka.writing import Row
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation

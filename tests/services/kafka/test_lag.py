@@ -10,8 +10,8 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.health.reading import read_health
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.lag import open_lag
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import open_lag
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.ui.lag import LagOfGroups, LagRow
 from tests.services.clickhouse.sink_fixtures import create_topics, send, sink_settings

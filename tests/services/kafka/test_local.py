@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DROPS
 from tests.services.brokers import own_broker, started
 from tests.services.clickhouse.sink_fixtures import create_topics, late_drops, send

@@ -10,9 +10,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaTimeoutError
 
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import open_reader, read_bounds
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import open_reader, read_bounds
 from rollbus.streams.exactly_once import shared_reading
 from rollbus.streams.exactly_once.shared_reading import SharedReading
 

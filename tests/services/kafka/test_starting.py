@@ -19,14 +19,14 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.loggers.follow_kafka import follow
-from rollbus.harness.bus import kafka as bus_kafka
-from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.nemo.bus import kafka as bus_kafka
+from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.resample.requests import resample
-from rollbus.schemas.kafka import clients
-from rollbus.schemas.kafka.clients import new_consumer, start_client, start_uncancelled, stop_clients
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.payload import KafkaPayload
-from rollbus.schemas.kafka.writing import send_each
+from rollbus.runtime.kafka import clients
+from rollbus.runtime.kafka.clients import new_consumer, start_client, start_uncancelled, stop_clients
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.payload import KafkaPayload
+from rollbus.runtime.kafka.writing import send_each
 from rollbus.schemas.records.trajectories import Location
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.ui.lag import LagOfGroups

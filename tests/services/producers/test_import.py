@@ -26,9 +26,9 @@ from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.records.trajectories import Trajectory
 from tests.console import ROLLBUS
-from tests.producers.foreign.reading import request_of
-from tests.producers.foreign.test_langfuse import BLOBS
-from tests.producers.foreign.test_otlp import AGENT
+from tests.producers.imports.formats.reading import request_of
+from tests.producers.imports.formats.test_langfuse import BLOBS
+from tests.producers.imports.formats.test_otlp import AGENT
 from tests.services.replay.live import records, settings_of
 from tests.web import QuietHandler, serve
 

@@ -18,17 +18,17 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import rollbus.producers
-from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import Exchange
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas import codec
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.schemas.records.events import EpisodeEnded, ToolCalled, TurnRecorded, WriterClosed
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
-from tests.producers.delivery.sink_contract import SinkContract
+from tests.producers.sending.sink_contract import SinkContract
 from tests.services.brokers import own_broker, started
 
 pytestmark = pytest.mark.services
@@ -179,7 +179,7 @@ async def test_a_script_that_simply_ends_has_sent_everything(kafka: str, topics:
         """
         import sys
         from rollbus.producers import init
-        from rollbus.producers.delivery import process_hooks
+        from rollbus.producers.sending import process_hooks
         process_hooks.EXIT_DEADLINE_S = 120
         recorder = init(bootstrap_servers=sys.argv[1].replace("127.0.0.1", "localhost"), namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
@@ -227,7 +227,7 @@ async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None
         """
         import logging, sys, time
         from rollbus.producers import init
-        from rollbus.producers.delivery import process_hooks
+        from rollbus.producers.sending import process_hooks
         logging.disable()
         process_hooks.EXIT_DEADLINE_S = 0.5
         recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1])
@@ -244,7 +244,7 @@ def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_co
         import aiokafka.client
         logging.basicConfig(level=logging.WARNING)
         from rollbus.producers import init
-        from rollbus.producers.delivery import process_hooks
+        from rollbus.producers.sending import process_hooks
         process_hooks.EXIT_DEADLINE_S = 0.5
         recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:
@@ -266,7 +266,7 @@ async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: 
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
         from rollbus.producers import init
-        from rollbus.producers.delivery import process_hooks
+        from rollbus.producers.sending import process_hooks
         process_hooks.EXIT_DEADLINE_S = 120
         recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
         with recorder.episode(task="t") as episode:

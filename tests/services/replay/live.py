@@ -13,9 +13,9 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from rollbus.local.process.tether import tethered
+from rollbus.runtime.kafka.clients import new_admin, new_consumer, running
+from rollbus.runtime.kafka.groups import committed_offsets
 from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.kafka.clients import new_admin, new_consumer, running
-from rollbus.schemas.kafka.groups import committed_offsets
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rollbus.cli.stages import all_stages
+from rollbus.runtime.kafka.clients import new_producer, running
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.clients import new_producer, running
 from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS
 from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings

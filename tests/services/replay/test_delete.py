@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings

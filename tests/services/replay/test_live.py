@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollbus.cli.stages import all_stages
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.kafka.topics_on_broker import ensure_topics

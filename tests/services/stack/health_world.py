@@ -17,9 +17,9 @@ import yaml
 from rollbus.health.picture import to_json
 from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
+from rollbus.runtime.kafka.clients import new_producer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.clients import new_producer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.console import ROLLBUS
 from tests.installs import own_environment, run
 

@@ -13,8 +13,8 @@ import pytest
 
 from rollbus.health import reading
 from rollbus.health.reading import HealthWatch, open_health
+from rollbus.runtime.health.heart import Heart, Report
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.health.heart import Heart, Report
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.console import ROLLBUS
 from tests.installs import own_environment

@@ -12,7 +12,7 @@ from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
-from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, read_secret
+from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.installs import run
 

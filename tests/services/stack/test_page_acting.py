@@ -8,8 +8,8 @@ import pytest
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.local.process.ports import find_free_port
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
 from tests.services.clickhouse.sink_fixtures import create_topics, run_until_written, sink_settings

@@ -18,7 +18,7 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
-from rollbus.schemas.credentials import PASSWORD, read_secret
+from rollbus.runtime.credentials import PASSWORD, read_secret
 from rollbus.schemas.errors import RejectedError
 from tests.installs import own_environment, run
 from tests.waiting import wait_until

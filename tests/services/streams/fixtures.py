@@ -8,9 +8,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from rollbus.runtime.kafka.clients import new_admin, new_consumer, new_producer, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.kafka.clients import new_admin, new_consumer, new_producer, running
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import ToolCalled
 from rollbus.schemas.signing import OWNER

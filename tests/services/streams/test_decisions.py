@@ -12,7 +12,7 @@ from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.topics import POLICY_DECISIONS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.trainer.backends.art.following import Following
+from rollbus.trainer.art_server.control.following import Following
 from rollbus.trainer.backends.model_settings import DecisionLog
 from tests.services.streams.fixtures import send, stream_settings
 from tests.waiting import until

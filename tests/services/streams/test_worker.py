@@ -7,11 +7,11 @@ from aiokafka import TopicPartition
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from rollbus.local.process.ports import find_free_port
+from rollbus.runtime.kafka import clients
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, UnavailableError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.kafka import clients
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import CONFIGURED, DEAD_LETTERS, EPISODE_EVENTS, TOPICS

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import decode
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import StepCompleted

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
 from rollbus.trainer.ledger.log import Publication

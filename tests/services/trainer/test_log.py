@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from rollbus.harness.bus.kafka import KafkaBus
+from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.records.drops import DeadLetter

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UndecodableError
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import RunConfig
 from rollbus.streams.exactly_once.changelog import POSITION_KEY, position_row, restore
 from rollbus.streams.exactly_once.shared_reading import SharedReading

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rollbus.schemas.health.server import MetricsServer
+from rollbus.runtime.health.server import MetricsServer
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
 
 

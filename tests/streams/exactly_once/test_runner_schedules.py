@@ -20,8 +20,8 @@ from faust.types import TP
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka.writing import Row
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, topic_of
 from rollbus.streams.exactly_once import changelog, runner, transaction
 from rollbus.streams.exactly_once.batch import Batch, Partition

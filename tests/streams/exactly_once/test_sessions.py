@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import ProducerFenced
 
+from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka.writing import Row
 from rollbus.streams.exactly_once import transaction
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.transaction import Session, Sessions

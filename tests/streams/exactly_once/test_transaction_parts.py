@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import DataLossError, InvalidRecordError
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.drops import DeadLetter, Drop

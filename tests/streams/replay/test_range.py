@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from aiokafka import TopicPartition
 
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import AssignedOnce, open_reader
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.kafka.reading import AssignedOnce, open_reader
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.kafka.range_run import Covered
 from rollbus.streams.replay.plan.plan import CHAIN, chain_of, check_name

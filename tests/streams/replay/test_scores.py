@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score
 from rollbus.streams.kafka.settings import StreamSettings

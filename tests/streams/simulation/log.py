@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import Topic
 from rollbus.streams.exactly_once.batch import Batch, Partition

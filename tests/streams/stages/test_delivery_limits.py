@@ -7,7 +7,7 @@ import pytest
 from rollbus.schemas.records.config import MetricConfig
 from rollbus.schemas.records.delivery import EpisodeObserved, route
 from rollbus.schemas.records.trajectories import Location
-from rollbus.streams.stages.delivery.evidence import findings
+from rollbus.streams.stages.delivery.collecting import findings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS, MOST_STRATA
 from rollbus.streams.state import recent

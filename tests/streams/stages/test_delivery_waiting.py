@@ -7,7 +7,7 @@ import pytest
 
 from rollbus.schemas.records.config import MetricConfig
 from rollbus.schemas.records.delivery import PolicyDecision, route
-from rollbus.streams.evidence.waiting import LEAST_REWARDS, UNSEEN
+from rollbus.streams.stages.delivery.evidence.waiting import LEAST_REWARDS, UNSEEN
 from rollbus.streams.stages.delivery.waiting import MOST_FOLLOWED
 from tests.streams.stages.test_delivery import Delivery, decide, run_of
 

@@ -12,9 +12,9 @@ from aiohttp.test_utils import RawTestServer
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.trainer.backends.art import http as art_http
-from rollbus.trainer.backends.art.client import ArtClient
-from rollbus.trainer.backends.art.http import RETRY_PAUSES_S
+from rollbus.trainer.backends import art_http
+from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.trainer.backends.art_http import RETRY_PAUSES_S
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.backends.wire import to_json

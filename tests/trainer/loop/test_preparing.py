@@ -11,12 +11,12 @@ from starlette.applications import Starlette
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.schemas.topics import SCORES
+from rollbus.trainer.art_server.control.server import control_door, control_routes
+from rollbus.trainer.art_server.endpoint.http_server import listen, quiet_server
 from rollbus.trainer.backends import wire
-from rollbus.trainer.backends.art.client import ArtClient
-from rollbus.trainer.backends.art.server import control_door, control_routes
+from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
-from rollbus.trainer.service.serve.http_server import listen, quiet_server
 from tests.builders import make_score
 from tests.contracts.backend import make_request
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once

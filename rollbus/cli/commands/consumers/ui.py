@@ -29,7 +29,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets.
     """
     from rollbus.health.reading import HealthWatch
-    from rollbus.schemas.http.server import make_server
+    from rollbus.runtime.http.server import make_server
     from rollbus.ui.acting import Acting
     from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking

@@ -27,7 +27,7 @@ def run(settings: Settings, url: str | None) -> None:
     """
     from rollbus.consumers.loggers.webhook import Webhook
     from rollbus.health.alarms import Watch
-    from rollbus.schemas.health.heart import beating
+    from rollbus.runtime.health.heart import beating
     from rollbus.schemas.wall_clock import wall_clock_ms
 
     log_to_stderr()

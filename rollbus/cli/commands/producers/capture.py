@@ -61,7 +61,7 @@ def capture(
     Every Python process that it starts is recorded as with `rollbus.instrument`, and ends with the program's own exit
     code. `rollbus run PROGRAM` is the same, unless the first word is a verb of runs.
     """
-    from rollbus.producers.delivery.process_hooks import EXIT_DEADLINE_S
+    from rollbus.producers.sending.process_hooks import EXIT_DEADLINE_S
     from rollbus.producers.startup.plan import FOLDER_VARIABLE, CapturePlan, read_ended, write_plan
 
     if shutil.which(program[0]) is None:

@@ -55,11 +55,11 @@ def import_(
     The files are JSONL or JSON, also compressed with gzip. Times are the original ones, and ids come from the traces':
     a second import changes nothing. After a kill, or once a torn file is mended, the same command goes on where it was.
     """
-    from rollbus.producers.foreign import formats
-    from rollbus.producers.ingest.documents import find_files
-    from rollbus.producers.ingest.import_files import Import
-    from rollbus.producers.ingest.sending import Sending
-    from rollbus.producers.ingest.store import Store
+    from rollbus.producers.imports.documents import find_files
+    from rollbus.producers.imports.formats import formats
+    from rollbus.producers.imports.import_files import Import
+    from rollbus.producers.imports.sending import Sending
+    from rollbus.producers.imports.store import Store
     from rollbus.producers.turns.redaction import Privacy
     from rollbus.schemas.ids import content_hash
 
@@ -104,7 +104,7 @@ def import_(
 
 
 def _sink_of(settings: Settings, producer: str):  # type: ignore[no-untyped-def]
-    from rollbus.producers.delivery.kafka_sink import KafkaSink
+    from rollbus.producers.sending.kafka_sink import KafkaSink
 
     return lambda: KafkaSink(settings.kafka, client_id=f"rollbus-{producer}")
 

@@ -74,16 +74,16 @@ def serve(
     A span that was answered for is on disk: after a kill the next start sends it. Programs bring the stack's token, as
     OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer …".
     """
-    from rollbus.producers.delivery.kafka_sink import KafkaSink
-    from rollbus.producers.foreign.formats import FORMATS
-    from rollbus.producers.ingest.collector import Collector
-    from rollbus.producers.ingest.grpc_server import serving_grpc
-    from rollbus.producers.ingest.http import door, make_app
-    from rollbus.producers.ingest.sending import Sending
-    from rollbus.producers.ingest.store import Store
+    from rollbus.producers.imports.collector import Collector
+    from rollbus.producers.imports.formats.formats import FORMATS
+    from rollbus.producers.imports.grpc_server import serving_grpc
+    from rollbus.producers.imports.http import door, make_app
+    from rollbus.producers.imports.sending import Sending
+    from rollbus.producers.imports.store import Store
+    from rollbus.producers.sending.kafka_sink import KafkaSink
     from rollbus.producers.turns.redaction import Privacy
-    from rollbus.schemas.health.heart import beating
-    from rollbus.schemas.http.server import make_server
+    from rollbus.runtime.health.heart import beating
+    from rollbus.runtime.http.server import make_server
 
     require_topics(settings, "episode-events", "aliases", "producer-reports")
     log_to_stderr()

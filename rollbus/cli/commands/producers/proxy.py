@@ -87,8 +87,8 @@ def run(
 
     from rollbus.producers import init
     from rollbus.producers.proxy.app import Proxy
-    from rollbus.schemas.health.heart import beating
-    from rollbus.schemas.http.server import make_server
+    from rollbus.runtime.health.heart import beating
+    from rollbus.runtime.http.server import make_server
 
     log_to_stderr()
     with open_listener(host, port) as listener:

@@ -124,7 +124,7 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     It writes into its own topics, and continues when it is started again. `rollbus replay promote NAME` makes live
     decide the same.
     """
-    from rollbus.schemas.health.heart import beating
+    from rollbus.runtime.health.heart import beating
     from rollbus.streams.worker.process import prepare_process
 
     first = "scoring" if chosen["reward"] or chosen["rescore"] else "grouping"

@@ -47,7 +47,7 @@ def run(
     import rollbus.producers
     from rollbus.resample.attempts import Resampler
     from rollbus.resample.requests import resample as resample_run
-    from rollbus.schemas.health.heart import beating
+    from rollbus.runtime.health.heart import beating
 
     log_to_stderr()
     config = settings.run(run_id)

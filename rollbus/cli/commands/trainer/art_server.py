@@ -31,7 +31,7 @@ def run(settings: Settings, base_model: Path | None) -> None:
     It keeps weights, checkpoints and the journal of training steps in `art_server: directory:`.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads do not spin on cores that others need
-    from rollbus.trainer.backends.art.server import serve
+    from rollbus.trainer.art_server.control.server import serve
 
     log_to_stderr()
     ports = settings.stack.art_port, settings.stack.model_port
@@ -45,7 +45,7 @@ def ensure_base_model(settings: Settings) -> Path:
     if settings.art_server.base_model:
         return settings.art_server.base_model
     from rollbus.demo.base_model import WarmStartSettings, ensure
-    from rollbus.trainer.service.importing.packaged import PACKAGED, fetched_folder, models_cache
+    from rollbus.trainer.art_server.base_models.packaged import PACKAGED, fetched_folder, models_cache
 
     fetched = fetched_folder(DEFAULT_MODEL, models_cache())
     if fetched.is_dir() and _may_serve(settings, fetched):

@@ -13,8 +13,8 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rollbus.estimates.estimate import Estimated
+    from rollbus.estimates.estimators import Interval
     from rollbus.estimates.recorded import Period
-    from rollbus.streams.estimates.estimators import Interval
 
 
 @click.command()
@@ -62,8 +62,8 @@ async def _estimate(
     from rollbus.estimates.following import Following, Progress
     from rollbus.estimates.recorded import read_period, read_rescored
     from rollbus.estimates.scoring import EndpointScorer
-    from rollbus.schemas.health.heart import beating
-    from rollbus.schemas.kafka.payload import KafkaPayload
+    from rollbus.runtime.health.heart import beating
+    from rollbus.runtime.kafka.payload import KafkaPayload
     from rollbus.streams.replay.kafka.manifest import find_manifest
     from rollbus.streams.replay.plan.range import parse_bound
     from rollbus.trainer.operate.publishing import publish_evaluation
@@ -118,8 +118,8 @@ async def _find_endpoint(settings: Settings, run_id: str | None) -> str:
 
 
 def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
-    from rollbus.streams.estimates.estimators import BEST
-    from rollbus.streams.evidence.delays import ASSUMPTION, share_by
+    from rollbus.estimates.estimators import BEST
+    from rollbus.streams.stages.delivery.evidence.delays import ASSUMPTION, share_by
 
     estimates, overlap = found.estimates, found.estimates.overlap
     echo(

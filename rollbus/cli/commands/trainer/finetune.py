@@ -11,8 +11,8 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, echo, format_count, show_rows
 
 if TYPE_CHECKING:
-    from rollbus.harness.finetune import FinetuneOptions
-    from rollbus.harness.runs.folder import RunRecord
+    from rollbus.nemo.finetune import FinetuneOptions
+    from rollbus.nemo.runs.folder import RunRecord
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -64,8 +64,8 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
         return
     if config_file is None:
         raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
-    from rollbus.harness.finetune import describe
-    from rollbus.harness.runs.folder import newest_run
+    from rollbus.nemo.finetune import describe
+    from rollbus.nemo.runs.folder import newest_run
 
     chosen = _options(config_file, options, context.obj.path)
     if check:
@@ -77,8 +77,8 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
 def _options(config_file: str, options: dict[str, Any], settings_file: Path | None) -> "FinetuneOptions":
     from nat.data_models.finetuning import FinetuneRunConfig
 
-    from rollbus.harness.configuration import load_plan
-    from rollbus.harness.finetune import FinetuneOptions
+    from rollbus.nemo.configuration import load_plan
+    from rollbus.nemo.finetune import FinetuneOptions
 
     plan = load_plan(Path(config_file), options["override"])
     if settings_file is not None:
@@ -98,7 +98,7 @@ def _options_of(record: "RunRecord") -> "FinetuneOptions":
 
 
 def _run(chosen: "FinetuneOptions") -> None:
-    from rollbus.harness.finetune import run_finetune
+    from rollbus.nemo.finetune import run_finetune
 
     if not run_finetune(chosen, Console()):
         raise click.exceptions.Exit(1)
@@ -117,7 +117,7 @@ data_dir_option = click.option(
 @data_dir_option
 def list_(data_dir: Path) -> None:
     """List the runs: state, epochs, rewards and weights."""
-    from rollbus.harness.runs.folder import list_runs
+    from rollbus.nemo.runs.folder import list_runs
 
     table = Table("run", "state", "began", "epochs", "reward", "weights")
     for record in list_runs(data_dir):
@@ -133,7 +133,7 @@ def list_(data_dir: Path) -> None:
 @data_dir_option
 def show(run: str, data_dir: Path) -> None:
     """Show a run: where its results are, and which commands go on from there."""
-    from rollbus.harness.runs.folder import read_run, what_next
+    from rollbus.nemo.runs.folder import read_run, what_next
 
     echo(what_next(read_run(data_dir / run)))
 
@@ -143,7 +143,7 @@ def show(run: str, data_dir: Path) -> None:
 @data_dir_option
 def resume(run: str, data_dir: Path) -> None:
     """Continue a run with the options of its start; what is finished is not made again."""
-    from rollbus.harness.runs.folder import read_run
+    from rollbus.nemo.runs.folder import read_run
 
     _run(_options_of(read_run(data_dir / run)))
 
@@ -154,8 +154,8 @@ def resume(run: str, data_dir: Path) -> None:
 @data_dir_option
 def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
     """Measure a run's newest weights by its own evaluator."""
-    from rollbus.harness.finetune import evaluate_run
-    from rollbus.harness.runs.folder import read_run
+    from rollbus.nemo.finetune import evaluate_run
+    from rollbus.nemo.runs.folder import read_run
 
     record = read_run(data_dir / run)
     found = evaluate_run(_options_of(record), dataset, Console(stderr=True))
@@ -168,8 +168,8 @@ def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
 @data_dir_option
 def serve(run: str, data_dir: Path) -> None:
     """Serve a run's newest weights until Ctrl-C."""
-    from rollbus.harness.finetune import serve_run
-    from rollbus.harness.runs.folder import read_run
+    from rollbus.nemo.finetune import serve_run
+    from rollbus.nemo.runs.folder import read_run
 
     serve_run(_options_of(read_run(data_dir / run)), Console())
 
@@ -180,7 +180,7 @@ def serve(run: str, data_dir: Path) -> None:
 @data_dir_option
 def delete(run: str, yes: bool, data_dir: Path) -> None:
     """Delete a run's folder: its settings, logs, and the local log, tables and weights."""
-    from rollbus.harness.runs.folder import delete_run, read_run
+    from rollbus.nemo.runs.folder import delete_run, read_run
 
     record = read_run(data_dir / run)
     if not yes:

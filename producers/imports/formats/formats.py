@@ -1,0 +1,40 @@
+"""The formats that can be read, one row each."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollbus.producers.imports.formats import langfuse, langsmith, openai_files, otlp
+from rollbus.producers.imports.formats.trace import Part, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How documents of one tool are read."""
+
+    name: str
+    says: str
+    """What its files are, for the help text."""
+    split: Callable[[Mapping[str, Any]], Iterable[Part]]
+    """The parts that a document holds; raises ForeignDocumentError."""
+    assemble: Callable[[str, Sequence[Part], Counter[str]], Trace]
+    """The trace of its parts; counts what it does not read. May raise ForeignDocumentError."""
+    has_times: bool = True
+    """False where a document may lack a time: it then has `read_at`, the file's own."""
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format(
+            "langfuse", "traces, observations and scores: API, UI or blob storage", langfuse.split, langfuse.assemble
+        ),
+        Format("langsmith", "runs and feedback", langsmith.split, langsmith.assemble),
+        Format("otlp", "export requests, as the collector's file exporter writes them", otlp.split, otlp.assemble),
+        Format("openai-chat", "conversations", openai_files.split_chat, openai_files.assemble_chat, False),
+        Format(
+            "openai-batch", "input and output of a batch", openai_files.split_batch, openai_files.assemble_batch, False
+        ),
+    )
+}

@@ -1,0 +1,125 @@
+"""OpenTelemetry's GenAI conventions, old and new → a call, a tool or a score.
+
+Messages were written in four ways, all of which are read: attributes with JSON (`gen_ai.input.messages`), flattened
+attributes (`gen_ai.prompt.0.content`), two events with JSON (`gen_ai.content.prompt`), and an event per message
+(`gen_ai.user.message`, `gen_ai.choice`). Events come within the span, or as log records that name it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.imports.formats.answers import read_answer, read_request
+from rollbus.producers.imports.formats.attributes import nest
+from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
+from rollbus.producers.imports.formats.trace import Call, Fields, Tool
+
+CALLS = ("chat", "text_completion", "generate_content")
+TOOLS = ("execute_tool",)
+AGENTS = ("invoke_agent", "create_agent", "invoke_workflow")
+DETAILS = "gen_ai.client.inference.operation.details"
+EVALUATION = "gen_ai.evaluation.result"
+CHOICE = "gen_ai.choice"
+MESSAGE_EVENTS = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+Event = tuple[str, Mapping[str, Any]]
+"""Name and fields: the attributes, and those of the body of a log record."""
+
+
+def is_call(operation: str | None, fields: Fields) -> bool:
+    """Say whether a span with these attributes is a call of a model."""
+    if operation is not None:
+        return operation in CALLS
+    return fields.take("gen_ai.request.model", "gen_ai.response.model", "llm.request.type") is not None
+
+
+def read_call(fields: Fields, events: Sequence[Event]) -> Call | None:
+    """Return the call of a span and its events; None where no answer was recorded."""
+    asked: dict[str, Any] = {name: fields.take(f"gen_ai.request.{name}") for name in SAMPLING}
+    asked["seed"] = fields.take("gen_ai.request.seed", "gen_ai.openai.request.seed")
+    model = fields.text("gen_ai.request.model")
+    finish = read_json(fields.take("gen_ai.response.finish_reasons"))
+    usage = {
+        "prompt_tokens": fields.take("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+        "completion_tokens": fields.take("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    }
+    for name in ("system", "provider.name", "openai.response.service_tier", "request.encoding_formats"):
+        fields.take(f"gen_ai.{name}")
+    fields.below("gen_ai.usage.")
+    tools = fields.take("gen_ai.tool.definitions", "gen_ai.request.tools")
+    flat_tools = nest(fields.below("llm.request.functions."))
+    messages, outputs = _read_messages(fields, events)
+    request = read_request({"messages": messages}, model=model, **asked)
+    request["tools"] = read_tools(tools) or read_tools(flat_tools) or None
+    answer = read_answer(
+        outputs,
+        model=fields.text("gen_ai.response.model") or model,
+        response_id=fields.text("gen_ai.response.id"),
+        finish_reason=str(finish[0]) if isinstance(finish, list) and finish else None,
+        usage=usage,
+    )
+    streamed = fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
+    return None if answer is None else Call(request=request, answer=answer, streamed=streamed)
+
+
+def read_tool(fields: Fields, name: str) -> Tool:
+    """Return the tool of a span."""
+    fields.take("gen_ai.tool.type", "gen_ai.tool.description")
+    arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input")
+    return Tool(
+        name=fields.text("gen_ai.tool.name", "traceloop.entity.name") or name,
+        arguments=arguments if arguments is not None else "",
+        result=fields.take("gen_ai.tool.call.result", "traceloop.entity.output"),
+        call_id=fields.text("gen_ai.tool.call.id"),
+    )
+
+
+def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
+    details = [Fields(each) for name, each in events if name == DETAILS]
+    for source in (fields, *details):
+        inputs = read_messages(source.take("gen_ai.input.messages"))
+        outputs = read_messages(source.take("gen_ai.output.messages"), "assistant")
+        system = read_json(source.take("gen_ai.system_instructions"))
+        if inputs or outputs:
+            return [*_system(system), *inputs], outputs
+    flat = [nest(fields.below(f"gen_ai.{side}.")) for side in ("prompt", "completion")]
+    whole = [fields.take(f"gen_ai.{side}") for side in ("prompt", "completion")]
+    for name, each in events:
+        for index, side in enumerate(("prompt", "completion")):
+            if name == f"gen_ai.content.{side}":
+                whole[index] = each.get(f"gen_ai.{side}") or each.get("gen_ai.event.content")
+    inputs = read_messages(flat[0]) or read_messages(whole[0])
+    outputs = read_messages(flat[1], "assistant") or read_messages(whole[1], "assistant")
+    told, said = _of_events(events)
+    return inputs or told, outputs or said
+
+
+def _system(instructions: Any) -> list[Message]:
+    if isinstance(instructions, list) and all(
+        isinstance(each, Mapping) and "role" not in each for each in instructions
+    ):
+        return read_messages([{"role": "system", "parts": instructions}]) if instructions else []
+    return read_messages(instructions, "system")
+
+
+def _of_events(events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
+    """Return the messages asked and answered of an event per message."""
+    told: list[Message] = []
+    said: list[Message] = []
+    for name, each in events:
+        content = read_json(each.get("gen_ai.event.content"))
+        body = {**each, **content} if isinstance(content, Mapping) else dict(each)
+        if name == CHOICE:
+            inner = read_json(body.get("message"))
+            message = dict(inner) if isinstance(inner, Mapping) else {"content": inner or body.get("content")}
+            message.setdefault("tool_calls", read_json(body.get("tool_calls")))
+            said += read_messages([{"role": "assistant", **message}])
+        elif name in MESSAGE_EVENTS:
+            called = {"tool_call_id": body.get("id")} if name == "gen_ai.tool.message" else {}
+            fields = {key: read_json(body[key]) for key in ("content", "tool_calls", "name", "parts") if key in body}
+            told += read_messages([{"role": body.get("role") or MESSAGE_EVENTS[name], **fields, **called}])
+    return told, said

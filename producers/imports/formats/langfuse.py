@@ -1,0 +1,247 @@
+"""Langfuse's exports → parts and traces.
+
+Reads what its API gives (camelCase; a trace may hold its observations and scores), what its UI writes, and the rows of
+its blob storage export (snake_case; one file per table, or enriched observations that carry their trace's fields).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.imports.formats.answers import read_answer, read_request
+from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats.trace import (
+    Call,
+    Fields,
+    ForeignDocumentError,
+    Part,
+    Score,
+    Span,
+    Tool,
+    Trace,
+    labels_of,
+    ns_of,
+    text_field,
+)
+from rollbus.producers.turns.answer import Answer, number_of
+
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
+"""Fields of a trace, or of an enriched observation, that become labels, and their names there."""
+BOOKKEEPING = (
+    *("project_id", "created_at", "updated_at", "public", "bookmarked", "html_path", "latency", "total_cost", "level"),
+    *(
+        "time_to_first_token",
+        "completion_start_time",
+        "model_id",
+        "internal_model_id",
+        "is_root_observation",
+        "config_id",
+    ),
+    *(
+        "author_user_id",
+        "queue_id",
+        "dataset_run_id",
+        "data_type",
+        "unit",
+        "event_ts",
+        "is_deleted",
+        "execution_trace_id",
+    ),
+)
+"""Fields that say nothing of what was asked, answered or thought of it: read, and not kept."""
+PRICES = re.compile(r".*(cost|price|pricing).*")
+AGENTS = ("AGENT",)
+CALLS = ("GENERATION",)
+TOOLS = ("TOOL",)
+
+
+def split(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page of the API; raises
+    ForeignDocumentError.
+    """
+    row = _snake(document)
+    if "id" not in row and isinstance(row.get("data"), list):
+        for each in row["data"]:
+            if not isinstance(each, Mapping):
+                raise ForeignDocumentError(f"its data holds a {type(each).__name__}")
+            yield from split(each)
+        return
+    row_id = text_field(row, "id")
+    if "trace_id" not in row and "timestamp" in row and not _is_score(row):
+        observations, scores = row.pop("observations", None), row.pop("scores", None)
+        yield Part(row_id, "trace", row_id, row)
+        for kind, held in (("observation", observations), ("score", scores)):
+            for each in held if isinstance(held, list) else ():
+                if isinstance(each, Mapping):  # a list of traces has ids here
+                    inner = _snake(each)
+                    yield _part(kind, {"trace_id": row_id, **inner, "id": text_field(inner, "id")})
+    elif _is_score(row):
+        row |= _subject(row.pop("subject", None))
+        if row.get("trace_id") or not row.get("session_id"):  # a session's score is of no episode
+            yield _part("score", row)
+    elif "start_time" in row and "type" in row:
+        yield _part("observation", row)
+    else:
+        raise ForeignDocumentError(
+            "it is not a trace (timestamp), observation (type, start_time) or score (name, value)"
+        )
+
+
+def _is_score(row: Mapping[str, Any]) -> bool:
+    return "name" in row and ("value" in row or "string_value" in row) and "start_time" not in row
+
+
+def _subject(subject: Any) -> dict[str, Any]:
+    """Return what a score is of, which the third version of the API says in a field of its own."""
+    if not isinstance(subject, Mapping):
+        return {}
+    kind, known = subject.get("kind"), _snake(subject)
+    if kind == "observation":
+        return {"observation_id": known.get("id"), "trace_id": known.get("trace_id")}
+    return {"trace_id" if kind == "trace" else "session_id": known.get("id")}
+
+
+def _part(kind: str, row: Mapping[str, Any]) -> Part:
+    if kind == "observation":
+        ns_of(row.get("start_time"), "start_time")
+    return Part(text_field(row, "trace_id"), kind, text_field(row, "id"), row, is_score=kind == "score")
+
+
+def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+    """Return the trace of these rows; an enriched observation says what its trace's row would."""
+    row = Fields(next((part.document for part in parts if part.kind == "trace"), {}))
+    labels: dict[str, str] = {}
+    spans: list[Span] = []
+    names: list[str] = []
+    environments = [str(row.take("environment") or "")]
+    _add_labels(labels, row)
+    labels |= labels_of(read_json(row.take("metadata")), unmapped, "langfuse.trace.metadata")
+    for part in sorted((each for each in parts if each.kind == "observation"), key=lambda each: each.id):
+        fields = Fields(part.document)
+        spans.append(_span(part.id, fields, unmapped))
+        _add_labels(labels, fields)
+        names += [name] if (name := fields.text("trace_name")) else []
+        environments.append(str(fields.take("environment") or ""))
+        fields.count_unread(unmapped, "langfuse.observation")
+    inputs, outputs = row.take("input"), row.take("output")
+    if not spans and (inputs is not None or outputs is not None):
+        spans = _alone(trace_id, row, inputs, outputs)
+    _ignore_bookkeeping(row)
+    name = row.text("name") or next(iter(names), None)
+    row.take("id", "timestamp", "_deprecation")
+    row.count_unread(unmapped, "langfuse.trace")
+    root = next((span for span in spans if span.parent_id is None), None)
+    return Trace(
+        id=trace_id,
+        name=name or (root.name if root else "") or "langfuse",
+        spans=spans,
+        scores=[score for part in parts if part.kind == "score" if (score := _score(part.document, unmapped))],
+        labels=labels,
+        environment=next(filter(None, environments), ""),
+        agent=next((span.agent for span in spans if span.agent), ""),
+        error=root.error if root else None,
+    )
+
+
+def _alone(trace_id: str, row: Fields, inputs: Any, outputs: Any) -> list[Span]:
+    """Return a trace without observations as one call: its input and output are all there is."""
+    at = ns_of(row.take("timestamp"), "timestamp")
+    if (answer := read_answer(outputs)) is None:
+        return []
+    call = Call(request=read_request(inputs), answer=answer)
+    return [Span(id=trace_id, parent_id=None, name="", start_ns=at, end_ns=at, content=call)]
+
+
+def _add_labels(labels: dict[str, str], fields: Fields) -> None:
+    for name, label in TRACE_FIELDS.items():
+        if value := fields.text(name):
+            labels.setdefault(label, value)
+    tags = read_json(fields.take("tags"))
+    if isinstance(tags, list) and tags:
+        labels.setdefault("tags", ",".join(map(str, tags)))
+
+
+def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> Span:
+    start = ns_of(fields.take("start_time"), "start_time")
+    ended = fields.take("end_time", "completion_start_time")
+    kind, name = str(fields.take("type") or "SPAN").upper(), fields.text("name") or ""
+    metadata = read_json(fields.take("metadata"))
+    for field, value in metadata.items() if isinstance(metadata, Mapping) else ():
+        if value not in (None, "", [], {}):
+            unmapped[f"langfuse.observation.metadata.{field}"] += 1
+    failed = str(fields.take("level") or "") == "ERROR"
+    message = fields.text("status_message")
+    _ignore_bookkeeping(fields)
+    fields.take("id", "trace_id", "environment")
+    return Span(
+        id=span_id,
+        parent_id=fields.text("parent_observation_id"),
+        name=name,
+        start_ns=start,
+        end_ns=max(start, ns_of(ended, "end_time")) if ended else start,
+        content=_content(kind, name, fields),
+        agent=name if kind in AGENTS else None,
+        error=(message or "the observation failed") if failed else None,
+    )
+
+
+def _content(kind: str, name: str, fields: Fields) -> Call | Tool | None:
+    inputs, outputs = fields.take("input"), fields.take("output")
+    model = fields.text("model", "provided_model_name")
+    parameters = read_json(fields.take("model_parameters"))
+    usage = read_json(fields.take("usage_details", "provided_usage_details", "usage"))
+    if kind in CALLS:
+        more = parameters if isinstance(parameters, Mapping) else {}
+        answer = read_answer(outputs, model=model, usage=usage)
+        request = read_request(inputs, **{**more, "model": model})
+        if tools := read_json(fields.take("tool_definitions")):
+            request.setdefault("tools", tools if isinstance(tools, list) else None)
+        fields.take("tool_calls", "tool_call_names")  # they are in the output
+        return Call(request=request, answer=answer or Answer(model=model or ""))
+    if kind in TOOLS:
+        return Tool(name=name, arguments=read_json(inputs) if inputs is not None else "", result=read_json(outputs))
+    return None
+
+
+def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
+    """Return a score; one without a number, such as a category or a text, is counted."""
+    fields = Fields(row)
+    name, value = fields.text("name") or "reward", fields.take("value")
+    is_number = str(fields.take("data_type") or "NUMERIC") in ("NUMERIC", "BOOLEAN")
+    number = float(value) if isinstance(value, bool) else number_of(_as_number(value))
+    if number is None or not is_number:
+        unmapped["langfuse.score without a number"] += 1
+        return None
+    at = fields.take("timestamp", "created_at")
+    source = fields.text("source")
+    score = Score(
+        id=str(fields.take("id")),
+        name=name,
+        value=number,
+        source=(source or "langfuse").lower(),
+        span_id=fields.text("observation_id"),
+        comment=fields.text("comment"),
+        at_ns=ns_of(at, "timestamp") if at else 0,
+    )
+    _ignore_bookkeeping(fields)
+    fields.take("trace_id", "session_id", "environment", "string_value", "updated_at")
+    fields.count_unread(unmapped, "langfuse.score")
+    return score
+
+
+def _as_number(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
+def _ignore_bookkeeping(fields: Fields) -> None:
+    fields.take(*BOOKKEEPING)
+    fields.ignore(PRICES)
+
+
+def _snake(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {_CAPITAL.sub(r"_\1", str(name)).lower(): value for name, value in document.items()}

@@ -1,0 +1,212 @@
+"""LangSmith's exports, one run or one piece of feedback per line → parts and traces."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.imports.formats.answers import read_answer, read_request
+from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats.trace import (
+    Call,
+    Fields,
+    ForeignDocumentError,
+    Part,
+    Score,
+    Span,
+    Tool,
+    Trace,
+    labels_of,
+    ns_of,
+    text_field,
+)
+from rollbus.producers.turns.answer import Answer, number_of, text_of
+
+SESSIONS, USERS = ("session_id", "thread_id", "conversation_id"), ("user_id", "user")
+"""Names in a run's metadata."""
+BOOKKEEPING = (
+    *("id", "trace_id", "dotted_order", "parent_run_id", "parent_run_ids", "child_run_ids", "direct_child_run_ids"),
+    *(
+        "child_runs",
+        "session_id",
+        "session_name",
+        "app_path",
+        "manifest_id",
+        "serialized",
+        "events",
+        "status",
+        "tenant_id",
+    ),
+    *(
+        "first_token_time",
+        "last_queued_at",
+        "execution_order",
+        "in_dataset",
+        "share_token",
+        "trace_tier",
+        "ttl_seconds",
+    ),
+    *("total_tokens", "total_cost", "prompt_cost", "completion_cost", "prompt_cost_details", "completion_cost_details"),
+    *("prompt_token_details", "completion_token_details", "price_model_id", "inputs_preview", "outputs_preview"),
+    *("trace_first_received_at", "trace_min_start_time", "trace_max_start_time", "start_time", "end_time", "run_type"),
+)
+"""Fields of a run that say nothing of what was asked and answered, or that are read elsewhere."""
+FROM_METADATA = ("ls_provider", "ls_model_name", "ls_model_type", "ls_temperature", "ls_max_tokens", "ls_stop")
+
+
+def split(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield a run or a piece of feedback; raises ForeignDocumentError."""
+    row_id = text_field(document, "id", "run_id" if "run_type" in document else "id")
+    if "run_type" in document:
+        ns_of(document.get("start_time"), "start_time")
+        trace_id = (
+            document.get("trace_id") or str(document.get("dotted_order") or "").partition("Z")[2].partition(".")[0]
+        )
+        if not trace_id and document.get("parent_run_id"):
+            raise ForeignDocumentError("it has a parent, and neither trace_id nor dotted_order")
+        yield Part(text_of(str(trace_id or row_id)) or "", "run", row_id, document)
+    elif "key" in document and ("run_id" in document or "trace_id" in document):
+        yield Part(text_field(document, "trace_id", "run_id"), "feedback", row_id, document, is_score=True)
+    else:
+        raise ForeignDocumentError("it is neither a run (run_type) nor feedback (key, run_id)")
+
+
+def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+    """Return the trace of these runs; the statistics of feedback count only where the feedback itself is not there."""
+    scores = [score for part in parts if part.kind == "feedback" if (score := _score(part.document, unmapped))]
+    labels: dict[str, str] = {}
+    spans: list[Span] = []
+    root: Mapping[str, Any] = {}
+    given = {(score.name, score.span_id) for score in scores}
+    runs = sorted((part for part in parts if part.kind == "run"), key=lambda each: each.id)
+    for part in runs:
+        fields = Fields(part.document)
+        metadata = _metadata(fields)
+        is_root = not part.document.get("parent_run_id")
+        root = part.document if is_root else root
+        for names, label in ((SESSIONS, "session"), (USERS, "user")):
+            if value := next((metadata[name] for name in names if metadata.get(name)), None):
+                labels.setdefault(label, str(value))
+        own = {name: value for name, value in metadata.items() if name not in (*SESSIONS, *USERS, *FROM_METADATA)}
+        if is_root:
+            labels |= labels_of(own, unmapped, "langsmith.metadata")
+            if isinstance(tags := fields.take("tags"), list) and tags:
+                labels.setdefault("tags", ",".join(map(str, tags)))
+        spans.append(_span(part.id, fields))
+        for name, stats in _stats(fields):
+            if (name, part.id) not in given and (name, None) not in given:
+                scores.append(_of_stats(part, name, stats))
+        fields.take(*BOOKKEEPING)
+        fields.count_unread(unmapped, "langsmith")
+    return Trace(
+        id=trace_id,
+        name=str(root.get("name") or "langsmith"),
+        spans=spans,
+        scores=scores,
+        labels=labels,
+        example_id=str(root["reference_example_id"]) if root.get("reference_example_id") else None,
+        error=str(root["error"]) if root.get("error") else None,
+    )
+
+
+def _metadata(fields: Fields) -> dict[str, Any]:
+    extra = read_json(fields.take("extra"))
+    found = extra.get("metadata") if isinstance(extra, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _span(run_id: str, fields: Fields) -> Span:
+    start, ended = ns_of(fields.take("start_time"), "start_time"), fields.take("end_time")
+    error, name = fields.text("error"), fields.text("name") or ""
+    kind = fields.take("run_type")
+    fields.take("reference_example_id", "tags")
+    metadata = _metadata(fields)
+    return Span(
+        id=run_id,
+        parent_id=fields.text("parent_run_id"),
+        name=name,
+        start_ns=start,
+        end_ns=max(start, ns_of(ended, "end_time")) if ended else start,
+        content=_content(str(kind), name, fields, metadata),
+        agent=str(agent) if (agent := metadata.get("lc_agent_name")) else None,
+        error=error,
+    )
+
+
+def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) -> Call | Tool | None:
+    inputs, outputs = read_json(fields.take("inputs")), read_json(fields.take("outputs"))
+    usage = {name: fields.take(name) for name in ("prompt_tokens", "completion_tokens")}
+    if kind == "llm":
+        extra = read_json(fields.take("extra"))
+        asked = extra.get("invocation_params") if isinstance(extra, Mapping) else None
+        asked = dict(asked) if isinstance(asked, Mapping) else {}
+        model = asked.get("model") or asked.get("model_name") or metadata.get("ls_model_name")
+        request = read_request(_first_prompt(inputs), **{**asked, "model": model})
+        answer = read_answer(outputs, model=str(model or ""), usage=usage)
+        return Call(request=request, answer=answer or Answer(model=str(model or "")))
+    if kind == "tool":
+        result = outputs.get("output") if isinstance(outputs, Mapping) and set(outputs) == {"output"} else outputs
+        arguments = inputs.get("input") if isinstance(inputs, Mapping) and set(inputs) == {"input"} else inputs
+        return Tool(name=name, arguments="" if arguments is None else arguments, result=_content_of(result))
+    return None
+
+
+def _content_of(result: Any) -> Any:
+    """Return a tool's result, out of the message that LangChain may have put it into."""
+    inner = result.get("kwargs", result) if isinstance(result, Mapping) else None
+    return inner["content"] if isinstance(inner, Mapping) and isinstance(inner.get("content"), str) else result
+
+
+def _first_prompt(inputs: Any) -> Any:
+    """Return the inputs with one list of messages: LangChain asks for several at a time, in one run each."""
+    messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
+    if isinstance(messages, list) and messages and isinstance(messages[0], list):
+        return {**inputs, "messages": messages[0]}
+    if isinstance(inputs, Mapping) and isinstance(inputs.get("prompts"), list):
+        return {"messages": inputs["prompts"][:1]}
+    return inputs
+
+
+def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
+    """Return a piece of feedback; one without a number, such as a category or a correction, is counted."""
+    fields = Fields(row)
+    value = fields.take("score", "value")
+    number = float(value) if isinstance(value, bool) else number_of(value)
+    if number is None:
+        unmapped["langsmith.feedback without a number"] += 1
+        return None
+    source = fields.take("feedback_source")
+    kind = source.get("type") if isinstance(source, Mapping) else None
+    run_id, trace_id = fields.text("run_id"), fields.text("trace_id")
+    at = fields.take("created_at", "modified_at")
+    score = Score(
+        id=str(fields.take("id")),
+        name=str(fields.take("key")),
+        value=number,
+        source=str(kind or "langsmith"),
+        span_id=run_id if run_id != trace_id else None,
+        comment=fields.text("comment"),
+        at_ns=ns_of(at, "created_at") if at else 0,
+    )
+    fields.take("session_id", "start_time", "feedback_config", "feedback_group_id", "is_root", "value", "modified_at")
+    fields.count_unread(unmapped, "langsmith.feedback")
+    return score
+
+
+def _stats(fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    stats = read_json(fields.take("feedback_stats"))
+    for name, each in stats.items() if isinstance(stats, Mapping) else ():
+        if isinstance(each, Mapping) and number_of(each.get("avg")) is not None:
+            yield str(name), each
+
+
+def _of_stats(part: Part, name: str, stats: Mapping[str, Any]) -> Score:
+    is_root = not part.document.get("parent_run_id")
+    ended = part.document.get("end_time") or part.document.get("start_time")
+    return Score(
+        id=f"{part.id}:stats",
+        name=name,
+        value=float(stats["avg"]),
+        source="langsmith",
+        span_id=None if is_root else part.id,
+        at_ns=ns_of(ended, "end_time"),
+    )

@@ -1,0 +1,120 @@
+"""OpenAI's files → parts and traces: chat JSONL, as for fine-tuning, and the input and output of a batch.
+
+A chat line is an episode, a turn for each answer in it. A batch answers each request once: input and output meet by
+their `custom_id`, which is unique only within its batch.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
+from rollbus.producers.imports.formats.trace import (
+    Call,
+    Fields,
+    ForeignDocumentError,
+    Part,
+    Span,
+    Trace,
+    hash_document,
+    labels_of,
+    ns_of,
+    text_field,
+)
+from rollbus.producers.turns.answer import Answer
+
+TIMES = ("created", "created_at", "timestamp")
+
+
+def split_chat(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield the line; raises ForeignDocumentError."""
+    if not isinstance(document.get("messages"), list) and not isinstance(document.get("request"), Mapping):
+        raise ForeignDocumentError("it has no list `messages`, nor `request` and `response`")
+    yield Part(_hash(document), "chat", "0", document, is_last=True)
+
+
+def assemble_chat(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+    """Return the conversation."""
+    fields = Fields(parts[0].document)
+    at = ns_of(fields.take(*TIMES, "read_at"))
+    fields.take("read_at")
+    labels = labels_of(fields.take("metadata"), unmapped, "openai-chat.metadata")
+    request = fields.take("request")
+    response = fields.take("response", "choices")
+    if isinstance(request, Mapping) or response is not None:
+        answer = read_answer({"choices": response} if isinstance(response, list) else response)
+        asked = read_request(request if isinstance(request, Mapping) else {"messages": fields.take("messages")})
+        calls = [Call(request=asked, answer=answer or Answer())]
+    else:
+        model, tools = fields.text("model"), fields.take("tools", "functions")
+        fields.take("parallel_tool_calls")
+        asked = read_request({"messages": fields.take("messages")}, tools=tools, model=model)
+        calls = list(_turns(asked, model or ""))
+    name = fields.text("task", "name") or "openai-chat"
+    fields.count_unread(unmapped, "openai-chat")
+    spans = [
+        Span(id=str(index), parent_id=None, name="", start_ns=at + index, end_ns=at + index, content=call)
+        for index, call in enumerate(calls)
+    ]
+    return Trace(id=trace_id, name=name, spans=spans, labels=labels)
+
+
+def _turns(asked: Mapping[str, Any], model: str) -> Iterator[Call]:
+    """Yield a call for each answer, with the messages before it; an assistant's first words are its prompt's."""
+    messages = asked["messages"]
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant" and index:
+            yield Call(
+                request={**asked, "messages": messages[:index]},
+                answer=Answer(model=model, choices=(choice_of(message),)),
+            )
+
+
+def _hash(document: Mapping[str, Any]) -> str:
+    """Return the hash of a line, whatever the time of its file."""
+    return hash_document({name: value for name, value in document.items() if name != "read_at"})
+
+
+def split_batch(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield a request or an answer; raises ForeignDocumentError."""
+    custom_id = text_field(document, "custom_id")
+    if isinstance(document.get("body"), Mapping):
+        yield Part(custom_id, "input", _hash(document), document)
+    elif "response" in document or "error" in document:
+        yield Part(custom_id, "output", _hash(document), document)
+    else:
+        raise ForeignDocumentError("it is neither a request (body) nor an answer (response or error)")
+
+
+def assemble_batch(custom_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+    """Return one request with its answer; raises ForeignDocumentError where several have this id."""
+    inputs, outputs = ([part.document for part in parts if part.kind == kind] for kind in ("input", "output"))
+    if len(inputs) > 1 or len(outputs) > 1:
+        raise ForeignDocumentError(f"custom_id {custom_id!r} comes {max(len(inputs), len(outputs))} times, with "
+                                   "different content: import each batch by itself")  # fmt: skip
+    asked = Fields(inputs[0] if inputs else {})
+    if not outputs:
+        unmapped["openai-batch.request without an answer"] += 1
+        return Trace(id=custom_id, name="openai-batch")
+    said = Fields(outputs[0])
+    response = said.take("response")
+    body = response.get("body") if isinstance(response, Mapping) else None
+    error = said.take("error") or (body.get("error") if isinstance(body, Mapping) else None)
+    body_asked = asked.take("body")
+    request = read_request(body_asked or {"messages": []})
+    answer = None if error else read_answer(body)
+    at = ns_of((body.get("created") or body.get("created_at")) if answer and isinstance(body, Mapping) and
+               (body.get("created") or body.get("created_at")) else said.take("read_at"))  # fmt: skip
+    for fields in (asked, said):
+        fields.take("id", "custom_id", "method", "url", "read_at")
+        fields.count_unread(unmapped, "openai-batch")
+    metadata = body_asked.get("metadata") if isinstance(body_asked, Mapping) else None
+    failed = error.get("message") if isinstance(error, Mapping) else error
+    call = Call(request=request, answer=answer or Answer(model=str(request.get("model") or "")))
+    return Trace(
+        id=f"{custom_id}:{hash_document([body_asked, body])}",
+        name="openai-batch",
+        spans=[Span(id="0", parent_id=None, name="", start_ns=at, end_ns=at, content=call, error=failed)],
+        labels={**labels_of(metadata, unmapped, "openai-batch.metadata"), "custom_id": custom_id},
+        error=str(failed) if failed else None,
+    )

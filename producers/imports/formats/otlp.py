@@ -1,0 +1,249 @@
+"""OpenTelemetry's traces, and the log records that belong to them → parts and traces.
+
+In: export requests as OTLP's JSON has them, with ids in hexadecimal: a line of the collector's file exporter, or what
+`producers/imports` makes of protobuf. A span is read by OpenInference's names where it has them, else by the GenAI
+conventions; a span with neither only gives the tree.
+"""
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.imports.formats import genai, openinference
+from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats.trace import (
+    Call,
+    Fields,
+    ForeignDocumentError,
+    Part,
+    Score,
+    Span,
+    Tool,
+    Trace,
+    hash_document,
+    labels_of,
+    ns_of,
+    text_field,
+)
+from rollbus.producers.turns.answer import Answer, number_of
+
+SESSIONS = (
+    "session.id",
+    "gen_ai.conversation.id",
+    "traceloop.association.properties.session_id",
+    "langfuse.session.id",
+)
+USERS = ("user.id", "enduser.id", "traceloop.association.properties.user_id", "langfuse.user.id")
+AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.id", "traceloop.entity.name")
+ENVIRONMENTS = ("deployment.environment.name", "deployment.environment")
+SIGNALS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
+"""Fields of a request, from the outside in."""
+ERROR = 2
+"""The status code of a span that failed."""
+MAX_DEPTH = 64
+"""Of lists and maps in a value."""
+
+
+def split(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield the spans and log records of an export request; raises ForeignDocumentError."""
+    found = False
+    for kind, (groups, scopes, rows) in zip(("span", "log"), SIGNALS, strict=True):
+        for group in _objects(document.get(groups), groups):
+            found = True
+            resource = _attributes(_object(group.get("resource")).get("attributes"))
+            for scope in _objects(group.get(scopes) or group.get("instrumentationLibrarySpans"), scopes):
+                for row in _objects(scope.get(rows), rows):
+                    yield from _parts(kind, row, resource)
+    if not found and "resourceMetrics" not in document and document:
+        raise ForeignDocumentError("it has neither resourceSpans nor resourceLogs")
+
+
+def _parts(kind: str, row: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[Part]:
+    attributes = _attributes(row.get("attributes"))
+    environment = next((str(resource[name]) for name in ENVIRONMENTS if name in resource), "")
+    if kind == "log":
+        if (part := _log(row, attributes)) is not None:
+            yield part
+        return
+    trace_id, span_id = _id(row, "traceId", 32), _id(row, "spanId", 16)
+    parent = _id(row, "parentSpanId", 16) if row.get("parentSpanId") else None
+    start = ns_of(row.get("startTimeUnixNano"), "startTimeUnixNano")
+    status = _object(row.get("status"))
+    span = {
+        "parent": parent,
+        "name": str(row.get("name") or ""),
+        "start": start,
+        "end": max(start, ns_of(row.get("endTimeUnixNano") or start, "endTimeUnixNano")),
+        "attributes": attributes,
+        "events": [
+            {"name": str(each.get("name") or ""), "fields": _attributes(each.get("attributes"))}
+            for each in _objects(row.get("events"), "events")
+        ],
+        "error": str(status.get("message") or "the span failed") if _is_error(status) else None,
+        "environment": environment,
+    }
+    yield Part(trace_id, "span", span_id, span, is_last=parent is None)
+
+
+def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> Part | None:
+    """Return a log record that is an event of a span; None for any other."""
+    name = str(row.get("eventName") or attributes.get("event.name") or "")
+    if not name.startswith("gen_ai.") or not row.get("traceId"):
+        return None
+    body = _value(row.get("body"))
+    fields = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
+    at = ns_of(row.get("timeUnixNano") or 0, "timeUnixNano") or ns_of(row.get("observedTimeUnixNano") or 0)
+    span_id = _id(row, "spanId", 16) if row.get("spanId") else ""
+    document = {"span": span_id, "name": name, "at": at, "fields": fields}
+    key = hash_document(document)  # sent twice, it is the same
+    return Part(_id(row, "traceId", 32), "log", key, document, is_score=name == genai.EVALUATION)
+
+
+def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+    """Return the trace of these spans and records."""
+    logs: dict[str, list[Mapping[str, Any]]] = {}
+    for part in sorted((each for each in parts if each.kind == "log"), key=lambda each: (each.document["at"], each.id)):
+        logs.setdefault(part.document["span"], []).append(part.document)
+    rows = sorted((part for part in parts if part.kind == "span"), key=lambda each: (each.document["start"], each.id))
+    labels: dict[str, str] = {}
+    spans: list[Span] = []
+    scores = [score for records in logs.values() for record in records if (score := _score(record, unmapped))]
+    for part in rows:
+        row, fields = part.document, Fields(part.document["attributes"])
+        events = [*row["events"], *logs.get(part.id, ())]
+        spans.append(_span(part, fields, [(each["name"], each["fields"]) for each in events]))
+        found = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
+        labels |= {name: value for name, value in found.items() if value is not None and name not in labels}
+        for name, value in labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata").items():
+            labels.setdefault(name, value)
+        fields.count_unread(unmapped, "otlp")
+        for place, each in enumerate(row["events"]):
+            record = {"span": part.id, "name": each["name"], "at": row["start"], "fields": each["fields"]}
+            if score := _score(record, unmapped, f"{part.id}.{place}"):
+                scores.append(score)
+    root = next((part.document for part in rows if part.document["parent"] is None), rows[0].document if rows else {})
+    return Trace(
+        id=trace_id,
+        name=str(root.get("name") or "otlp"),
+        spans=spans,
+        scores=scores,
+        labels=labels,
+        environment=next((part.document["environment"] for part in rows if part.document["environment"]), ""),
+        agent=next((span.agent for span in spans if span.agent), ""),
+        error=root.get("error"),
+    )
+
+
+def _span(part: Part, fields: Fields, events: Sequence[genai.Event]) -> Span:
+    row = part.document
+    kind = fields.text(openinference.KIND)
+    operation = fields.text("gen_ai.operation.name")
+    loop = fields.text("traceloop.span.kind")
+    content: Call | Tool | None = None
+    failed: str | None = None
+    if kind is not None:
+        if kind in openinference.TOOLS:
+            content = openinference.read_tool(fields, row["name"])
+        elif kind in openinference.CALLS:
+            content = openinference.read_call(fields)
+            failed = fields.text("llm.model_name")
+    elif operation in genai.TOOLS or loop == "tool":
+        content = genai.read_tool(fields, row["name"])
+    elif loop is None and genai.is_call(operation, fields):
+        failed = fields.text("gen_ai.request.model")
+        content = genai.read_call(fields, events)
+    is_call = kind in openinference.CALLS or (kind is None and content is None and failed is not None)
+    if content is None and is_call:  # asked, and no answer recorded
+        content = Call(request={"model": failed, "messages": []}, answer=Answer(model=failed or ""))
+    is_agent = kind in openinference.AGENTS or operation in genai.AGENTS or loop in ("agent", "workflow")
+    return Span(
+        id=part.id,
+        parent_id=row["parent"],
+        name=row["name"],
+        start_ns=row["start"],
+        end_ns=row["end"],
+        content=content,
+        agent=(fields.text(*AGENT_NAMES) or row["name"]) if is_agent else None,
+        error=row["error"],
+    )
+
+
+def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> Score | None:
+    """Return the score of an evaluation event; one without a number is counted."""
+    if record["name"] != genai.EVALUATION:
+        return None
+    fields = Fields(record["fields"])
+    name, value = fields.text("gen_ai.evaluation.name"), number_of(fields.take("gen_ai.evaluation.score.value"))
+    if name is None or value is None:
+        unmapped["otlp.gen_ai.evaluation.result without a number"] += 1
+        return None
+    return Score(
+        id=key or hash_document(record),
+        name=name,
+        value=value,
+        source="evaluation",
+        span_id=record["span"] or None,
+        comment=fields.text("gen_ai.evaluation.explanation", "gen_ai.evaluation.score.label"),
+        at_ns=record["at"],
+    )
+
+
+def _is_error(status: Mapping[str, Any]) -> bool:
+    return status.get("code") in (ERROR, "STATUS_CODE_ERROR")
+
+
+def _id(row: Mapping[str, Any], name: str, digits: int) -> str:
+    """Return an id in small hexadecimal digits; raises ForeignDocumentError."""
+    value = text_field(row, name).lower()
+    try:
+        is_hex = len(value) == digits and len(binascii.unhexlify(value)) * 2 == digits
+    except (ValueError, binascii.Error):
+        is_hex = False
+    if not is_hex or not value.strip("0"):
+        raise ForeignDocumentError(f"its {name} is {value[:40]!r}, not {digits} hexadecimal digits")
+    return value
+
+
+def _attributes(listed: Any) -> dict[str, Any]:
+    return {str(each.get("key")): _value(each.get("value")) for each in _objects(listed, "attributes")}
+
+
+def _value(value: Any, depth: int = 0) -> Any:
+    """Return what an OTLP value holds; raises ForeignDocumentError where it is nested too deep."""
+    if depth > MAX_DEPTH:
+        raise ForeignDocumentError(f"a value is nested deeper than {MAX_DEPTH} levels")
+    fields = _object(value)
+    for name, found in fields.items():
+        if name in ("stringValue", "boolValue", "doubleValue"):
+            return found
+        if name == "intValue":
+            return int(found) if isinstance(found, str | int) and str(found).lstrip("-").isdecimal() else None
+        if name == "arrayValue":
+            return [_value(each, depth + 1) for each in _objects(_object(found).get("values"), "values")]
+        if name == "kvlistValue":
+            pairs = _objects(_object(found).get("values"), "values")
+            return {str(each.get("key")): _value(each.get("value"), depth + 1) for each in pairs}
+        if name == "bytesValue":
+            return _text_of_bytes(found)
+    return None
+
+
+def _text_of_bytes(found: Any) -> str:
+    try:
+        return base64.b64decode(str(found)).decode(errors="replace")
+    except (ValueError, binascii.Error):
+        return str(found)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: Any, name: str) -> list[Mapping[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise ForeignDocumentError(f"its {name} is not a list of objects")
+    return value

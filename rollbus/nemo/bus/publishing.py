@@ -1,0 +1,157 @@
+"""A TrajectoryCollection that a user's builder made → episodes on the bus, one group per inner list.
+
+They take the way of every episode: the stages target, filter and order them. Trained are the ids that the log-probs
+carry (`prompt_token_ids`, `token_ids`), never a re-tokenisation; without them an item has its reason.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
+
+from rollbus.nemo.bus.run_view import Attempt, group_id_of
+from rollbus.nemo.bus.transcripts import STEP_REWARD
+from rollbus.nemo.runs.recording import Recording
+from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.turn_record import Exchange
+from rollbus.schemas.records.events import TurnRecorded
+
+PUBLISHED = "trajectory_id"
+"""Metadata key that says which record a trajectory of the toolkit's form is."""
+TASK = "workflow"
+
+
+async def record_trajectory(
+    recording: Recording,
+    attempt: Attempt,
+    trajectory: Trajectory,
+    *,
+    group_size: int,
+    reward_name: str,
+    model: str,
+    function: str,
+) -> None:
+    """Record a trajectory as an episode; `model` and `function` are of its turns, where the log-probs do not say."""
+    recording.watch(attempt.episode_id)
+    episode = recording.recorder.start(
+        task=TASK,
+        example_id=attempt.example_id,
+        group_id=group_id_of(attempt.run_id, attempt.epoch, attempt.example_id),
+        group_size=group_size,
+        labels=labels_of(attempt),
+        episode_id=attempt.episode_id,
+    )
+    messages: list[dict[str, Any]] = []
+    for item in trajectory.episode:
+        assert isinstance(item, EpisodeItem)
+        message = _message(item)
+        if item.role is EpisodeItemRole.ASSISTANT:
+            episode.record(_exchange(messages, message, item.logprobs, model), function)
+        messages.append(message)
+    if (problem := order_problem(trajectory)) is not None:
+        episode.exclude(problem)
+    turns = [one.event_id for one in await recording.take(attempt.episode_id) if isinstance(one, TurnRecorded)]
+    for number, value in enumerate(trajectory.shaped_rewards or ()):
+        turn = turns[min(number, len(turns) - 1)] if turns else None
+        episode.reward(value, name=f"{reward_name}.{STEP_REWARD}", turn=turn, source="evaluator")
+    episode.reward(total(trajectory), name=reward_name, source="evaluator")
+    episode.end()
+
+
+def order_problem(trajectory: Trajectory) -> str | None:
+    """Say what is wrong with the order of an episode's messages, by the rules of the guide."""
+    roles = [item.role for item in trajectory.episode if isinstance(item, EpisodeItem)]
+    if roles and roles[0] not in (EpisodeItemRole.USER, EpisodeItemRole.SYSTEM):
+        return f"the first message is of {roles[0].value}, and must be of user or system"
+    if any(one is other is EpisodeItemRole.ASSISTANT for one, other in pairwise(roles)):
+        return "two assistant messages follow each other"
+    return None
+
+
+def total(trajectory: Trajectory) -> float:
+    """Return what a trajectory is worth: its reward and those of its steps."""
+    return float(trajectory.reward) + sum(trajectory.shaped_rewards or ())
+
+
+def reward_metrics(collection: TrajectoryCollection, prefix: str = "") -> dict[str, float | None]:
+    """Return mean, least and greatest of the rewards; None of nothing."""
+    rewards = [total(trajectory) for group in collection.trajectories for trajectory in group]
+    return {
+        f"{prefix}avg_reward": fmean(rewards) if rewards else None,
+        f"{prefix}min_reward": min(rewards, default=None),
+        f"{prefix}max_reward": max(rewards, default=None),
+    }
+
+
+def count(collection: TrajectoryCollection) -> int:
+    """Return how many trajectories there are in all groups."""
+    return sum(map(len, collection.trajectories))
+
+
+def has_pairs(collection: TrajectoryCollection) -> bool:
+    """Whether these are preference pairs, which are not episodes."""
+    return any(isinstance(item, DPOItem) for group in collection.trajectories for one in group for item in one.episode)
+
+
+def example_names(collection: TrajectoryCollection) -> Iterator[str]:
+    """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
+    seen: Counter[str] = Counter()
+    taken: set[str] = set()
+    for index, group in enumerate(collection.trajectories):
+        ids = (str(one.metadata["id"]) for one in group if one.metadata and "id" in one.metadata)
+        name = told = next(ids, str(index))
+        while told in taken or not seen[name]:
+            seen[name] += 1
+            told = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        taken.add(told)
+        yield told
+
+
+def labels_of(attempt: Attempt) -> dict[str, str]:
+    """Return what every trajectory of a run carries."""
+    return {"run": attempt.run_id, "epoch": str(attempt.epoch), "generation": str(attempt.generation)}
+
+
+def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs: Any, model: str) -> Exchange:
+    values = tuple(_field(one, "logprob") for one in _field(logprobs, "content") or ())
+    choice = Choice(
+        content=said["content"],
+        tool_calls=said.get("tool_calls", ()),
+        finish_reason="stop",
+        logprobs=values,
+        token_ids=_field(logprobs, "token_ids"),
+    )
+    answer = Answer(
+        model=str(_field(logprobs, "model") or model),
+        prompt_token_ids=_field(logprobs, "prompt_token_ids"),
+        completion_tokens=len(values),
+        choices=(choice,),
+    )
+    request = {"messages": list(messages), "temperature": _field(logprobs, "temperature")}
+    return Exchange(request=request, answer=answer, logprob_mode=_field(logprobs, "logprob_mode") or "raw")
+
+
+def _message(item: EpisodeItem) -> dict[str, Any]:
+    metadata = item.metadata or {}
+    known = {name: str(metadata[name]) for name in ("name", "tool_call_id") if metadata.get(name)}
+    calls = metadata.get("tool_calls") or ()
+    if calls := tuple(map(_tool_call, json.loads(calls) if isinstance(calls, str) else calls)):
+        known["tool_calls"] = calls  # type: ignore[assignment]
+    return {"role": item.role.value, "content": item.content, **known}
+
+
+def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a call in OpenAI's form, also one in LangChain's."""
+    if "function" in call:
+        return call
+    arguments = json.dumps(call.get("args", {}), default=str)
+    return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": arguments}}
+
+
+def _field(value: Any, name: str) -> Any:
+    """Return a field of log-probs, which may be a mapping or an object of the OpenAI package."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

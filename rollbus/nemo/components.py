@@ -1,0 +1,123 @@
+"""What the plugin adds to a configuration: a trajectory builder, a trainer adapter and a trainer on the bus.
+
+Their fields, defaults and meanings are those of the toolkit's OpenPipe ART plugin, and of the guide on extending.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat.llm.openai_llm import OpenAIModelConfig
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollbus.nemo.runs.folder import DATA_DIR
+from rollbus.runtime.credentials import token_for
+
+ART_TYPES = {
+    "openpipe_art_traj_builder": "rollbus_traj_builder",
+    "openpipe_art_trainer_adapter": "rollbus_trainer_adapter",
+    "openpipe_art_trainer": "rollbus_trainer",
+}
+"""The guides' `_type`s, and what `rollbus finetune` reads them as."""
+NO_KEY = "default"
+"""The toolkit's word for no key."""
+
+
+class BusTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_traj_builder"):
+    """Runs the dataset through the workflow; every attempt is an episode on the bus."""
+
+    num_generations: int = Field(default=2, ge=1, description="Attempts at each example.")
+    include_tool_calls: bool = Field(default=True, description="Whether trajectories contain tool calls.")
+    min_episode_length: int = Field(default=2, ge=1, description="Fewest messages of a trajectory.")
+    max_attempts: int = Field(default=3, ge=1, description="How often an attempt that crashes is made, at most.")
+    failure_reward: float | None = Field(
+        default=None, description="Reward of an attempt that crashed every time; left out without it."
+    )
+
+
+class ARTInitArgs(BaseModel):
+    """How the model is loaded; other keys go to the server as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    max_seq_length: int | None = Field(default=None, gt=0, description="Longest sequence.")
+
+
+class ARTEngineArgs(BaseModel):
+    """vLLM's arguments; other keys go to the server as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1, description="Share of GPU memory.")
+    tensor_parallel_size: int | None = Field(default=None, ge=1, description="GPUs for one model.")
+
+
+class ARTBackendConfig(BaseModel):
+    """Where the ART server is, and what it trains."""
+
+    ip: str = Field(description="Address of the server.")
+    port: int = Field(description="Port of its control routes.")
+    name: str = Field(default="trainer_run", description="Name of the trained model, in requests too.")
+    project: str = Field(default="trainer_project", description="Project it belongs to.")
+    base_model: str = Field(default="Qwen/Qwen2.5-7B-Instruct", description="Model that training starts from.")
+    api_key: str = Field(default="default", description="Bearer token; `default` is that of `rollbus up`.")
+    delete_old_checkpoints: bool = Field(default=False, description="Delete checkpoints that are no longer needed.")
+    init_args: ARTInitArgs | None = None
+    engine_args: ARTEngineArgs | None = None
+    server_config: dict[str, Any] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the server's address."""
+        return f"http://{self.ip}:{self.port}"
+
+    @property
+    def token(self) -> str | None:
+        """Return the bearer token; without a key, that of this machine's stack for a server on this machine."""
+        return self.api_key if self.api_key != NO_KEY else token_for(self.url)
+
+
+class ARTTrainingConfig(BaseModel):
+    """What one update does."""
+
+    learning_rate: float = Field(default=5e-5, gt=0, description="Learning rate of GRPO updates.")
+    beta: float = Field(default=0.0, ge=0, description="KL penalty coefficient.")
+
+
+class BusTrainerAdapterConfig(TrainerAdapterConfig, name="rollbus_trainer_adapter"):
+    """Trains on an ART server, through the log."""
+
+    backend: ARTBackendConfig
+    training: ARTTrainingConfig | None = None
+
+
+class BusConfig(BaseModel):
+    """What the toolkit does not have: where the log and the tables are, and settings of rollbus' own parts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    imports: tuple[str, ...] = ()
+    """Modules that register components; searched next to the configuration file first."""
+    run_id: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$")
+    """Name of the run; drawn without it."""
+    data_dir: Path = DATA_DIR
+    """Folder of the local stack, and of what `--resume` needs."""
+    settings_file: Path | None = None
+    """Settings file with the services to use; without one they are started here."""
+    groups_per_step: int | None = Field(default=None, ge=1)
+    """Groups of one optimizer step; a whole epoch is one step without it."""
+    seed: int = 0
+    """Of the curriculum's random subsample."""
+    settings: dict[str, Any] = {}
+    """Laid over the settings that are made for the run, as in a settings file: `kafka`, `clickhouse`, `trainer`, …"""
+
+
+class BusTrainerConfig(TrainerConfig, name="rollbus_trainer"):
+    """Runs the epochs; everything it needs is under `finetuning`."""
+
+    bus: BusConfig = BusConfig()
+    """What only rollbus has; `rollbus finetune` reads the section `rollbus` in its place where there is one."""
+
+
+class RecordedOpenAIConfig(OpenAIModelConfig, name="rollbus_openai"):
+    """The toolkit's `openai`, its calls recorded token by token."""

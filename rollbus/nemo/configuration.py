@@ -1,0 +1,233 @@
+"""A YAML file and `-o` overrides → the toolkit's configuration and ours; every mistake reported together.
+
+The toolkit reads, fills in and checks its sections itself. Here the guides' types are put on the bus, overrides reach
+every section, and a key that no class knows is a mistake, with its line and the nearest name.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from nat.cli.type_registry import GlobalTypeRegistry
+from nat.data_models.config import Config
+from nat.data_models.dataset_handler import (
+    EvalDatasetCsvConfig,
+    EvalDatasetCustomConfig,
+    EvalDatasetJsonConfig,
+    EvalDatasetJsonlConfig,
+    EvalDatasetParquetConfig,
+)
+from nat.data_models.evaluate_config import EvalConfig
+from nat.runtime.loader import PluginTypes, discover_entrypoints
+from nat.utils.io.yaml_tools import yaml_load
+from pydantic import BaseModel, ValidationError
+
+from rollbus.nemo import troubles
+from rollbus.nemo.components import ART_TYPES, BusConfig
+from rollbus.nemo.runs.run import Plan
+from rollbus.schemas.errors import ConfigurationError, nearest
+from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
+
+logger = logging.getLogger(__name__)
+
+SUPPORTED = "1.9."
+"""Versions of the toolkit, whose interfaces change from one to the next."""
+REPLACED = "nat.plugins.openpipe.register"
+"""The toolkit's own ART plugin: to import it is to import ART and torch, which takes seconds."""
+COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
+"""Sections with a `_type` of the guides; an entry is chosen by `finetuning` under the name without the s."""
+
+
+DATASETS: dict[str, Any] = {
+    ".json": EvalDatasetJsonConfig,
+    ".jsonl": EvalDatasetJsonlConfig,
+    ".csv": EvalDatasetCsvConfig,
+    ".parquet": EvalDatasetParquetConfig,
+}
+"""By a file's ending."""
+
+
+def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
+    """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
+    if not (installed := version("nvidia-nat-core")).startswith(SUPPORTED):
+        raise ConfigurationError(f"nvidia-nat-core is {installed}; install {SUPPORTED}x: pip install 'rollbus[nat]'")
+    _, lines, mistakes = read_document(path, os.environ)
+    try:
+        values = yaml_load(path)
+    except Exception as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    for key, text in overrides:
+        mistakes += _override(values, key, text, lines)
+    place, own = _take_own(values)
+    if not mistakes:
+        _register_components()
+        _import_modules(own, path)
+        EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
+        Config.model_rebuild(force=True)
+        _put_on_bus(values)
+    try:
+        bus = BusConfig.model_validate(own)
+    except ValidationError as error:
+        mistakes += [_told(place, detail, own, lines, BusConfig) for detail in error.errors()]
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        mistakes += [_told((), detail, values, lines, Config) for detail in error.errors()]
+    if not mistakes:
+        found = [*_unknown(config, values, ()), *_dangling(config)]
+        mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in found]
+        if not mistakes:
+            return Plan(config, bus)
+    raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
+
+
+def with_dataset(config: Config, dataset: str | Path | None) -> Config:
+    """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON."""
+    given = config.eval.general.dataset
+    if dataset is None or isinstance(given, EvalDatasetCustomConfig):
+        return config
+    kind = DATASETS.get(Path(dataset).suffix, type(given))
+    shared = {} if given is None else given.model_dump(include={"id_key", "structure", "filter"})
+    general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
+
+
+def _take_own(values: dict[str, Any]) -> tuple[Place, Any]:
+    """Take out what only rollbus has, and say where it was: in a section, or under the trainer of `nat finetune`."""
+    if own := values.pop("rollbus", None):
+        return ("rollbus",), own
+    tuning, trainers = values.get("finetuning"), values.get("trainers")
+    name = tuning.get("trainer") if isinstance(tuning, Mapping) else None
+    trainer = trainers.get(name) if isinstance(trainers, Mapping) else None
+    if isinstance(trainer, dict) and trainer.get("_type") == "rollbus_trainer":
+        return ("trainers", str(name), "bus"), trainer.pop("bus", None) or {}
+    return ("rollbus",), {}
+
+
+def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, str]) -> list[str]:
+    """Set one dotted key, as YAML reads its value; a value that is not YAML is text."""
+    place = tuple(key.split("."))
+    section: Any = values
+    for depth, part in enumerate(place[:-1]):
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
+    try:
+        section[place[-1]] = parse_yaml(text) if text.strip() else text
+    except (yaml.YAMLError, ValueError):
+        section[place[-1]] = text
+    lines[place] = f"-o {key}"
+    return []
+
+
+def _register_components() -> None:
+    """Register the components of every installed plugin, as the toolkit does, but not those that ours replace."""
+    with GlobalTypeRegistry.get().pause_registration_changed_hooks():
+        for entry in discover_entrypoints(PluginTypes.CONFIG_OBJECT):
+            if entry.module != REPLACED:
+                try:
+                    entry.load()
+                except Exception:
+                    logger.warning("plugin %r cannot be imported", entry.name, exc_info=True)
+
+
+def _import_modules(own: Any, path: Path) -> None:
+    """Import what `rollbus: imports:` names; the file's own folder is looked into first, as a script's is."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    named = own.get("imports", ()) if isinstance(own, Mapping) else ()
+    for name in named if isinstance(named, list | tuple) else (named,):
+        try:
+            import_module(str(name))
+        except Exception as error:  # a module of the user's may raise anything
+            told = troubles.crash_in_words(error)
+            raise ConfigurationError(
+                f"rollbus: imports: module {name!r} cannot be imported: {told}; it must be next to the configuration "
+                "file, in PYTHONPATH or be installed"
+            ) from error
+
+
+def _put_on_bus(values: dict[str, Any]) -> None:
+    for table in COMPONENTS:
+        section = values.get(table)
+        for entry in section.values() if isinstance(section, dict) else ():
+            if isinstance(entry, dict):
+                entry["_type"] = ART_TYPES.get(entry.get("_type", ""), entry.get("_type"))
+
+
+def _unknown(model: Any, values: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield keys that no class knows, at any depth; also in classes that would pass them over in silence."""
+    if isinstance(model, BaseModel) and isinstance(values, Mapping):
+        fields = {field.alias or name: name for name, field in type(model).model_fields.items()}
+        names = {**{name: name for name in fields.values()}, **fields}
+        is_open = type(model).model_config.get("extra") == "allow"
+        for key, value in values.items():
+            if str(key) in names:
+                yield from _unknown(getattr(model, names[str(key)]), value, (*place, str(key)))
+            elif not is_open and not _is_alias(model, str(key)):
+                yield (*place, str(key)), f"is not a setting; {nearest(str(key), fields)}"
+    elif isinstance(model, Mapping) and isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _unknown(model.get(key), value, (*place, str(key)))
+
+
+def _is_alias(model: BaseModel, key: str) -> bool:
+    choices = (getattr(field.validation_alias, "choices", ()) for field in type(model).model_fields.values())
+    return any(key in found for found in choices)
+
+
+def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
+    """Yield what `finetuning` says that cannot be: names without an entry in their table, the command line's part."""
+    chosen = config.finetuning
+    if chosen.run_configuration is not None:
+        yield ("finetuning", "run_configuration"), "is set by the command line; give its options there"
+    if not chosen.enabled:
+        return
+    for table in COMPONENTS:
+        field = table.removesuffix("s")
+        name, known = getattr(chosen, field), getattr(config, table)
+        if name not in known:
+            yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), known)}"
+    reward, known = chosen.reward_function, config.eval.evaluators
+    if reward is None:
+        yield ("finetuning", "reward_function"), "is not set; name an entry of eval.evaluators"
+    elif reward.name not in known:
+        hint = nearest(reward.name, known)
+        yield ("finetuning", "reward_function", "name"), f"eval.evaluators has no entry {reward.name!r}; {hint}"
+
+
+def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
+    within = _place(detail["loc"], values)
+    place: Place = (*section, *within)
+    if detail["type"] == "union_tag_not_found":
+        told = f"{dotted(place)}: has no `_type`"
+    elif detail["type"] == "union_tag_invalid":
+        named = [one.strip(" '") for one in detail["ctx"]["expected_tags"].split(",") if "/" not in one]
+        known = [*named, *(one for one, ours in ART_TYPES.items() if ours in named)]
+        told = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known)}"
+    else:
+        told = describe_mistake({**detail, "loc": within}, model)
+        told = f"{dotted(section)}{'.' if within else ': '}{told}" if section else told
+    return f"  {_line(place, lines)}: {told}"
+
+
+def _place(location: Place, values: Any) -> Place:
+    """Return where a mistake is in the file: pydantic also names the `_type` on the way."""
+    place: list[str | int] = []
+    for number, key in enumerate(location, start=1):
+        inner = values.get(key) if isinstance(values, Mapping) else None
+        if inner is not None or number == len(location) or isinstance(values, list):
+            place.append(key)
+            values = inner
+    return tuple(place)
+
+
+def _line(place: Place, lines: Mapping[Place, str]) -> str:
+    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")

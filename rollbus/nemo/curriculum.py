@@ -1,0 +1,102 @@
+"""The curriculum on a collection, by the arithmetic of `streams/curriculum_harness`: for adapters off the bus."""
+
+from dataclasses import dataclass
+
+from nat.data_models.finetuning import CurriculumLearningConfig, Trajectory, TrajectoryCollection
+
+from rollbus.nemo.bus.publishing import total
+from rollbus.schemas.records.config import CurriculumConfig
+from rollbus.schemas.records.groups import Group, GroupMember
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.stages.curriculum.harness import harness
+from rollbus.streams.stages.curriculum.modes import Memory, Window
+from rollbus.streams.stages.grouping.advantages import statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a curriculum lets through."""
+
+    collection: TrajectoryCollection
+    memory: Memory
+    included: tuple[int, ...]
+    """Positions of the chosen groups in the collection, in rank order."""
+
+
+def curriculum_config(config: CurriculumLearningConfig, seed: int = 0) -> CurriculumConfig:
+    """Return the stream's configuration; a disabled curriculum lets everything through, an epoch at a time."""
+    shared = {"mode": "harness", "groups_per_window": NO_LIMIT, "seed": seed}
+    if not config.enabled:
+        return CurriculumConfig.model_validate({**shared, "initial_percentile": 1.0, "min_reward_diff": 0.0})
+    chosen = config.model_dump(exclude={"enabled"})
+    return CurriculumConfig.model_validate({**shared, **chosen})
+
+
+NO_LIMIT = 1_000_000
+"""Groups of an epoch: its window is closed by command, never by count."""
+
+
+def choose(
+    collection: TrajectoryCollection, epoch: int, memory: Memory, config: CurriculumLearningConfig, seed: int = 0
+) -> Chosen:
+    """Return the groups of an epoch to train on."""
+    positions = [index for index, group in enumerate(collection.trajectories) if group]
+    if not config.enabled:
+        return Chosen(_of(collection, positions), memory, tuple(positions))
+    groups = [_group(index, collection.trajectories[index], collection.run_id) for index in positions]
+    if not groups:
+        return Chosen(_of(collection, ()), memory, ())
+    decision = harness(Window(collection.run_id, epoch, groups), memory, curriculum_config(config, seed))
+    included = tuple(int(group_id) for group_id in decision.admitted)
+    kept = [
+        [
+            trajectory
+            for position, trajectory in enumerate(collection.trajectories[index])
+            if _member_id(index, position) not in decision.left_out.get(str(index), ())
+        ]
+        for index in included
+    ]
+    return Chosen(TrajectoryCollection(trajectories=kept, run_id=collection.run_id), decision.memory, included)
+
+
+def _of(collection: TrajectoryCollection, positions: "list[int] | tuple[int, ...]") -> TrajectoryCollection:
+    kept = [collection.trajectories[index] for index in positions]
+    return TrajectoryCollection(trajectories=kept, run_id=collection.run_id)
+
+
+def _member_id(index: int, position: int) -> str:
+    return f"{index}:{position}"
+
+
+def _group(index: int, trajectories: list[Trajectory], run_id: str) -> Group:
+    rewards = [total(trajectory) for trajectory in trajectories]
+    found = statistics(rewards)
+    members = tuple(
+        GroupMember(
+            trajectory_id=_member_id(index, position),
+            episode_id="",
+            location=Location(topic="", partition=0, offset=0),
+            reward=reward,
+            advantage=0.0,
+            min_policy_version=0,
+            max_policy_version=0,
+        )
+        for position, reward in enumerate(rewards)
+    )
+    return Group(
+        group_id=str(index),
+        run_id=run_id,
+        group_key=str(index),
+        model="",
+        task="",
+        strategy="by_example",
+        advantage_kind="mean_std",
+        members=members,
+        reward_mean=found.mean,
+        reward_std=found.std,
+        reward_min=found.low,
+        reward_max=found.high,
+        has_signal=found.spread() > 0,
+        closed_by="full",
+        closed_at_ms=0,
+    )

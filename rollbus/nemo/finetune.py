@@ -1,0 +1,344 @@
+"""`rollbus finetune`: a configuration → its services, its components, its epochs, and whether all of it went well.
+
+    configuration ─▶ settings file ─▶ Kafka, ClickHouse, ART server (what is missing) ─▶ worker, sink, trainer
+                                   ─▶ builder, adapter, trainer (the toolkit makes them) ─▶ epochs ─▶ files, plot
+
+The name of the run and its settings stay in a folder per configuration: `--resume` finds them there.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from jsonpath_ng.parser import parse
+from nat.builder.workflow_builder import WorkflowBuilder
+from nat.data_models.config import Config
+from nat.data_models.finetuning import (
+    FinetuneConfig,
+    FinetuneRunConfig,
+    TrainerConfig,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+)
+from nat.finetuning.interfaces.finetuning_runner import Trainer
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
+from nat.plugins.eval.dataset_handler.dataset_handler import DatasetHandler
+from nat.plugins.eval.runtime.builder import WorkflowEvalBuilder
+from pydantic import BaseModel
+from rich.console import Console
+from rich.text import Text
+
+from rollbus.nemo import troubles
+from rollbus.nemo.components import BusConfig
+from rollbus.nemo.configuration import load_plan, with_dataset
+from rollbus.nemo.own_adapter import on_ledger
+from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, what_next, write_run
+from rollbus.nemo.runs.processes import Processes
+from rollbus.nemo.runs.run import Plan, Run, locked, opened_run
+from rollbus.nemo.runs.settings import checked_settings
+from rollbus.nemo.show import logged
+from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError, nearest
+
+logger = logging.getLogger(__name__)
+
+SERVING_LOOK_S = 1.0
+NOTHING_TRAINED = ("No trajectories", "Nothing trained")
+"""How the message of a job without a step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneOptions:
+    """What the command line chose."""
+
+    plan: Plan
+    run: FinetuneRunConfig
+    resume: RunRecord | None = None
+    """The run to continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The three, bound and initialized."""
+
+    builder: TrajectoryBuilder
+    adapter: TrainerAdapter
+    trainer: Trainer
+    run: Run
+
+
+def run_finetune(options: FinetuneOptions, console: Console) -> bool:
+    """Run everything; False where a job failed. Raises what an operator must look at."""
+    require_runnable(options)
+    record = _record(options.plan, options.run, options.resume)
+    with started(options.plan, record, console) as processes:
+        try:
+            is_well = asyncio.run(_run(options, processes, record))
+        except (KeyboardInterrupt, SystemExit) as signalled:
+            logger.warning("Finetuning was interrupted; `rollbus finetune resume %s` continues it", record.run_id)
+            if isinstance(signalled, SystemExit):  # of SIGTERM and SIGHUP, with its own status
+                raise
+            return False
+        console.print(what_next(read_run(record.folder)), markup=False, soft_wrap=True)
+    return is_well
+
+
+@contextmanager
+def held_run(plan: Plan, record: RunRecord, *, with_stages: bool = True) -> Iterator[Processes]:
+    """Hold a run and its output, and start what is missing."""
+    with (
+        locked(plan.config.finetuning.output_dir),
+        hold_run(record.folder),
+        Processes(plan, record.run_id) as processes,
+    ):
+        processes.start(with_stages=with_stages)
+        yield processes
+
+
+@contextmanager
+def started(plan: Plan, record: RunRecord, console: Console, *, with_stages: bool = True) -> Iterator[Processes]:
+    """Hold and start a run, and show what is said meanwhile."""
+    with ExitStack() as held:
+        held.enter_context(logged(console))
+        with console.status("starting what is missing"):
+            processes = held.enter_context(held_run(plan, record, with_stages=with_stages))
+        for line in processes.addresses():
+            console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
+        yield processes
+
+
+def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console) -> dict[str, Any]:
+    """Measure a run's newest weights on a dataset, by the run's own evaluator."""
+    assert options.resume is not None
+    chosen = options.run.model_copy(update={"validation_dataset": dataset or options.run.validation_dataset})
+    if chosen.validation_dataset is None:
+        chosen = chosen.model_copy(update={"validation_dataset": chosen.dataset})
+
+    async def measure(processes: Processes, record: RunRecord) -> dict[str, Any]:
+        async with (
+            opened_run(options.plan, record, processes, resume=True) as run,
+            components(run, chosen) as made,
+        ):
+            return await made.trainer.run_validation_evaluation(len(run.log.view.windows), run.run_id)
+
+    before = options.resume
+    with started(options.plan, before, console) as processes:
+        try:
+            found = asyncio.run(measure(processes, before))
+        finally:
+            write_run(before)  # to measure a run does not change how it ended
+    if "error" in found:
+        raise RunStoppedError(f"run {before.run_id!r} cannot be measured: {found['error']}")
+    return found
+
+
+def serve_run(options: FinetuneOptions, console: Console) -> None:
+    """Serve a run's newest weights until Ctrl-C."""
+    assert options.resume is not None
+    with started(options.plan, options.resume, console, with_stages=False) as processes:
+        model = f"{options.plan.model}@{options.resume.policy_version}"
+        console.print(f"{model} is served at {processes.model_url()}; Ctrl-C ends it", highlight=False, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(SERVING_LOOK_S)
+                processes.check()
+
+
+def describe(options: FinetuneOptions) -> str:
+    """Say in a few lines what a configuration would do; raises ConfigurationError for what would fail."""
+    plan, run = options.plan, options.run
+    examples, held_out = require_runnable(options)
+    asyncio.run(_build(plan.config))
+    tuning, builder = plan.config.finetuning, plan.builder
+    dataset = run.dataset or getattr(plan.config.eval.general.dataset, "file_path", None)
+    attempts = getattr(builder, "num_generations", "?")
+    return "\n".join(
+        (
+            f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
+            f"adapter {plan.adapter.type}: model {plan.model!r}",
+            f"trainer {plan.config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} times over the examples",
+            f"validation {run.validation_dataset or run.validation_config_file or 'none'}"
+            + (f": {held_out} examples, before every {run.validation_interval}th epoch" if held_out else ""),
+            f"output {tuning.output_dir}",
+            f"reward {plan.reward}",
+        )
+    )
+
+
+@asynccontextmanager
+async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Components]:
+    """Make, bind and initialize the three components of a configuration; clean up after them."""
+    config = run.plan.config
+    tuning = config.finetuning.model_copy(
+        update={"run_configuration": chosen.model_copy(update={"config_file": config})}
+    )
+    only = config.model_copy(update={"functions": {}, "function_groups": {}, "llms": {}})
+    async with WorkflowBuilder() as made:
+        await made.populate_builder(only, skip_workflow=True)
+        builder = await made.get_trajectory_builder(tuning.trajectory_builder or "")
+        adapter = await made.get_trainer_adapter(tuning.trainer_adapter or "")
+        trainer = await made.get_trainer(
+            tuning.trainer or "", trajectory_builder=builder, trainer_adapter=on_ledger(adapter)
+        )
+        logger.info("Initializing finetuning components...")
+        run.attach(builder)
+        try:
+            await trainer.initialize(tuning)
+            logger.info("Initialized trainer: %s", type(trainer).__name__)
+            yield Components(builder, adapter, trainer, run)
+        finally:
+            logger.info("Cleaning up finetuning resources...")
+            await trainer.cleanup()
+            logger.info("Cleanup completed")
+
+
+@asynccontextmanager
+async def started_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIterator[Run]:
+    """Start the processes of a run of `nat finetune`, and open it."""
+    chosen = tuning.run_configuration
+    assert chosen is not None
+    config = chosen.config_file
+    if not isinstance(config, Config):
+        raise ConfigurationError("the trainer needs the configuration; run `nat finetune` or `rollbus finetune`")
+    plan = Plan(config, getattr(trainer, "bus", BusConfig()))
+    record = _record(plan, chosen, None)
+    with held_run(plan, record) as processes:
+        async with opened_run(plan, record, processes, resume=False) as run:
+            yield run
+
+
+def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
+    """Raise ConfigurationError for what would be found only once everything runs; return how many examples there are,
+    and how many are held out.
+    """
+    plan, run = options.plan, options.run
+    if not plan.config.finetuning.enabled:
+        raise ConfigurationError("the configuration has no `finetuning` section with `enabled: true`")
+    checked_settings(plan)
+    if run.endpoint is None:
+        _require_targets(plan.config)
+    try:
+        parse(run.result_json_path)
+    except Exception as error:
+        raise ConfigurationError(f"--result_json_path {run.result_json_path!r} is not a JSON path: {error}") from error
+    held_out = 0
+    if run.validation_config_file:
+        other = load_plan(Path(run.validation_config_file), run.override).config
+        held_out = _count_examples(other, run.validation_dataset)
+    elif run.validation_dataset:
+        held_out = _count_examples(plan.config, run.validation_dataset)
+    return _count_examples(plan.config, run.dataset), held_out
+
+
+def name_run(bus: BusConfig) -> str:
+    """Return the configured name, or a new one."""
+    run_id = bus.run_id or f"art-run-{uuid4().hex[:8]}"
+    if (bus.data_dir / run_id / STATE_FILE).exists():
+        raise ConfigurationError(
+            f"run {run_id!r} has begun already; continue it with --resume, or name another under `rollbus: run_id`"
+        )
+    return run_id
+
+
+def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
+    """Say how a run ended, and whether it ended well."""
+    failed = [one for one in statuses if one.status is TrainingStatusEnum.FAILED]
+    if not statuses:
+        logger.warning("Finetuning completed with no jobs executed.")
+    elif failed:
+        told = "Finetuning completed with %d failed job(s) out of %d total. %s"
+        logger.error(told, len(failed), len(statuses), failed[-1].message)
+    elif any(one.status is TrainingStatusEnum.CANCELED for one in statuses):
+        logger.warning("Finetuning was canceled...")
+    else:
+        if all((one.message or "").startswith(NOTHING_TRAINED) for one in statuses):
+            logger.warning("Finetuning ended, and nothing was trained: %s", statuses[-1].message)
+        else:
+            logger.info("Finetuning completed successfully!")
+        return True
+    return False
+
+
+def _record(plan: Plan, chosen: FinetuneRunConfig, resumed: RunRecord | None) -> RunRecord:
+    """Return the record of a run that begins, or of one that continues."""
+    if resumed is not None:
+        return replace(resumed, state="running", ended_at=None)
+    run_id = name_run(plan.bus)
+    path, given = chosen.config_file, plan.bus.settings_file
+    return RunRecord(
+        run_id=run_id,
+        config_file="" if isinstance(path, BaseModel) else str(Path(path).resolve()),
+        options=chosen.model_dump(mode="json", exclude={"config_file"}),
+        output_dir=str(plan.config.finetuning.output_dir.resolve()),
+        model=plan.model,
+        settings_file=None if given is None else str(given.resolve()),
+        began_at=now(),
+        folder=plan.bus.data_dir / run_id,
+    )
+
+
+async def run_epochs(made: Components) -> Sequence[TrainingJobStatus]:
+    """Run what is configured; raises RunStoppedError for what parts of a user's own raise."""
+    epochs = made.run.plan.config.finetuning.num_epochs
+    logger.info("Starting training for %d epochs...", epochs)
+    try:
+        return await made.trainer.run(epochs)
+    except RollbusError:
+        raise
+    except Exception as error:
+        raise RunStoppedError(troubles.crash_in_words(error)) from error
+
+
+async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord) -> bool:
+    """Run the epochs; return whether all went well."""
+    run_id = record.run_id
+    async with opened_run(options.plan, record, processes, resume=options.resume is not None) as run:
+        async with components(run, options.run) as made:
+            statuses = await run_epochs(made)
+            for status in statuses:
+                logger.info("Job %s completed with status: %s", status.run_id, status.status.value)
+            metrics = await made.trainer.get_metrics(run_id)
+            brief = {name: value for name, value in metrics.items() if name not in ("jobs", "epochs", "curriculum")}
+            logger.info("Final metrics: %s", json.dumps(brief, default=str))
+        run.is_well = concluded_well(statuses)
+    return run.is_well
+
+
+def _require_targets(config: Config) -> None:
+    """Raise ConfigurationError where `finetuning` targets a function or a model that is not configured."""
+    tuning, groups = config.finetuning, tuple(config.function_groups)
+    functions = {*config.functions, "<workflow>"}
+    models = {*config.llms, *(str(getattr(llm, "model_name", name)) for name, llm in config.llms.items())}
+    for name in tuning.target_functions:
+        if name not in functions and not name.startswith(groups):
+            raise ConfigurationError(f"finetuning.target_functions: no function {name!r}; {nearest(name, functions)}")
+    if tuning.target_model is not None and tuning.target_model not in models:
+        named = nearest(tuning.target_model, models)
+        raise ConfigurationError(f"finetuning.target_model: no model {tuning.target_model!r}; {named}")
+
+
+async def _build(config: Config) -> None:
+    """Make every function, model and evaluator; raises ConfigurationError where a name leads nowhere."""
+    try:
+        async with WorkflowEvalBuilder.from_config(config=config):
+            pass
+    except Exception as error:
+        raise ConfigurationError(f"the workflow cannot be built: {troubles.crash_in_words(error)}") from error
+
+
+def _count_examples(config: Config, dataset: Any) -> int:
+    chosen = with_dataset(config, dataset).eval.general.dataset
+    if chosen is None:
+        raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
+    handler = DatasetHandler(chosen, reps=1, concurrency=1)
+    try:
+        return len(handler.get_eval_input_from_dataset(None).eval_input_items)  # type: ignore[arg-type]
+    except Exception as error:
+        raise ConfigurationError(f"dataset {chosen.file_path} cannot be read as {chosen.type}: {error}") from error

@@ -1,0 +1,142 @@
+"""A user's own TrainerAdapter behind the trainer loop: its jobs are steps of the ledger, as everyone's are.
+
+    curriculum window ─▶ batch ─▶ trainer loop, in this process ─▶ submit, wait_until_complete ─▶ StepCompleted
+
+It trains on messages, so members need no tokens. What it trained is in a journal in the run's folder: a batch that has
+its result is not submitted again. A job that a kill interrupts has none, and is.
+"""
+
+import sys
+from typing import Any
+
+from nat.data_models.finetuning import (
+    FinetuneConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    Trajectory,
+    TrajectoryCollection,
+)
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+
+from rollbus.nemo import troubles
+from rollbus.nemo.bus.publishing import PUBLISHED, has_pairs
+from rollbus.nemo.bus.transcripts import as_trajectory
+from rollbus.nemo.runs.run import Run, current_run
+from rollbus.nemo.trainer_adapter import LedgerAdapter
+from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
+from rollbus.trainer.backends.journaled import JournaledBackend
+from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult
+
+
+class OwnAdapter(LedgerAdapter):
+    """Stands for the user's adapter where a trainer calls it."""
+
+    def __init__(self, inner: TrainerAdapter) -> None:
+        super().__init__(inner.adapter_config)
+        self.inner = inner
+
+    async def initialize(self, run_config: FinetuneConfig) -> None:
+        """Initialize the user's adapter, and begin to bring it the run's batches."""
+        await super().initialize(run_config)
+        await self.inner.initialize(run_config)
+        if not await self.inner.is_healthy():
+            raise UnavailableError(f"{type(self.inner).__name__}.is_healthy says no; see that its backend runs")
+        run = current_run("rollbus_trainer_adapter")
+        await run.host(AdapterBackend(self.inner, run))
+
+    async def is_healthy(self) -> bool:
+        """Ask the user's adapter."""
+        return await self.inner.is_healthy()
+
+    async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
+        """Submit an epoch; preference pairs, which are not episodes, go to the user's adapter as they are."""
+        if has_pairs(trajectories):
+            return await self.inner.submit(trajectories)
+        given = {str((one.metadata or {}).get(PUBLISHED)): one for group in trajectories.trajectories for one in group}
+        current_run("rollbus_trainer_adapter").given |= given
+        return await super().submit(trajectories)
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Return the state of a job, by the ledger where it is there."""
+        return await (super().status(ref) if ref.backend == self.backend else self.inner.status(ref))
+
+    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float | None = None) -> TrainingJobStatus:
+        """Wait for a job, by the ledger where it is there; without an interval, the user's adapter takes its own."""
+        if ref.backend == self.backend:
+            return await super().wait_until_complete(ref)
+        asked = () if poll_interval is None else (poll_interval,)
+        return await self.inner.wait_until_complete(ref, *asked)
+
+    def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Leave it to the user's adapter."""
+        self.inner.log_progress(ref, metrics, output_dir)
+
+    def message(self, ref: TrainingJobRef) -> str:
+        """Return what the user's adapter said last."""
+        return current_run("rollbus_trainer_adapter").said or super().message(ref)
+
+
+def on_ledger(adapter: TrainerAdapter) -> LedgerAdapter:
+    """Return an adapter whose jobs are steps of the ledger."""
+    return adapter if isinstance(adapter, LedgerAdapter) else OwnAdapter(adapter)
+
+
+class AdapterBackend(JournaledBackend):
+    """Fulfils `Backend` by a user's adapter."""
+
+    def __init__(self, adapter: TrainerAdapter, run: Run) -> None:
+        super().__init__(run.plan.model, run.folder)
+        self._adapter, self._served = adapter, run
+
+    async def capabilities(self) -> Capabilities:
+        """Return what the trainer loop should know."""
+        return Capabilities(
+            type(self._adapter).__name__, self._model, sys.maxsize, False, None, prepares=True, trains_text=True
+        )
+
+    async def train(self, request: TrainRequest) -> None:
+        """Let the adapter train; RejectedError where its job does not complete."""
+        self.check_request(request)
+        status = await self._job(self._collection(request))
+        if status.status is not TrainingStatusEnum.COMPLETED:
+            raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
+        self._served.said = status.message
+        found = status.metadata or {}
+        version = self.next_version()
+        ids = tuple(one.trajectory_id for one in request.trajectories)
+        for one in ids:
+            self._served.given.pop(one, None)
+        self.record_result(
+            TrainResult(
+                batch_hash=request.batch_hash,
+                base_version=request.base_version,
+                version=version,
+                state="completed",
+                trained_ids=ids,
+                dropped={},
+                metrics={str(name): float(value) for name, value in found.items() if troubles.is_reward(value)},
+                checkpoint=str(found.get("checkpoint", "")),
+            )
+        )
+
+    async def _job(self, collection: TrajectoryCollection) -> TrainingJobStatus:
+        kind = type(self._adapter).__name__
+        try:
+            ref = await self._adapter.submit(collection)
+            troubles.checked(ref, TrainingJobRef, f"{kind}.submit")
+            status = await self._adapter.wait_until_complete(ref)
+            troubles.checked(status, TrainingJobStatus, f"{kind}.wait_until_complete")
+        except RollbusError as error:
+            raise RejectedError(str(error)) from error
+        except Exception as error:  # a user's adapter may raise anything
+            raise RejectedError(troubles.crash_in_words(error)) from error
+        return status
+
+    def _collection(self, request: TrainRequest) -> TrajectoryCollection:
+        groups: dict[str, list[Trajectory]] = {}
+        for one in request.trajectories:
+            known = self._served.given.get(one.trajectory_id)
+            found = known or as_trajectory(self._served.log.view.trajectories[one.trajectory_id], one.reward)
+            groups.setdefault(one.group_id, []).append(found)
+        return TrajectoryCollection(trajectories=list(groups.values()), run_id=request.run_id)

@@ -1,0 +1,59 @@
+"""The plugin's entry point in the group `nat.components`: what a configuration may name, and how it is made."""
+
+from collections.abc import AsyncIterator
+from pkgutil import resolve_name
+from typing import Any
+
+from nat.builder.builder import Builder
+from nat.builder.framework_enum import LLMFrameworkEnum
+from nat.builder.llm import LLMProviderInfo
+from nat.cli.register_workflow import (
+    register_llm_client,
+    register_llm_provider,
+    register_trainer,
+    register_trainer_adapter,
+    register_trajectory_builder,
+)
+
+from rollbus.nemo.components import (
+    BusTrainerAdapterConfig,
+    BusTrainerConfig,
+    BusTrajectoryBuilderConfig,
+    RecordedOpenAIConfig,
+)
+
+PARTS: tuple[tuple[Any, type[Any], str], ...] = (
+    (register_trajectory_builder, BusTrajectoryBuilderConfig, "trajectory_builder:BusTrajectoryBuilder"),
+    (register_trainer_adapter, BusTrainerAdapterConfig, "trainer_adapter:BusTrainerAdapter"),
+    (register_trainer, BusTrainerConfig, "trainer:BusTrainer"),
+)
+"""How a part is registered, its configuration, and its class in this folder, which is imported where it is chosen."""
+
+
+def _register_part(register: Any, config_type: type[Any], name: str) -> None:
+    @register(config_type=config_type)
+    async def make(config: Any, builder: Builder) -> AsyncIterator[Any]:
+        yield resolve_name(f"rollbus.nemo.{name}")(config)
+
+
+for _part in PARTS:
+    _register_part(*_part)
+
+
+@register_llm_provider(config_type=RecordedOpenAIConfig)
+async def recorded_openai(config: RecordedOpenAIConfig, builder: Builder) -> AsyncIterator[LLMProviderInfo]:
+    """Yield the model's description."""
+    yield LLMProviderInfo(config=config, description="An OpenAI model whose calls are recorded.")
+
+
+def _register_client(framework: LLMFrameworkEnum) -> None:
+    @register_llm_client(config_type=RecordedOpenAIConfig, wrapper_type=framework)
+    async def recorded_client(config: RecordedOpenAIConfig, builder: Builder) -> AsyncIterator[Any]:
+        from rollbus.nemo.llms import recorded_model
+
+        async with recorded_model(config, builder, framework) as model:
+            yield model
+
+
+for _framework in LLMFrameworkEnum:
+    _register_client(_framework)

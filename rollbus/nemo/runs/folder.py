@@ -1,0 +1,130 @@
+"""Runs as objects: each has a folder with its settings, logs, lock and `run.json`, which says how far it is.
+
+`run.json` is written once the log is open, so a start that fails before leaves nothing to resume, and again at the
+end. A run that is `running` without a holder of its lock was killed. Nothing here needs the toolkit, which takes
+seconds to import.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rollbus.local.process.state import hold_file
+from rollbus.nemo.runs.outputs import Outputs, replace_text
+from rollbus.schemas.errors import ConfigurationError
+
+DATA_DIR = Path(".rollbus/finetune")
+"""The folder of all runs, where none is named."""
+STATE_FILE, LOCK_FILE, SETTINGS_FILE = "run.json", ".lock", "settings.yaml"
+
+RunState = Literal["running", "completed", "failed", "interrupted", "killed"]
+"""`interrupted` by SIGTERM, SIGHUP or Ctrl-C; `killed` is seen by the reader alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What `run.json` holds."""
+
+    run_id: str
+    config_file: str
+    options: dict[str, Any]
+    """Of the command line, as `FinetuneRunConfig` has them."""
+    output_dir: str
+    model: str
+    settings_file: str | None = None
+    state: RunState = "running"
+    began_at: str = ""
+    ended_at: str | None = None
+    policy_version: int = 0
+    checkpoint: str = ""
+    """Folder of the newest weights, as the backend names it."""
+    folder: Path = field(default=Path(), compare=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the lines of the run's epochs."""
+        outputs = Path(self.output_dir)
+        rows = Outputs(outputs).training_rows() if outputs.is_dir() else []
+        return [row for row in rows if row.get("run_id") == self.run_id]
+
+
+def write_run(record: RunRecord) -> None:
+    """Write a run's record whole; a crash leaves the old one or the new one."""
+    plain = {name: value for name, value in asdict(record).items() if name != "folder"}
+    replace_text(record.folder / STATE_FILE, json.dumps(plain, indent=2, default=str) + "\n")
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Return a run's record; raises ConfigurationError for one that cannot be read."""
+    path = folder / STATE_FILE
+    try:
+        record = RunRecord(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"no run has the folder {folder}; see `rollbus finetune list`") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{path} does not describe a run ({error}); restore it, or delete {folder}") from error
+    return replace(record, state="killed") if record.state == "running" and not is_held(folder) else record
+
+
+def list_runs(data_dir: Path) -> list[RunRecord]:
+    """Return the runs of a folder, the newest last."""
+    found = [read_run(path.parent) for path in data_dir.glob(f"*/{STATE_FILE}")]
+    return sorted(found, key=lambda record: record.began_at)
+
+
+def newest_run(data_dir: Path) -> RunRecord:
+    """Return the run that began last: the one to resume."""
+    found = list_runs(data_dir)
+    if not found:
+        raise ConfigurationError(f"nothing to resume: {data_dir} has no run; start without --resume")
+    return found[-1]
+
+
+def what_next(record: RunRecord) -> str:
+    """Say where a run's results are, and which commands go on from there."""
+    folder = record.folder.parent
+    name = record.run_id if folder == DATA_DIR else f"{record.run_id} --data-dir {folder}"
+    rows = {
+        "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
+        "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
+        "curves": Path(record.output_dir) / "reward_plot.png",
+        "log, tables": f"rollbus --config {record.folder / SETTINGS_FILE} up, then `ui` or `sql`",
+        "measure": f"rollbus finetune evaluate {name} --dataset FILE",
+        "serve": f"rollbus finetune serve {name}",
+    }
+    if record.state != "completed":
+        rows["continue"] = f"rollbus finetune resume {name}"
+    return "\n".join(f"{what:<11} {told}" for what, told in rows.items())
+
+
+def delete_run(record: RunRecord) -> None:
+    """Delete a run's folder, with its local log, tables and weights; what it wrote to `output_dir` stays."""
+    with hold_run(record.folder):
+        shutil.rmtree(record.folder)
+
+
+@contextmanager
+def hold_run(folder: Path) -> Iterator[None]:
+    """Keep a run to one process; raises ConfigurationError where another has it. A kill lets it go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    refusal = f"run {folder.name!r} is running; wait for its end, or stop it"
+    with hold_file(folder / LOCK_FILE, lambda _: refusal):
+        yield
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process has the run."""
+    try:
+        with hold_run(folder):
+            return False
+    except ConfigurationError:
+        return True
+
+
+def now() -> str:
+    """Return the time, as a record has it."""
+    return datetime.now().isoformat(timespec="seconds")

@@ -1,0 +1,171 @@
+"""One recorder for a run, and what its episodes were: on the bus for training, in memory for evaluation.
+
+    recorder ─▶ Recording ─▶ the sink of the bus (training episodes only)
+                    └──────▶ events by episode, until they are taken
+
+An episode whose id begins with `local:` stays in memory: evaluations end up in no training.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from itertools import takewhile
+from typing import Any
+
+from nat.data_models.intermediate_step import (
+    IntermediateStep,
+    IntermediateStepPayload,
+    IntermediateStepType,
+    StreamEventData,
+)
+
+from rollbus.nemo.bus.transcripts import logprobs_with_tokens
+from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
+from rollbus.schemas import codec
+from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+
+LOCAL = "local:"
+FLUSH_S = 60.0
+
+
+RECORDING: "ContextVar[Recording | None]" = ContextVar("rollbus_recording", default=None)
+"""The recorder of the run whose workflow is being built."""
+
+
+class Recording:
+    """The recorder and its episodes' events."""
+
+    def __init__(
+        self, namespace: str, sink: EventSink | None = None, *, producer: str = "finetune", processed: bool = False
+    ) -> None:
+        """`sink` is the bus; without it nothing leaves the process. `processed` is what the log-probs are of."""
+        self._tee = _Tee(sink or MemorySink())
+        self._uninstall: Callable[[], None] | None = None
+        self.recorder: Recorder = init(
+            sink=self._tee,
+            namespace=namespace,
+            producer=producer,
+            environment="finetune",
+            logprob_mode="processed" if processed else "raw",
+        )
+
+    def record_tools(self) -> None:
+        """Record the tools that agents of LlamaIndex run, as well as its models."""
+        from rollbus.producers.integrations.llama_index import install
+
+        self._uninstall = self._uninstall or install(self.recorder)
+
+    def local_episode_id(self) -> str:
+        """Return an id for an episode that stays in memory."""
+        return f"{LOCAL}{uuid.uuid4()}"
+
+    def watch(self, episode_id: str) -> None:
+        """Keep the events of an episode until they are taken."""
+        self._tee.watched[episode_id] = []
+
+    async def take(self, episode_id: str) -> list[Event]:
+        """Return an episode's events so far, in order, and keep them no longer."""
+        await self.flush()
+        return self._tee.watched.pop(episode_id, [])
+
+    async def flush(self) -> None:
+        """Return once everything recorded is safe."""
+        await asyncio.to_thread(self.recorder.flush, FLUSH_S)
+
+    async def close(self) -> None:
+        """Deliver and stop."""
+        if self._uninstall is not None:
+            self._uninstall()
+        await asyncio.to_thread(self.recorder.close, FLUSH_S)
+
+
+class _Tee:
+    """An EventSink that keeps watched episodes and passes on what belongs on the bus."""
+
+    def __init__(self, inner: EventSink) -> None:
+        self._inner = inner
+        self.watched: dict[str, list[Event]] = {}
+
+    async def start(self) -> None:
+        await self._inner.start()
+
+    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        passed = [(index, record) for index, record in enumerate(records) if not record.key.startswith(LOCAL.encode())]
+        refused: frozenset[int] = frozenset()
+        if passed:
+            positions = await self._inner.send([record for _, record in passed])
+            refused = frozenset(passed[position][0] for position in positions)
+        for index, record in enumerate(records):
+            known = self.watched.get(record.key.decode(errors="replace"))
+            if known is not None and index not in refused:
+                event = codec.decode(record.value)
+                if isinstance(event, Event):
+                    known.append(event)
+        return refused
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def with_recorded(steps: Sequence[IntermediateStep], events: Sequence[Event]) -> list[IntermediateStep]:
+    """Return the toolkit's steps: model calls with their whole log-probs, and the tools that no callback reported.
+
+    Of LangChain and LangGraph the toolkit reports tools; agents of LlamaIndex tell its callbacks nothing of them.
+    """
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    reported = {step.payload.name for step in steps if step.event_type is IntermediateStepType.TOOL_END}
+    found: list[IntermediateStep] = []
+    for step in steps:
+        found.append(step)
+        if step.event_type is not IntermediateStepType.LLM_END or step.payload.data is None:
+            continue
+        said = str(step.payload.data.output or "")
+        turn = next((one for one in turns if said.startswith(one.completion.content or "")), None)
+        if turn is not None:
+            turns.remove(turn)
+            step.payload.data.logprobs = logprobs_of(turn)  # type: ignore[attr-defined]  # where its parsers look
+            after = takewhile(lambda one: isinstance(one, ToolCalled), events[events.index(turn) + 1 :])
+            for call in after:
+                if isinstance(call, ToolCalled) and call.name not in reported:
+                    found += _tool_steps(call, step)
+    return found
+
+
+def _tool_steps(call: ToolCalled, asked_by: IntermediateStep) -> Iterator[IntermediateStep]:
+    """Yield the start and the end of a tool's run, as the framework's callbacks would have reported them."""
+    end_s = call.occurred_at_ms / 1000
+    begin_s = end_s - (call.latency_ms or 0) / 1000
+    shared: dict[str, Any] = {"name": call.name, "framework": asked_by.payload.framework, "UUID": call.event_id}
+    begun = StreamEventData(input=call.arguments)
+    ended = StreamEventData(input=call.arguments, output=call.result if call.error is None else call.error)
+    for payload in (
+        IntermediateStepPayload(
+            event_type=IntermediateStepType.TOOL_START, event_timestamp=begin_s, data=begun, **shared
+        ),
+        IntermediateStepPayload(
+            event_type=IntermediateStepType.TOOL_END,
+            event_timestamp=end_s,
+            span_event_timestamp=begin_s,
+            data=ended,
+            **shared,
+        ),
+    ):
+        yield asked_by.model_copy(update={"payload": payload})
+
+
+def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
+    """Return a turn's log-probs as an `EpisodeItem` takes them, with the token ids of a turn that can be trained."""
+    if not turn.logprobs:
+        return {}
+    known = turn.trainable and turn.prompt_token_ids and turn.completion_token_ids
+    return logprobs_with_tokens(
+        list(decode_token_ids(turn.prompt_token_ids)) if known and turn.prompt_token_ids else [],
+        list(decode_token_ids(turn.completion_token_ids)) if known and turn.completion_token_ids else [],
+        list(decode_logprobs(turn.logprobs)),
+        policy_version=turn.policy_version,
+        model=turn.model,
+        logprob_mode=turn.logprob_mode,
+        temperature=turn.temperature,
+    )

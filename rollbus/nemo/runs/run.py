@@ -1,0 +1,301 @@
+"""One finetuning run: what was configured, its name, its log and its recorder; and what a user's own parts get of it.
+
+The parts find the run that they belong to here: `rollbus finetune` opens it before it makes them, and under
+`nat finetune` the trainer does when it is initialized.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nat.data_models.config import Config
+from nat.data_models.evaluate_runtime import EvaluationRunOutput
+from nat.data_models.finetuning import TrainerAdapterConfig, Trajectory, TrajectoryBuilderConfig, TrajectoryCollection
+from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
+
+from rollbus.local.process.state import hold_file
+from rollbus.nemo import troubles
+from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
+from rollbus.nemo.bus.run_log import RunLog
+from rollbus.nemo.bus.run_view import Attempt
+from rollbus.nemo.bus.transcripts import as_trajectory
+from rollbus.nemo.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
+from rollbus.nemo.runs.folder import RunRecord, now, write_run
+from rollbus.nemo.runs.recording import Recording
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError
+from rollbus.trainer.backends.protocol import Backend
+from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.process import make_log
+from rollbus.trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from rollbus.nemo.runs.processes import Processes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to do."""
+
+    config: Config
+    bus: BusConfig
+
+    @property
+    def adapter(self) -> TrainerAdapterConfig:
+        """The chosen adapter's configuration."""
+        return self.config.trainer_adapters[self.config.finetuning.trainer_adapter or ""]
+
+    @property
+    def builder(self) -> TrajectoryBuilderConfig:
+        """The chosen trajectory builder's configuration."""
+        return self.config.trajectory_builders[self.config.finetuning.trajectory_builder or ""]
+
+    @property
+    def model(self) -> str:
+        """The name of the trained model."""
+        return self.adapter.backend.name if isinstance(self.adapter, BusTrainerAdapterConfig) else "agent"
+
+    @property
+    def trained(self) -> tuple[str, str] | None:
+        """The base model's name and the trained one's; None where the model is trained elsewhere."""
+        if not isinstance(self.adapter, BusTrainerAdapterConfig):
+            return None
+        return self.adapter.backend.base_model, self.adapter.backend.name
+
+    @property
+    def curriculum_on_bus(self) -> bool:
+        """Whether the run's curriculum is the stage on the bus; a user's own trainer chooses in process."""
+        return type(self.config.trainers[self.config.finetuning.trainer or ""]) is BusTrainerConfig
+
+    @property
+    def reward(self) -> str:
+        """The name of the evaluator whose score is the reward."""
+        reward = self.config.finetuning.reward_function
+        if reward is None:
+            raise ConfigurationError("finetuning.reward_function is not set; name an entry of eval.evaluators")
+        return reward.name
+
+
+async def _refuse_to_host(backend: Backend) -> None:
+    raise ConfigurationError("this run has no trainer loop for an adapter of your own")
+
+
+@dataclass(slots=True)
+class Run:
+    """A run whose log is open."""
+
+    plan: Plan
+    run_id: str
+    log: RunLog
+    resume: bool = False
+    host: Callable[[Backend], Awaitable[None]] = _refuse_to_host
+    """Begins to bring a backend in this process the run's batches."""
+    folder: Path | None = None
+    """Where such a backend keeps its journal."""
+    given: dict[str, Trajectory] = field(default_factory=dict)
+    """What was submitted to it and is not trained yet, by trajectory id."""
+    is_well: bool = True
+    """Whether no job has failed."""
+    said: str | None = None
+    """What it said of its last job."""
+
+    @property
+    def recording(self) -> Recording:
+        """The recorder."""
+        return self.log.recording
+
+    def attach(self, builder: TrajectoryBuilder) -> None:
+        """Record what a user's own builder runs, put what it finalizes on the log, and build no closed epoch again."""
+        from rollbus.nemo.evaluation import evaluate
+
+        async def run_eval() -> EvaluationRunOutput:
+            return await evaluate(builder.run_config, self)
+
+        if type(builder).run_eval is TrajectoryBuilder.run_eval:
+            builder.run_eval = run_eval  # type: ignore[method-assign]
+        start_run, finalize, epochs = builder.start_run, builder.finalize, count()
+        building: dict[str, int] = {}
+
+        async def start_open(run_id: str, meta: dict[str, Any] | None = None) -> None:
+            number = next(epochs)
+            epoch = building[run_id] = int((meta or {}).get("epoch", number))
+            if self.closed_epoch(epoch) is None:
+                await start_run(run_id, meta)
+
+        async def publish_built(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+            epoch = building.pop(run_id, None)
+            if epoch is not None and (closed := self.closed_epoch(epoch)) is not None:
+                return closed
+            collection = await finalize(run_id, meta)
+            troubles.checked(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
+            return await self.publish(collection, int((meta or {}).get("epoch", epoch or 0)))
+
+        builder.start_run, builder.finalize = start_open, publish_built  # type: ignore[method-assign]
+
+    def closed_epoch(self, epoch: int) -> TrajectoryCollection | None:
+        """Return what an earlier process collected in an epoch whose window is closed; None of one to be played."""
+        view = self.log.view
+        if not self.resume or epoch not in view.windows:
+            return None
+        return TrajectoryCollection(trajectories=self.collected(view.played_in(epoch)), run_id=self.run_id)
+
+    def collected(self, ids: Iterable[str], *, include_tool_calls: bool = True) -> list[list[Trajectory]]:
+        """Return what the stages keep of trajectories, by groups."""
+        view = self.log.view
+        return [
+            [
+                as_trajectory(view.trajectories[one.trajectory_id], one.reward, include_tool_calls=include_tool_calls)
+                for one in group.members
+            ]
+            for group in view.groups_of(ids)
+        ]
+
+    async def settle(self, ids: Collection[str], epoch: int) -> dict[str, int]:
+        """Wait until the stages have grouped or dropped each trajectory; return why they dropped any, with numbers."""
+        await self.recording.flush()
+        await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch + 1}")
+        reasons = dict(self.log.view.reasons(ids))
+        if reasons:
+            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
+        return reasons
+
+    async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
+        """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it.
+
+        An attempt that an earlier process put there counts as it is there, and not as it was built again.
+        """
+        if has_pairs(collection):
+            return collection
+        view = self.log.view
+        shared = {
+            "reward_name": self.plan.reward,
+            "model": f"{self.plan.model}@{view.newest_version()}",
+            "function": self.plan.config.finetuning.target_functions[0],
+        }
+        recorded, ids, earlier = [], [], []
+        for name, group in zip(example_names(collection), collection.trajectories, strict=True):
+            for position, trajectory in enumerate(group):
+                metadata = trajectory.metadata = dict(trajectory.metadata or {})
+                if PUBLISHED not in metadata:
+                    attempt, is_finished = self.next_attempt(Attempt(self.run_id, epoch, name, position))
+                    metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
+                    if is_finished:
+                        earlier.append(attempt.trajectory_id)
+                    else:
+                        size = len(group)
+                        recorded.append(
+                            record_trajectory(self.recording, attempt, trajectory, group_size=size, **shared)
+                        )
+                ids.append(str(metadata[PUBLISHED]))
+        await asyncio.gather(*recorded)
+        await self.settle(ids, epoch)
+        there = {_id_of(one): one for group in self.collected(earlier) for one in group if _id_of(one) in earlier}
+        groups = [
+            [there.get(_id_of(one), one) for one in group if _id_of(one) in view.group_of]
+            for group in collection.trajectories
+        ]
+        return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
+
+    def next_attempt(self, attempt: Attempt) -> tuple[Attempt, bool]:
+        """Return the attempt to make now, and whether an earlier process has finished it."""
+        view = self.log.view
+        while attempt.episode_id in view.started or attempt.episode_id in view.ended:
+            reason = view.ended.get(attempt.episode_id)
+            if reason == "completed":
+                return attempt, True
+            if reason is None:
+                with self.recording.recorder.attach(attempt.episode_id) as episode:
+                    episode.exclude("the process that played it was killed; it is played again")
+            attempt = replace(attempt, number=attempt.number + 1)
+        return attempt, False
+
+
+def _id_of(trajectory: Trajectory) -> str:
+    return str((trajectory.metadata or {})[PUBLISHED])
+
+
+CURRENT: ContextVar[Run | None] = ContextVar("rollbus_run", default=None)
+
+
+def current_run(part: str) -> Run:
+    """Return the open run; raises ConfigurationError where there is none."""
+    run = CURRENT.get()
+    if run is None:
+        raise ConfigurationError(
+            f"{part} needs a run on the bus; name a trainer of `_type: rollbus_trainer`, or run `rollbus finetune`"
+        )
+    return run
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a run's output folder to one process; raises ConfigurationError where another has it. A kill lets it go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    refusal = f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir"
+    with hold_file(folder / ".lock", lambda _: refusal):
+        yield
+
+
+@asynccontextmanager
+async def training(settings: TrainerSettings, backend: Backend, log: RunLog) -> AsyncIterator[None]:
+    """Bring a backend the run's batches while the block lasts, by the loop that the trainer's process has."""
+    ledger = make_log(settings)
+    trainer = Trainer(ledger, backend, settings)
+    task = asyncio.create_task(trainer.run())
+
+    def check() -> None:
+        """Raise what ended the loop; a step that failed for good is on the log."""
+        error = task.exception() if task.done() and not task.cancelled() else None
+        if error is not None and not isinstance(error, RunStoppedError):
+            raise error
+
+    log.checks.append(check)
+    try:
+        yield
+    finally:
+        trainer.stop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await ledger.close()
+
+
+@asynccontextmanager
+async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, resume: bool) -> AsyncIterator[Run]:
+    """Open a run's log; its processes run. At a good end ClickHouse has everything, and the record says how it was."""
+    from rollbus.nemo.runs.settings import processed_logprobs
+
+    run_id, ended = record.run_id, replace(record, state="failed")
+    bus = processes.bus(resume=resume)
+    recording = Recording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
+    log = RunLog(bus, run_id, recording, check=processes.check)
+    await bus.open()
+    try:
+        await log.begin(resume=resume)
+        async with AsyncExitStack() as hosted:
+
+            async def host(backend: Backend) -> None:
+                await hosted.enter_async_context(training(processes.settings.trainer_settings(), backend, log))
+
+            CURRENT.set(run := Run(plan, run_id, log, resume, host, record.folder))
+            write_run(record)
+            try:
+                yield run
+                ended = replace(ended, state="completed" if run.is_well else "failed")
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # a signal, which ends this process
+                ended = replace(ended, state="interrupted")
+                raise
+            finally:
+                version = log.view.newest_version()
+                checkpoint = log.view.checkpoints.get(version, "")
+                write_run(replace(ended, ended_at=now(), policy_version=version, checkpoint=checkpoint))
+        await processes.drain()
+    finally:
+        CURRENT.set(None)
+        await log.close()

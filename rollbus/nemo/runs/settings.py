@@ -1,0 +1,166 @@
+"""A finetuning configuration → one settings file, as any other run of rollbus has it.
+
+reward_function → scoring    num_generations → grouping    curriculum_learning → curriculum
+target_…, min_episode_length → assembly    backend, training → trainer and ART server
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nat.data_models.config import Config
+from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuilderConfig
+from pydantic import ValidationError
+
+from rollbus.nemo.bus.publishing import TASK
+from rollbus.nemo.components import ARTTrainingConfig, BusTrainerAdapterConfig
+from rollbus.nemo.curriculum import NO_LIMIT, curriculum_config
+from rollbus.nemo.runs.run import Plan
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
+
+GROUP_WINDOW_MS = 30_000
+"""Attempts at an example end together; one that failed for good holds its group open for so long."""
+PATIENCE_MS = 24 * 3_600_000
+"""Stream time that an episode may be open: it ends when the whole dataset is played and scored."""
+TICK_MS = 200
+"""An epoch waits for a few ticks; five a second cost little."""
+EVENT_PARTITIONS = 2
+TRAINER = {"alarm": None, "poll_interval_s": 0.1}
+"""A paused run would wait for an operator that a finetuning run does not have."""
+
+
+def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
+    """Return the settings of the run's stages; `rollbus: settings:` is laid over them."""
+    adapter, builder = plan.adapter, plan.builder
+    document: dict[str, Any] = {
+        "namespace": namespace,
+        "worker": {"event_partitions": EVENT_PARTITIONS, "tick_interval_ms": TICK_MS},
+        "assembly": _assembly(plan, builder),
+        "scoring": {"rewards": [{"type": "feedback", "name": plan.reward}]},
+        "runs": [_run(plan, run_id, _generations(builder), plan.model)],
+    }
+    if isinstance(adapter, BusTrainerAdapterConfig):
+        document["trainer"] = _trainer(adapter)
+        if on_art_server(plan):
+            document["trainer"]["backend"] = _backend(adapter)
+        document["art_server"] = _art_server(plan, adapter)
+    else:
+        document["trainer"] = TRAINER
+    found: dict[str, Any] = laid_over(document, plan.bus.settings)
+    return found
+
+
+def checked_settings(plan: Plan) -> None:
+    """Raise ConfigurationError, with every mistake, where `rollbus: settings:` does not fit the settings of a run."""
+    try:
+        Settings.model_validate(settings_of(plan, "check", "check."))
+    except ValidationError as error:
+        mistakes = [f"  {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ConfigurationError("\n".join(["mistakes under `rollbus: settings:`", *mistakes])) from error
+
+
+def on_art_server(plan: Plan) -> bool:
+    """Say whether the run trains on an ART server, and not in memory."""
+    found: Any = plan.bus.settings
+    for key in ("trainer", "backend", "type"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return isinstance(plan.adapter, BusTrainerAdapterConfig) and found in (None, "art-server")
+
+
+def processed_logprobs(config: Config) -> bool:
+    """Say whether a model is sampled at another temperature than 1: its log-probs must be of that distribution."""
+    temperatures = [getattr(llm, "temperature", None) for llm in config.llms.values()]
+    return any(temperature not in (None, 1.0) for temperature in temperatures)
+
+
+def laid_over(base: Any, over: Any) -> Any:
+    """Return settings with others laid over them, section by section."""
+    if isinstance(base, dict) and isinstance(over, Mapping):
+        return {**base, **{key: laid_over(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def _generations(builder: TrajectoryBuilderConfig) -> int:
+    return int(getattr(builder, "num_generations", 2))
+
+
+def _assembly(plan: Plan, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
+    tuning = plan.config.finetuning
+    found: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
+    if tuning.target_model is not None:
+        found["target_model"] = _target_model(plan, tuning.target_model)
+    found["include_tool_calls"] = bool(getattr(builder, "include_tool_calls", True))
+    found["min_episode_length"] = max(1, math.ceil(getattr(builder, "min_episode_length", 2) / 2))
+    return found
+
+
+def _target_model(plan: Plan, name: str) -> str:
+    """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
+    asked = str(getattr(plan.config.llms[name], "model_name", name)) if name in plan.config.llms else name
+    return plan.trained[1] if plan.trained is not None and asked == plan.trained[0] else asked
+
+
+def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
+    single, text = generations == 1, plan.trained is None
+    everything = CurriculumLearningConfig()
+    curriculum = plan.config.finetuning.curriculum_learning if plan.curriculum_on_bus else everything
+    return {
+        "run_id": run_id,
+        "model": model,
+        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model), "without_tokens": text},
+        "grouping": {
+            "strategy": "baseline" if single else "by_example",
+            "group_size": generations,
+            "min_group_size": 1 if text else min(2, generations),
+            "window_ms": GROUP_WINDOW_MS,
+            "advantage": "mean_std",
+            **({"signal_tolerance": -1} if text else {}),
+        },
+        "curriculum": curriculum_config(curriculum, plan.bus.seed).model_dump(mode="json", exclude_defaults=True),
+        "batching": {
+            "groups_per_step": plan.bus.groups_per_step or NO_LIMIT,
+            "max_waiting_groups": NO_LIMIT,
+            # The steps of an epoch follow one another on what the weights before the first of them sampled.
+            "max_off_policy_steps": NO_LIMIT,
+            "flush_ms": 1,
+        },
+    }
+
+
+def _models(plan: Plan, model: str) -> list[str]:
+    """Return the models whose episodes count: the trained one; where none is trained here, all that are asked."""
+    if plan.trained is not None:
+        return [model]
+    return sorted({str(getattr(llm, "model_name", name)) for name, llm in plan.config.llms.items()} | {model})
+
+
+def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
+    training = adapter.training or ARTTrainingConfig()
+    return {"train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta}, **TRAINER}
+
+
+def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
+    if token := adapter.backend.token:
+        found["token"] = token
+    return found
+
+
+def _art_server(plan: Plan, adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
+    """Return the server's part; it counts where the server is started here."""
+    backend = adapter.backend
+    found: dict[str, Any] = {"model": backend.name}
+    base_model = Path(backend.base_model)
+    if base_model.is_dir():
+        found["base_model"] = str(base_model.resolve())
+    if backend.init_args is not None and backend.init_args.max_seq_length is not None:
+        found["max_tokens"] = backend.init_args.max_seq_length
+    if backend.delete_old_checkpoints:
+        found["keep_checkpoints"] = 1
+    if token := backend.token:
+        found["token"] = token
+    if processed_logprobs(plan.config):
+        found["logprobs_mode"] = "processed"
+    return found

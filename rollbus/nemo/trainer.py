@@ -1,0 +1,325 @@
+"""The trainer: epoch after epoch, collect, choose, submit, wait, write down.
+
+Every part of an epoch that an earlier process finished is found done, so a resumed run goes through the same epochs
+and writes the same rows. Validation runs before the epochs that are a multiple of its interval, and after the last.
+"""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from nat.data_models.finetuning import (
+    CurriculumLearningConfig,
+    FinetuneConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    TrajectoryCollection,
+)
+from nat.finetuning.interfaces.finetuning_runner import Trainer
+
+from rollbus.nemo import troubles
+from rollbus.nemo.bus.publishing import count, has_pairs, reward_metrics, total
+from rollbus.nemo.components import BusTrainerConfig
+from rollbus.nemo.curriculum import Chosen, choose
+from rollbus.nemo.evaluation import Crashed
+from rollbus.nemo.own_adapter import on_ledger
+from rollbus.nemo.runs.outputs import Outputs
+from rollbus.nemo.runs.run import CURRENT, Run, current_run
+from rollbus.nemo.trainer_adapter import LedgerAdapter
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.topics import EVALUATIONS
+from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.streams.stages.curriculum.modes import Memory
+from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
+
+logger = logging.getLogger(__name__)
+
+FLAT_EPOCHS = 5
+"""Without a group whose rewards differ, before the run stops: more of the same teaches nothing."""
+SOLVED = 1.0
+"""Reward of every attempt of an epoch that leaves nothing to learn."""
+
+
+class BusTrainer(Trainer):
+    """Runs epochs."""
+
+    def __init__(self, trainer_config: BusTrainerConfig, **kwargs: Any) -> None:
+        super().__init__(trainer_config, **kwargs)
+        self.curriculum_config: CurriculumLearningConfig  # type: ignore[assignment]  # None until it is initialized
+        self._curriculum_state: dict[str, Any]  # type: ignore[assignment]
+        self.plots = True
+        """Whether reward_plot.png is drawn again after each epoch."""
+        self._outputs: Outputs
+        self._ledger: LedgerAdapter
+        self._own_run = AsyncExitStack()
+        """The run, where none was opened before: under `nat finetune`."""
+        self._flat = 0
+        self._statuses: dict[int, TrainingJobStatus] = {}
+        self._refs: dict[int, TrainingJobRef] = {}
+        self._metrics: dict[int, dict[str, Any]] = {}
+        self._written: dict[int, dict[str, Any]] = {}
+        """Lines of epochs that an earlier process wrote down: builder and adapter have theirs, too."""
+
+    async def initialize(self, run_config: FinetuneConfig) -> None:
+        """Open the run, unless it is open, and initialize everything; a resumed curriculum continues from its state."""
+        if CURRENT.get() is None:
+            from rollbus.nemo.finetune import started_run
+
+            opened = await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
+            opened.attach(self.trajectory_builder)
+        run = current_run("rollbus_trainer")
+        self.trainer_adapter = self._ledger = on_ledger(self.trainer_adapter)
+        await super().initialize(run_config)
+        self._outputs = Outputs(run_config.output_dir)
+        self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
+        if run.resume:
+            self._outputs.derive()
+        state = self._outputs.curriculum_state() if run.resume else None
+        if state is not None:
+            self._curriculum_state = {
+                **{name: state[name] for name in ("current_percentile", "last_expansion_epoch", "total_groups")},
+                "included_groups": set(state["included_groups"]),
+            }
+        elif not run.resume:
+            self._outputs.clear()
+
+    async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
+        """Run all epochs; stops after the first that fails, and where everything is solved."""
+        statuses: list[TrainingJobStatus] = []
+        for epoch in range(num_epochs):
+            await self._validate(epoch)
+            ref = self._rejoin(epoch) or await self.run_epoch(epoch, self._run.run_id)
+            statuses.append(status := await self._finish(epoch, ref))
+            if status.status is not TrainingStatusEnum.COMPLETED:
+                logger.error("Training %s failed: %s", self._run.run_id, status.message)
+                return statuses
+            logger.info("Completed epoch %d/%d", epoch + 1, num_epochs)
+            if self._flat >= FLAT_EPOCHS:
+                logger.info("Every attempt of %d epochs was rewarded %s: nothing is left to learn", self._flat, SOLVED)
+                break
+        await self._validate(len(statuses), last=True)
+        self._warn_of_no_gain()
+        return statuses
+
+    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef:
+        """Collect and submit one epoch."""
+        logger.info("Starting epoch %d for run %s", epoch + 1, run_id)
+        meta = {"epoch": epoch, "run_id": run_id, "trainer_config": self.trainer_config.model_dump()}
+        await self.trajectory_builder.start_run(run_id, meta)
+        collection = await self.trajectory_builder.finalize(run_id, meta)
+        if not count(collection):
+            reasons = getattr(self.trajectory_builder, "last_reasons", {})
+            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons)
+        chosen = await self._choose(collection, epoch)
+        self._metrics[epoch] = self._epoch_metrics(collection, chosen)
+        self._stop_where_flat(collection, chosen)
+        if not count(chosen):
+            logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
+        on_bus = self._run.plan.curriculum_on_bus  # the run's curriculum has chosen from the collection already
+        ref = self._refs[epoch] = await self._ledger.submit(collection if on_bus else chosen)
+        return ref
+
+    def apply_curriculum_learning(
+        self, trajectory_collection: TrajectoryCollection, epoch: int
+    ) -> TrajectoryCollection:
+        """Return the groups to train on, and remember what was decided."""
+        seed = self._run.plan.bus.seed
+        chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config, seed)
+        self._remember(chosen)
+        return chosen.collection
+
+    async def get_metrics(self, run_id: str) -> dict[str, Any]:
+        """Return the run's jobs and how each ended, its epochs' metrics, and the curriculum's state."""
+        jobs = [
+            {"job_ref": ref.model_dump(), "status": self._statuses[epoch].model_dump()}
+            for epoch, ref in self._refs.items()
+            if epoch in self._statuses
+        ]
+        return {
+            "run_id": run_id,
+            "total_epochs": len(self._refs),
+            "jobs": jobs,
+            "epochs": [self._metrics[epoch] for epoch in sorted(self._metrics)],
+            "curriculum": self.get_curriculum_state(),
+        }
+
+    async def cleanup(self) -> None:
+        """Cancel what is still being played, and close the run where it was opened here."""
+        runs = getattr(self.trajectory_builder, "evaluation_runs", {}).values()
+        tasks = [task for played in runs if isinstance(played, list) for task in played]
+        waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await self._own_run.aclose()
+
+    def log_progress(self, epoch: int, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Write the epoch's line, the histories, the curriculum's state and the plot."""
+        outputs = self._outputs if output_dir is None else Outputs(Path(output_dir))
+        state = {"curriculum_state": self.get_curriculum_state()} if self.curriculum_config.enabled else {}
+        outputs.training(epoch, self._run.run_id, {**metrics, **state})
+        if self.plots:
+            outputs.plot()
+        reward, number = metrics["avg_reward"], metrics["num_trajectories"]
+        logger.info("Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d", epoch + 1, reward, number)
+
+    async def run_validation_evaluation(self, epoch: int, run_id: str) -> dict[str, Any]:
+        """Evaluate on the held-out examples; a crash counts as failed, and a failure of all as `error`, not as 0."""
+        original = self.run_config.run_configuration
+        assert original is not None
+        validation = original.model_copy(
+            update={
+                "config_file": original.validation_config_file or original.config_file,
+                "dataset": original.validation_dataset,
+            }
+        )
+        builder = self.trajectory_builder
+        builder.run_config = self.run_config.model_copy(update={"run_configuration": validation})
+        try:
+            results = dict((await builder.run_eval()).evaluation_results)
+            items = results[self._run.plan.reward].eval_output_items if self._run.plan.reward in results else ()
+        except Exception as error:
+            logger.exception("validation of epoch %d failed", epoch)
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": troubles.crash_in_words(error)}
+        finally:
+            builder.run_config = self.run_config
+        failed = getattr(builder.trajectory_builder_config, "failure_reward", None) or 0.0
+        worths = (failed if isinstance(one, Crashed) else troubles.worth_of(one) for one in items)
+        rewards = [one for one in worths if one is not None]
+        if not rewards:
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
+        found = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
+        known = {"epoch": epoch, "dataset_type": "validation"}
+        return {**known, **found, "num_examples": len(rewards), "rewards": rewards}
+
+    @property
+    def _run(self) -> Run:
+        return current_run("rollbus_trainer")
+
+    def _rejoin(self, epoch: int) -> TrainingJobRef | None:
+        """Return the job of an epoch that an earlier process submitted: it is not played again by any trainer."""
+        known = self._ledger.closed_epoch(epoch)
+        if known is None:
+            return None
+        ref, collection = known
+        decided = self._ledger.decided(collection, epoch)
+        if self._run.plan.curriculum_on_bus:
+            self._remember(decided)
+        elif epoch not in self._written:
+            self.apply_curriculum_learning(collection, epoch)  # for what it remembers: the choice is on the log
+        self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
+        self._stop_where_flat(collection, decided.collection)
+        self._refs[epoch] = ref
+        return ref
+
+    async def _finish(self, epoch: int, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Wait for the epoch's job and write everything down; what the step measured is then known too."""
+        status = self._statuses[epoch] = await self._ledger.wait_until_complete(ref)
+        metrics = {**self._metrics[epoch], **{f"step_{name}": value for name, value in (status.metadata or {}).items()}}
+        metrics["job_status"] = status.status.value
+        self._metrics[epoch] = metrics
+        if epoch not in self._written:
+            told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
+            self.trajectory_builder.log_progress(self._run.run_id, {"epoch": epoch, **told})
+            self._ledger.log_progress(ref, {"epoch": epoch, "status": status.status.value})
+        if self._written.get(epoch, {}).get("job_status") != metrics["job_status"]:
+            self.log_progress(epoch, metrics)
+        if status.status is TrainingStatusEnum.COMPLETED:
+            logger.info("Training %s completed successfully.", self._run.run_id)
+        return status
+
+    async def _choose(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
+        """Ask the run's curriculum on the bus, or decide here."""
+        if has_pairs(collection):
+            raise troubles.preference_pairs()
+        if not self._run.plan.curriculum_on_bus:
+            chosen = self.apply_curriculum_learning(collection, epoch)
+            troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
+            return chosen
+        decided = await self._ledger.decide(collection, epoch)
+        self._remember(decided)
+        return decided.collection
+
+    def _memory(self) -> Memory:
+        state = self._curriculum_state
+        return Memory(state["current_percentile"], state["last_expansion_epoch"], state["total_groups"] or None)
+
+    def _remember(self, chosen: Chosen) -> None:
+        self._curriculum_state = {
+            "current_percentile": chosen.memory.percentile,
+            "last_expansion_epoch": chosen.memory.last_expansion,
+            "total_groups": chosen.memory.total_groups or 0,
+            "included_groups": set(chosen.included),
+        }
+
+    def _epoch_metrics(self, collection: TrajectoryCollection, kept: TrajectoryCollection) -> dict[str, Any]:
+        enabled = self.curriculum_config.enabled
+        groups = [group for group in collection.trajectories if group]
+        return {
+            **reward_metrics(collection),
+            "num_trajectories": count(collection),
+            "num_groups": len(groups),
+            "filtered_trajectories": count(kept),
+            "filtered_groups": len(kept.trajectories),
+            **reward_metrics(kept, "filtered_"),
+            "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
+        }
+
+    def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
+        rewards = [[total(one) for one in group] for group in collection.trajectories if group]
+        single = getattr(self.trajectory_builder, "num_generations", 2) < 2
+        differ = single or any(max(group) > min(group) for group in rewards)
+        self._flat = 0 if count(chosen) and differ else self._flat + 1
+        everything = [reward for group in rewards for reward in group]
+        if self._flat >= FLAT_EPOCHS and min(everything) < SOLVED:
+            raise troubles.rewards_flat(self._flat, sum(everything) / len(everything))
+
+    async def _validate(self, epoch: int, *, last: bool = False) -> None:
+        run = self.run_config.run_configuration
+        if run is None or not (run.validation_dataset or run.validation_config_file):
+            return
+        if epoch % run.validation_interval and not last:
+            return
+        done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
+        if done:
+            return
+        logger.info("Running validation %s", "after the last epoch" if last else f"before epoch {epoch + 1}")
+        metrics = await self.run_validation_evaluation(epoch, self._run.run_id)
+        record = None if "error" in metrics else self._evaluation(metrics["rewards"])
+        if record is not None:
+            low, high = record.metrics["reward_low"], record.metrics["reward_high"]
+            metrics |= {"avg_reward_low": low, "avg_reward_high": high}
+        self._outputs.validation(epoch, metrics)
+        if self.plots:
+            self._outputs.plot()
+        if record is None:
+            logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
+            return
+        logger.info("Validation - Avg Reward: %.4f, Examples: %d", metrics["avg_reward"], metrics["num_examples"])
+        await self._run.log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
+
+    def _evaluation(self, rewards: list[float]) -> Evaluation:
+        """Return the record of a validation, with the 95 % interval of its mean."""
+        return build_evaluation(
+            {"reward": rewards},
+            model=self._run.plan.model,
+            policy_version=self._run.log.view.newest_version(),
+            name="validation",
+            now_ms=wall_clock_ms(),
+            run_id=self._run.run_id,
+        )
+
+    def _warn_of_no_gain(self) -> None:
+        rows = [row for row in self._outputs.validation_rows() if row.get("avg_reward") is not None]
+        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"]:
+            logger.warning(
+                "Rewards are not increasing: validation went from %.4f to %.4f; try more generations, the curriculum, "
+                "another learning rate, and check that the reward function separates good from bad",
+                rows[0]["avg_reward"],
+                rows[-1]["avg_reward"],
+            )

@@ -1,0 +1,226 @@
+"""Adapters on the bus: a submitted epoch is a closed curriculum window, its job the batches that come of it.
+
+The trainer loop takes them to the backend: a process of the run to an ART server, a task in this process to a user's
+own adapter (`own_adapter`). What became of them is read from the log. What a caller leaves out of the collection that
+it submits is excluded before the window closes.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
+
+from nat.data_models.finetuning import (
+    FinetuneConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    TrajectoryCollection,
+)
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+
+from rollbus.nemo import troubles
+from rollbus.nemo.art_server import register
+from rollbus.nemo.bus.publishing import PUBLISHED, count
+from rollbus.nemo.bus.run_log import RunLog
+from rollbus.nemo.bus.run_view import RunView
+from rollbus.nemo.components import BusTrainerAdapterConfig
+from rollbus.nemo.curriculum import Chosen
+from rollbus.nemo.runs.outputs import append_line
+from rollbus.nemo.runs.run import current_run
+from rollbus.nemo.runs.settings import on_art_server
+from rollbus.schemas.records.trajectories import RewardRevised
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.streams.stages.curriculum.modes import Memory
+from rollbus.trainer.ledger.log import Publication
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 10.0
+
+
+class LedgerAdapter(TrainerAdapter):
+    """Submits epochs; their jobs are the steps of the ledger."""
+
+    backend = "ledger"
+    """As job references name it."""
+
+    async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
+        """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
+        epoch = self._epoch(trajectories)
+        chosen = await self.decide(trajectories, epoch)
+        number, groups = count(chosen.collection), len(chosen.collection.trajectories)
+        logger.info("Submitted %d trajectories in %d groups for training", number, groups)
+        metadata = {"epoch": epoch, "num_trajectories": number, "num_groups": groups}
+        return TrainingJobRef(run_id=trajectories.run_id, backend=self.backend, metadata=metadata)
+
+    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+        """Close the epoch's window and return what the run's curriculum lets through."""
+        await current_run("rollbus_trainer_adapter").publish(trajectories, epoch)
+        await self._exclude_left_out(trajectories, epoch)
+        await self._log().end_epoch(epoch)
+        return self.decided(trajectories, epoch)
+
+    def decided(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+        """Return what the run's curriculum has let through of an epoch."""
+        log = self._log()
+        window = log.view.windows[epoch]
+        positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
+        included = [positions[one] for one in window.admitted_group_ids if one in positions]
+        kept = [
+            [one for one in trajectories.trajectories[index] if not _left_out(log.view, one.metadata)]
+            for index in included
+        ]
+        memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
+        collection = TrajectoryCollection(trajectories=[one for one in kept if one], run_id=trajectories.run_id)
+        return Chosen(collection, memory, tuple(included))
+
+    def closed_epoch(self, epoch: int) -> tuple[TrainingJobRef, TrajectoryCollection] | None:
+        """Return the job of an epoch whose window is closed, and what was collected; None of one still to be played."""
+        run = current_run("rollbus_trainer_adapter")
+        collection = run.closed_epoch(epoch)
+        if collection is None:
+            return None
+        return TrainingJobRef(run_id=run.run_id, backend=self.backend, metadata={"epoch": epoch}), collection
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
+        await self._log().refresh()
+        return self._status(ref)
+
+    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
+        """Return once every batch has an outcome: the log is read as it grows, whatever the `poll_interval`."""
+        log = self._log()
+        await log.wait_for(lambda view: self._has_ended(ref), "the training of the epoch's batches")
+        return self._status(ref)
+
+    def metrics_of(self, ref: TrainingJobRef) -> dict[str, Any]:
+        """Return what the job's steps measured, on average, and the weights that came of them."""
+        view = self._log().view
+        steps = [
+            view.completed[one.batch_hash] for one in view.batches_of(_epoch(ref)) if one.batch_hash in view.completed
+        ]
+        if not steps:
+            return {}
+        names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
+        means = {name: fmean(step.metrics[name] for step in steps) for name in names}
+        return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
+
+    def message(self, ref: TrainingJobRef) -> str:
+        """Return what is said of a job that has trained."""
+        return "Training completed"
+
+    def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        view, epoch = self._log().view, _epoch(ref)
+        if epoch not in view.windows:
+            raise ValueError(f"No training job found with run_id {ref.run_id}, epoch {epoch + 1}")
+        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
+        batches = view.batches_of(epoch)
+        failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]
+        failure = next((one for one in failures if one is not None and one.final), None)
+        skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
+        if failure is not None:
+            message = troubles.training_failed(failure.message)
+            return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
+        admitted = view.windows[epoch].admitted_group_ids
+        ended = sum(view.has_ended(group) for group in admitted)
+        if ended < len(admitted):
+            message = f"{ended} of {len(admitted)} groups are trained"
+            progress = 100.0 * ended / len(admitted)
+            return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
+        message = self.message(ref) if shared["metadata"] else "No trajectories to train on"
+        message = f"Nothing trained: {', '.join(skipped)}" if skipped and not shared["metadata"] else message
+        return TrainingJobStatus(status=TrainingStatusEnum.COMPLETED, progress=100.0, message=message, **shared)
+
+    def _has_ended(self, ref: TrainingJobRef) -> bool:
+        return self._status(ref).status is not TrainingStatusEnum.RUNNING
+
+    async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
+        log = self._log()
+        given = {str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata}
+        revisions = list(_exclusions(log.view, epoch, given))
+        await log.publish(revisions)
+
+    def _epoch(self, trajectories: TrajectoryCollection) -> int:
+        for group in trajectories.trajectories:
+            for one in group:
+                if one.metadata and "epoch" in one.metadata:
+                    return int(one.metadata["epoch"])
+        return self._log().view.next_epoch()
+
+    def _log(self) -> RunLog:
+        return current_run("rollbus_trainer_adapter").log
+
+
+class BusTrainerAdapter(LedgerAdapter):
+    """Trains on an ART server."""
+
+    backend = "openpipe_art"
+
+    def __init__(self, adapter_config: BusTrainerAdapterConfig) -> None:
+        super().__init__(adapter_config)
+        self.config = adapter_config
+        self.health_url: str | None = f"{adapter_config.backend.url}/health"
+        """Asked for health; None where the run's backend is in memory."""
+
+    async def initialize(self, run_config: FinetuneConfig) -> None:
+        """Take in the configuration; raises UnavailableError where the configured address does not answer."""
+        await super().initialize(run_config)
+        if not on_art_server(current_run("rollbus_trainer_adapter").plan):
+            self.health_url = None
+            return
+        if not await self.is_healthy():
+            raise troubles.no_connection(self.config.backend.url)
+        await register(self.config.backend)
+
+    async def is_healthy(self) -> bool:
+        """Ask the configured address; only 200 is healthy."""
+        if self.health_url is None:
+            return True
+        import httpx
+
+        try:
+            async with httpx.AsyncClient(timeout=10.0) as client:
+                return (await client.get(self.health_url)).status_code == 200
+        except httpx.HTTPError as error:
+            logger.warning("%s does not answer: %r", self.health_url, error)
+            return False
+
+    def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Append a line to trainer_adapter_<run>.jsonl."""
+        trained = self.config.backend.model_dump(include={"base_model", "project", "name"})
+        line = {"run_id": ref.run_id, "backend": ref.backend, "trainer_config": trained, **metrics}
+        folder = output_dir or self.run_config.output_dir
+        append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
+
+
+def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publication]:
+    """Yield an exclusion for every trajectory of the epoch that is grouped and not among those given."""
+    for played in view.played_in(epoch):
+        if played in view.group_of and played not in given:
+            record = view.trajectories[played]
+            revised = RewardRevised(
+                trajectory_id=record.trajectory_id,
+                episode_id=record.episode_id,
+                group_hint=record.group_hint,
+                revision=1,
+                rewards=record.rewards,
+                excluded=True,
+                revised_at_ms=record.assembled_at_ms,
+            )
+            yield Publication(TRAJECTORIES, record.group_hint, revised)
+
+
+def _group_id(view: RunView, group: list[Any]) -> str | None:
+    ids = (str(one.metadata[PUBLISHED]) for one in group if one.metadata and PUBLISHED in one.metadata)
+    return next((view.group_of[one] for one in ids if one in view.group_of), None)
+
+
+def _left_out(view: RunView, metadata: dict[str, Any] | None) -> bool:
+    reason = view.dropped.get(str((metadata or {}).get(PUBLISHED)), "")
+    return reason.startswith(("curriculum", "excluded"))
+
+
+def _epoch(ref: TrainingJobRef) -> int:
+    return int((ref.metadata or {}).get("epoch", 0))

@@ -1,0 +1,149 @@
+"""The trajectory builder: a dataset through the workflow, every attempt an episode on the bus.
+
+    example × generation ─▶ evaluation ─▶ compute_reward, end ─▶ (the stream) ─▶ groups ─▶ collection
+
+A generation is one evaluation of the toolkit; all run at once. Their episodes end together, once they are scored, so a
+slow attempt does not miss its group.
+"""
+
+import asyncio
+import logging
+import os
+from itertools import chain
+from typing import Any
+
+from nat.data_models.evaluate_runtime import EvaluationRunOutput
+from nat.data_models.finetuning import TrajectoryCollection
+from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
+
+from rollbus.nemo import troubles
+from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.transcripts import STEP_REWARD
+from rollbus.nemo.components import BusTrajectoryBuilderConfig
+from rollbus.nemo.evaluation import PLAY, Play, Played, evaluate
+from rollbus.nemo.runs.outputs import append_line
+from rollbus.nemo.runs.run import Run, current_run
+
+logger = logging.getLogger(__name__)
+
+
+class BusTrajectoryBuilder(TrajectoryBuilder):
+    """Plays epochs."""
+
+    def __init__(self, trajectory_builder_config: BusTrajectoryBuilderConfig) -> None:
+        super().__init__(trajectory_builder_config)
+        self.config = trajectory_builder_config
+        self.evaluation_runs: dict[str, list[asyncio.Task[EvaluationRunOutput]]] = {}
+        """By run id: the generations of the epoch that is played."""
+        self._plays: dict[str, list[Play]] = {}
+        self._epochs: dict[str, int] = {}
+        self._reasoning: dict[str, Any] = {}
+        """Of the evaluator, by trajectory id."""
+        self.last_reasons: dict[str, int] = {}
+        """Why trajectories of the last epoch were left out, with their number."""
+
+    @property
+    def num_generations(self) -> int:
+        """Return how many attempts each example has."""
+        return self.config.num_generations
+
+    async def run_eval(self) -> EvaluationRunOutput:
+        """Run the dataset through the workflow once, recorded."""
+        return await evaluate(self.run_config, self._run())
+
+    async def start_run(self, run_id: str, meta: dict[str, Any] | None = None) -> None:
+        """Begin to play an epoch: `meta["epoch"]`, or the one after the last."""
+        if run_id in self.evaluation_runs:
+            raise ValueError(f"Run {run_id} is already in progress.")
+        epoch = self._epochs[run_id] = (meta or {}).get("epoch", self._epochs.get(run_id, -1) + 1)
+        logger.info("Starting %d evaluation runs for run_id: %s", self.num_generations, run_id)
+        self._plays[run_id] = [
+            Play(
+                epoch,
+                generation,
+                self.num_generations,
+                self.config.max_attempts,
+                self.config.failure_reward is not None,
+            )
+            for generation in range(self.num_generations)
+        ]
+        self.evaluation_runs[run_id] = [asyncio.create_task(self._play(one)) for one in self._plays[run_id]]
+
+    async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+        """Return the epoch's trajectories, once the stream has grouped or dropped every one."""
+        if run_id not in self.evaluation_runs:
+            raise ValueError(f"No evaluation runs found for run_id: {run_id}")
+        outputs = await asyncio.gather(*self.evaluation_runs.pop(run_id), return_exceptions=True)
+        plays, run = self._plays.pop(run_id), self._run()
+        failures = [one for one in outputs if isinstance(one, BaseException)]
+        for failure in failures:
+            if len(failures) == len(outputs) or not isinstance(failure, Exception):
+                raise failure
+        for play, output in zip(plays, outputs, strict=True):
+            await self._end_play(play, output, meta)
+        played = [one for play in plays for one in play.trajectory_ids]
+        self.last_reasons = await run.settle(played, self._epochs[run_id])
+        groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
+        for one in chain(*groups):
+            known = one.metadata = one.metadata or {}
+            known["reasoning"] = self._reasoning.get(known["trajectory_id"])
+        collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
+        examples = len({str((group[0].metadata or {})["id"]) for group in groups if group})
+        logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
+        return collection
+
+    async def compute_reward(self, output_item: Any, meta: dict[str, Any] | None = None) -> float | None:
+        """Return an example's score; None without one, which is not 0."""
+        return float(output_item.score) if troubles.is_reward(output_item.score) else None
+
+    def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Append a line to trajectory_builder_<run>.jsonl."""
+        folder = output_dir or self.run_config.output_dir
+        line = {"run_id": run_id, "num_generations": self.num_generations, **metrics}
+        append_line(os.path.join(folder, f"trajectory_builder_{run_id}.jsonl"), line)
+
+    async def _play(self, play: Play) -> EvaluationRunOutput:
+        PLAY.set(play)
+        return await self.run_eval()
+
+    async def _end_play(self, play: Play, output: EvaluationRunOutput | BaseException, meta: Any) -> None:
+        """Report what every attempt of a generation was worth, and end its episode."""
+        if isinstance(output, BaseException):
+            logger.error("generation %d of epoch %d failed: %s", play.generation, play.epoch + 1, output)
+            items = {}
+        else:
+            scores = dict(output.evaluation_results).get(self._run().plan.reward)
+            if scores is None:
+                logger.error("no score: the evaluator %r raised; see its error above", self._run().plan.reward)
+            items = {str(one.id): one for one in (scores.eval_output_items if scores is not None else ())}
+        for example, played in play.played.items():
+            item = items.get(example)
+            if played.error is not None:
+                worth = self.config.failure_reward
+            else:
+                worth = await self._worth(item, {**(meta or {}), "generation": play.generation}) if item else None
+            if worth is None:
+                why = getattr(item, "error", None) or getattr(item, "reasoning", None)
+                logger.warning("example %s, generation %d has no score: %s", example, play.generation, why)
+            self._end(played, worth, item)
+
+    async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:
+        worth = await self.compute_reward(item, meta)
+        if worth is not None:
+            troubles.checked(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
+        return worth if troubles.is_reward(worth) else None
+
+    def _end(self, played: Played, worth: float | None, item: Any) -> None:
+        """Report what an attempt was worth, step by step and as a whole, and end its episode."""
+        name = self._run().plan.reward
+        shaped = [float(value) for value in getattr(item, "shaped_rewards", None) or ()]
+        for turn, value in zip(played.turns, shaped, strict=False):
+            played.episode.reward(value, name=f"{name}.{STEP_REWARD}", turn=turn, source="evaluator")
+        if worth is not None:
+            reasoning = self._reasoning[played.attempt.trajectory_id] = getattr(item, "reasoning", None)
+            told = None if reasoning is None else str(reasoning)
+            played.episode.reward(worth + sum(shaped), name=name, source="evaluator", comment=told)
+        played.episode.end()
+
+    def _run(self) -> Run:
+        return current_run("rollbus_traj_builder")

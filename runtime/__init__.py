@@ -1,0 +1,11 @@
+"""The plumbing of a process: what every part needs of the machine, the broker and HTTP. It decides nothing.
+
+kafka        the only room that reaches the broker: clients, reading, offsets, lag
+http         one guard and one server for every port of ours
+health       the heartbeat and the metrics of a process
+credentials  the secrets of the local stack
+machine      cores, and the folder for what was fetched once for all projects
+cancelling, expanding, lazy   cancellation, bounded decompression, names that are imported at their first use
+
+It imports `schemas`; every other folder may import it.
+"""

@@ -1,0 +1,297 @@
+"""A request → the application, or a refusal: name, origin, credentials, kind, size and time are checked here alone.
+
+The order is the rule: who asks is checked by the head, before a byte of the body is kept. The body is read here, whole,
+within a size and a time; the application gets it in one piece. All bodies together have a bound, too.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from rollbus.schemas.errors import RecordTooLargeError
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names of this machine. A page of elsewhere that resolves to it (DNS rebinding) has another one."""
+BODY_S = 10.0
+"""For the first bytes of a body, and more as they come."""
+SLOWEST_BYTES_PER_S = 64 * 1024
+DRAIN_S = 2.0
+"""How long a refused body is still read and thrown away: a client that only sends would miss the answer."""
+TOTAL_BODIES = 4
+"""All bodies that are read at a time may be so many times the largest one."""
+JSON_TYPES = frozenset({"application/json"})
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a request before its body."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Names in lower case; of several with one name, the first."""
+    query: Mapping[str, str]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows."""
+        return self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
+
+    def bearer(self) -> str:
+        """Return the token of the Authorization header, or an empty text."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+
+@dataclass(slots=True)
+class RefusedError(Exception):
+    """Ends a request with an answer."""
+
+    status: int
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Answered = tuple[Mapping[str, str], bytes]
+"""Headers, with the content type, and body."""
+Admit = Callable[[Head], int | None]
+"""Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
+
+
+def json_refusal(refused: RefusedError, head: Head) -> Answered:
+    """Write a refusal as OpenAI's clients read it."""
+    return as_json({"error": {"message": refused.message, "type": "refused"}})
+
+
+def as_json(content: Any) -> Answered:
+    """Return the head and body of an answer in JSON."""
+    return {"content-type": "application/json"}, json.dumps(content).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a server asks of every request."""
+
+    admit: Admit
+    body_bytes: int
+    """The largest body."""
+    names: Collection[str] | None = LOCAL_NAMES
+    """Names under which the server is asked; None for any, where other machines reach it."""
+    media_types: Collection[str] | None = JSON_TYPES
+    """Kinds of bodies; None for any."""
+    describe: Callable[[RefusedError, Head], Answered] = json_refusal
+    body_s: float = BODY_S
+    encodings: Collection[str] = ()
+    """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""
+
+
+def names_of(host: str) -> Collection[str] | None:
+    """Return the names under which a server that listens on `host` is asked."""
+    return LOCAL_NAMES if host in LOCAL_NAMES else None
+
+
+def token_admits(token: str | None, *, open_paths: Collection[str] = ()) -> Admit:
+    """Return a check for a bearer token; with None everybody may come in, `open_paths` are open anyway."""
+
+    def admit(head: Head) -> None:
+        if token is not None and head.path not in open_paths and not same(head.bearer(), token):
+            raise RefusedError(401, "the API key is missing or wrong", {"www-authenticate": "Bearer"})
+
+    return admit
+
+
+def same(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, in a time that does not say where they differ."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+
+
+class Guard:
+    """ASGI middleware around an application."""
+
+    def __init__(self, app: App, door: Door) -> None:
+        self.app, self._door = app, door
+        self._held = 0
+        """Bytes of bodies that are being read or answered."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        head = _read_head(scope)
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held + size > TOTAL_BODIES * self._door.body_bytes:
+                raise RefusedError(503, "too many large requests at a time; try again later", {"retry-after": "1"})
+            self._held += size
+            held += size
+
+        try:
+            body = await self._read_admitted(head, receive, hold)
+        except RefusedError as refused:
+            await self._refuse(refused, head, receive, send)
+        else:
+            await self.app(scope, _replay(body, receive), send)
+        finally:
+            self._held -= held
+
+    async def _read_admitted(self, head: Head, receive: Receive, hold: Callable[[int], None]) -> bytes:
+        door = self._door
+        _check_name(head, door.names)
+        _check_origin(head)
+        most = door.admit(head)
+        most = door.body_bytes if most is None else min(most, door.body_bytes)
+        if head.has_body:
+            _check_stated_size(head, most)
+            _check_kind(head, door.media_types, door.encodings)
+        body = await _read_body(receive, most, door.body_s, hold)
+        return _expand(body, head, most, hold) if _encoding_of(head) in door.encodings else body
+
+    async def _refuse(self, refused: RefusedError, head: Head, receive: Receive, send: Send) -> None:
+        described, body = self._door.describe(refused, head)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while "expect" not in head.headers and (await receive()).get("more_body"):
+                    pass
+        headers = {
+            **described,
+            "content-length": str(len(body)),
+            "connection": "close",
+            **refused.headers,
+        }
+        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _read_head(scope: Scope) -> Head:
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+    return Head(scope["method"], scope["path"], headers, query)
+
+
+def _check_name(head: Head, names: Collection[str] | None) -> None:
+    if names is not None and _host_of(f"//{head.headers.get('host', '')}") not in names:
+        raise RefusedError(403, f"this server is asked as {', '.join(sorted(names))}, under no other name")
+
+
+def _check_origin(head: Head) -> None:
+    """Refuse what another page sends; only following a link is not its doing. A sandbox has origin `null`.
+
+    On this machine each port is a program of its own, so another port is another page.
+    """
+    host, origin = head.headers.get("host", ""), head.headers.get("origin")
+    follows_link = (
+        head.headers.get("sec-fetch-mode") == "navigate"
+        and head.headers.get("sec-fetch-dest", "document") == "document"
+        and head.method in _SAFE
+    )
+    is_foreign = origin is not None and not _is_of(origin, host)
+    is_elsewhere = head.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if is_foreign or (is_elsewhere and not follows_link):
+        raise RefusedError(403, "requests of other sites' pages are refused")
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether an origin is the place that was asked; the port counts on this machine, and a proxy may leave it out."""
+    name = _host_of(f"//{host}")
+    if name in LOCAL_NAMES:
+        return origin.partition("://")[2].lower() == host.lower()
+    return (_host_of(origin) or "") == name
+
+
+def _check_kind(head: Head, media_types: Collection[str] | None, encodings: Collection[str]) -> None:
+    if media_types is None:
+        return
+    given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given not in media_types:
+        raise RefusedError(415, f"the content type is {given or 'missing'}; send {' or '.join(sorted(media_types))}")
+    if _encoding_of(head) not in ("identity", *encodings):
+        known = f"; {' or '.join(sorted(encodings))} is read" if encodings else ""
+        raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{known}")
+
+
+def _encoding_of(head: Head) -> str:
+    return head.headers.get("content-encoding", "identity").strip().lower()
+
+
+def _expand(body: bytes, head: Head, most: int, hold: Callable[[int], None]) -> bytes:
+    """Return the body as it was before it was compressed."""
+    from rollbus.runtime.expanding import expand  # of the servers that need it alone
+
+    try:
+        plain = expand(body, _encoding_of(head), most)
+    except RecordTooLargeError as error:
+        raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error)) from error
+    hold(len(plain))
+    return plain
+
+
+def _check_stated_size(head: Head, most: int) -> None:
+    stated = head.headers.get("content-length", "0")
+    if not stated.isascii() or not stated.isdigit():
+        raise RefusedError(400, "the content length is not a number")
+    if int(stated) > most:
+        raise _too_long(most)
+
+
+async def _read_body(receive: Receive, most: int, body_s: float, hold: Callable[[int], None]) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while True:
+        try:
+            async with asyncio.timeout_at(start + body_s + size / SLOWEST_BYTES_PER_S):
+                message = await receive()
+        except TimeoutError:
+            raise RefusedError(408, f"after {size} bytes the body did not come on in time") from None
+        if message["type"] == "http.disconnect":
+            raise RefusedError(400, "the body ended early")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise _too_long(most)
+        if part:
+            hold(len(part))
+            parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_long(most: int) -> RefusedError:
+    return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is longer than {most} bytes")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return next_message
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:  # a bracket that nothing closes
+        return None

@@ -1,0 +1,110 @@
+"""An application behind its door, under uvicorn: one way for every server; a connection may not be silent for long."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rollbus.runtime.health.metrics import REQUEST_SECONDS
+from rollbus.runtime.http.guard import App, Door, Guard, Message, Receive, Scope, Send
+
+HEAD_S = 10.0
+"""In which a connection must have sent a whole head, from its opening or from its last answer's end on."""
+HEAD_BYTES = 65_536
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class PromptHeads(H11Protocol):
+    """uvicorn's own protocol, which would wait for a head for ever."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        """Let the time run while a head is awaited, and only then; a piece of it does not start it again."""
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel()
+        elif self._head_timer is None:
+            limit_s = max(HEAD_S, self.config.timeout_keep_alive)
+            self._head_timer = self.loop.call_later(limit_s, self._close_silent)
+
+    def _close_silent(self) -> None:
+        self._head_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+    def _cancel(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An application with the time of each answer measured, refusals too; method and status are its labels."""
+
+    app: App
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began_s, status = time.perf_counter(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        finally:
+            method = scope["method"] if scope["method"] in METHODS else "other"  # a label of a stranger's is no label
+            REQUEST_SECONDS.labels(method, str(status)).observe(time.perf_counter() - began_s)
+
+
+def _stop_redirects(app: Any) -> None:
+    """Let Starlette answer 404 to a path with a slash too many: it would send the caller to the name that it gave."""
+    if (router := getattr(app, "router", None)) is not None:
+        router.redirect_slashes = False
+        for route in router.routes:
+            _stop_redirects(getattr(route, "app", None))
+
+
+def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
+    """Return a server of the application behind its door, which logs trouble only, by the process's own handlers.
+
+    `options` are uvicorn's and win.
+    """
+    _stop_redirects(app)
+    standard: dict[str, Any] = {
+        "log_level": "warning",
+        "log_config": None,
+        "proxy_headers": False,
+        "access_log": False,
+        "ws": "none",
+        "http": PromptHeads,
+        "h11_max_incomplete_event_size": HEAD_BYTES,
+    }
+    return uvicorn.Server(uvicorn.Config(Timed(Guard(app, door)), **standard | options))

@@ -1,0 +1,32 @@
+"""An effect and its tolerance → better, not worse, worse, or not yet known."""
+
+from math import log
+from typing import Literal
+
+from rollbus.streams.stages.delivery.evidence.effect import Effect
+
+Verdict = Literal["better", "not_worse", "worse", "unknown"]
+Goal = Literal["more", "less"]
+
+
+def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha: float, unseen: float = 0.0) -> Verdict:
+    """Return what is certain: each of the two errors, in either direction, has probability alpha / 2 at most.
+
+    `margin` is how much worse still counts as not worse; `tolerance` how much worse is no reason to stop yet. Both are
+    on the scale of [0, 1]. `unseen` is how far the effect may be from the true one for what no episode shows.
+    """
+    wanted = -log(alpha / 2)
+
+    def gain_above(least: float) -> bool:
+        found = effect.log_evidence_above(least) if goal == "more" else effect.log_evidence_below(-least)
+        return found >= wanted
+
+    def gain_below(most: float) -> bool:
+        found = effect.log_evidence_below(most) if goal == "more" else effect.log_evidence_above(-most)
+        return found >= wanted
+
+    if gain_below(-tolerance - unseen):
+        return "worse"
+    if gain_above(unseen):
+        return "better"
+    return "not_worse" if gain_above(-margin + unseen) else "unknown"

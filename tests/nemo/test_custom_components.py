@@ -1,0 +1,477 @@
+"""Users' own builders, adapters and trainers, as the guide on extending has them, on the bus in memory."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from nat.cli.register_workflow import register_trainer, register_trainer_adapter, register_trajectory_builder
+from nat.data_models.finetuning import (
+    EpisodeItem,
+    EpisodeItemRole,
+    TrainerAdapterConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    Trajectory,
+    TrajectoryCollection,
+)
+
+from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
+from rollbus.nemo.trainer import BusTrainer
+from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
+from rollbus.schemas.errors import RunStoppedError
+from rollbus.schemas.records.trajectories import Trajectory as Record
+from tests.nemo import guide_components
+from tests.nemo.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, rows_in, run_epochs
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
+
+
+GUIDE_ADAPTER = {"_type": "my_trainer_adapter", "backend": {"endpoint": "http://x", "api_key": "k"}}
+
+
+def guide_builder(plain: dict[str, Any]) -> None:
+    plain["trajectory_builders"]["b"] = {"_type": "my_traj_builder", "num_generations": 2}
+
+
+def best_of(tmp_path: Path, plain: dict[str, Any], **backend: float) -> None:
+    """Let the example's adapter train."""
+    section = {"folder": str(tmp_path / "files"), **backend}
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": section}
+    plain["rollbus"]["imports"] = ["backend"]
+
+
+def own_document(
+    tmp_path: Path, *, adapter: Any = None, trainer: str = "openpipe_art_trainer", **options: Any
+) -> dict[str, Any]:
+    """A configuration with the guide's builder, and with an adapter and a trainer of one's own where they are named."""
+    plain = document(tmp_path, **options)
+    guide_builder(plain)
+    plain["trainers"]["t"]["_type"] = trainer
+    if adapter is not None:
+        plain["trainer_adapters"]["a"] = adapter
+    return plain
+
+
+async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
+    async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as made:
+        statuses = await made.trainer.run(2)
+        await made.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
+        view = made.run.log.view
+    assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+    assert [count(one) for one in made.adapter.submitted] == [6, 6]
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    hints = {record.group_hint for record in view.trajectories.values()}
+    assert hints == {f"group:{RUN}/{epoch}/e{n}" for epoch in range(2) for n in range(3)}
+    assert all(record.trainable for record in view.trajectories.values())
+
+
+async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> None:
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
+        statuses = await run_epochs(made, 2)
+        steps = list(made.run.log.view.completed.values())
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert [len(step.trained) for step in steps] == [6, 6]
+
+
+@pytest.fixture
+def beside_the_example() -> Iterator[None]:
+    """The example's own folder is where its modules are looked for."""
+    sys.path.insert(0, str(EXAMPLE))
+    yield
+    sys.path.remove(str(EXAMPLE))
+
+
+async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: Path, beside_the_example: None) -> None:
+    plain = document(tmp_path)
+    best_of(tmp_path, plain, keep_share=0.5)
+    async with new_run(tmp_path, plain, Endpoint(with_tokens=False)) as made:
+        (status,) = await run_epochs(made, 1)
+        view = made.run.log.view
+    assert status.message == "3 conversations written"
+    (step,) = view.completed.values()
+    assert (len(step.trained), step.policy_version) == (6, 1), "its job is a step of the ledger"
+    assert set(view.group_of) == {one.trajectory_id for one in step.trained}
+    rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
+    assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"], "even answers are the good ones"
+    assert [row["messages"][0]["role"] for row in rows] == ["user"] * 3
+
+
+def item(role: str, content: str, logprobs: Any = None) -> EpisodeItem:
+    return EpisodeItem(role=EpisodeItemRole(role), content=content, logprobs=logprobs)
+
+
+LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids": [1, 2], "token_ids": [3, 4]}
+
+
+async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
+    """What the stages make of a collection, in its order; publishing it again changes nothing."""
+    collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
+        await made.run.publish(collection, 3)
+        await made.run.publish(collection, 3)
+        records = made.run.log.view.trajectories
+        ids = [str((one.metadata or {})["trajectory_id"]) for group in collection.trajectories for one in group]
+        await made.run.log.wait_for(lambda view: all(one in view.trajectories for one in ids), "the records")
+    assert sorted(records) == sorted(ids)
+    return [records[one] for one in ids]
+
+
+async def published(tmp_path: Path, *episode: EpisodeItem, **fields: Any) -> Record:
+    trajectory = Trajectory(episode=list(episode), reward=1.0, metadata={"id": "e"}, **fields)
+    (record,) = await records_of(tmp_path, [trajectory])
+    return record
+
+
+async def test_log_probs_with_token_ids_are_trained_as_sampled(tmp_path: Path) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS))
+    assert record.trainable
+    (history,) = record.histories
+    (span,) = history.spans
+    assert (span.start, span.end, span.policy_version) == (2, 4, 0)
+    assert (record.group_size, record.labels["epoch"], record.turns[0].model) == (1, "3", "agent@0")
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "reason"),
+    [
+        ({}, "no_logprobs"),
+        ({"content": [{"logprob": -0.1}]}, "no_token_ids"),
+        ({**LOGPROBS, "token_ids": [3]}, "length_mismatch"),
+        ({**LOGPROBS, "content": [{"logprob": 0.5}, {"logprob": -1}]}, "missing_logprobs"),
+        ({**LOGPROBS, "content": [{"logprob": None}, {"logprob": -1}]}, "missing_logprobs"),
+    ],
+)
+async def test_log_probs_that_cannot_be_trained_are_kept_with_their_reason(
+    tmp_path: Path, logprobs: Any, reason: str
+) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", logprobs))
+    assert (record.trainable, record.untrainable_reason) == (False, reason)
+    assert record.turns[0].completion.content == "!"
+
+
+async def test_tool_messages_stay_tool_messages(tmp_path: Path) -> None:
+    call = EpisodeItem(role=EpisodeItemRole.TOOL, content="4", metadata={"tool_call_id": "call-1", "name": "add"})
+    record = await published(
+        tmp_path, item("user", "?"), item("assistant", "", LOGPROBS), call, item("assistant", "4", LOGPROBS)
+    )
+    (message,) = record.turns[1].added_messages
+    assert (message.role, message.tool_call_id, message.name) == ("tool", "call-1", "add")
+
+
+async def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth(tmp_path: Path) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5])
+    assert sorted((one.name, one.value) for one in record.rewards) == [
+        ("good", 1.75),
+        ("good.step", 0.25),
+        ("good.step", 0.5),
+    ]
+
+
+def two(example: str | None = None, **fields: Any) -> list[Trajectory]:
+    metadata = None if example is None else {"id": example}
+    episode = [item("user", "?"), item("assistant", "!", LOGPROBS)]
+    return [Trajectory(episode=episode, reward=reward, metadata=metadata, **fields) for reward in (0.0, 1.0)]
+
+
+async def test_two_groups_of_one_example_are_two_groups(tmp_path: Path) -> None:
+    found = await records_of(tmp_path, two("e"), two("e"), two("f"))
+    assert len({one.trajectory_id for one in found}) == 6
+    assert [one.group_hint for one in found[::2]] == [f"group:{RUN}/3/{name}" for name in ("e", "e#2", "f")]
+
+
+async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tmp_path: Path) -> None:
+    attempts = two()
+    for number, attempt in enumerate(attempts):
+        attempt.metadata = {"id": f"e-generation-{number}"}
+    assert {one.group_hint for one in await records_of(tmp_path, attempts)} == {f"group:{RUN}/3/e-generation-0"}
+
+
+async def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other(tmp_path: Path) -> None:
+    empty = Trajectory(episode=[], reward=0.0)
+    found = await records_of(tmp_path, [empty, *two()])
+    assert [one.untrainable_reason for one in found] == ["no_turns", None, None]
+
+
+async def test_tool_calls_are_json_whether_given_as_json_or_as_a_list(tmp_path: Path) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    for given in (calls, json.dumps(calls)):
+        asked = EpisodeItem(
+            role=EpisodeItemRole.ASSISTANT, content="", logprobs=LOGPROBS, metadata={"tool_calls": given}
+        )
+        (turn,) = (await published(tmp_path, item("user", "?"), asked)).turns
+        assert json.loads(turn.completion.tool_calls or "") == calls
+
+
+class WorthConfig(BusTrajectoryBuilderConfig, name="worth_builder"):
+    how: str = "twice"
+
+
+class Worth(BusTrajectoryBuilder):
+    """Says what an attempt is worth: twice its score, or a word."""
+
+    async def compute_reward(self, output_item: Any, meta: Any = None) -> Any:
+        assert {"epoch", "run_id", "trainer_config", "generation"} <= meta.keys()
+        how = self.trajectory_builder_config.how  # type: ignore[attr-defined]
+        return 2 * output_item.score if how == "twice" else "good"
+
+
+class FirstConfig(BusTrainerConfig, name="first_trainer"):
+    pass
+
+
+class First(BusTrainer):
+    def apply_curriculum_learning(self, trajectory_collection: TrajectoryCollection, epoch: int) -> Any:
+        return trajectory_collection.model_copy(update={"trajectories": trajectory_collection.trajectories[:1]})
+
+
+@register_trajectory_builder(config_type=WorthConfig)
+async def worth_builder(config: WorthConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Worth(config)
+
+
+@register_trainer(config_type=FirstConfig)
+async def first_trainer(config: FirstConfig, builder: Any) -> AsyncIterator[Any]:
+    yield First(config)
+
+
+async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"]["_type"] = "worth_builder"
+    async with new_run(tmp_path, plain) as made:
+        await run_epochs(made, 1)
+        groups = list(made.run.log.view.groups.values())
+    assert [sorted(member.reward for member in group.members) for group in groups] == [[0.0, 2.0]] * 3
+
+
+async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"] |= {"_type": "worth_builder", "how": "word"}
+    async with new_run(tmp_path, plain) as made:
+        with pytest.raises(RunStoppedError, match=r"Worth\.compute_reward returned str; expected a number"):
+            await run_epochs(made, 1)
+
+
+async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
+    plain["trainers"]["t"]["_type"] = "first_trainer"
+    async with new_run(tmp_path, plain) as made:
+        (status,) = await run_epochs(made, 1)
+        (step,) = made.run.log.view.completed.values()
+    assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)
+    assert [dropped.reason for dropped in step.dropped] == ["excluded"] * 4
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "reason"),
+    [
+        ("trajectory_builders", "min_episode_length", 4, "too_short"),
+        ("finetuning", "target_functions", ["other"], "not_targeted"),
+        ("finetuning", "target_model", "other", "not_targeted"),
+    ],
+)
+async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
+    tmp_path: Path, section: str, key: str, value: Any, reason: str
+) -> None:
+    plain = document(tmp_path)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    (plain[section] if section == "finetuning" else plain[section]["b"])[key] = value
+    async with new_run(tmp_path, plain) as made:
+        with pytest.raises(RunStoppedError, match=rf"No trajectories collected .*{reason}.*: 6"):
+            await run_epochs(made, 1)
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        assert made.adapter.submitted == []
+
+
+async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path) -> None:
+    async def silent_once(question: str, llm: Any) -> str:
+        return "2" if question == "question 1" else str((await llm.ainvoke(question)).content)
+
+    plain = document(tmp_path, workflow=silent_once)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    async with new_run(tmp_path, plain) as made:
+        (status,) = await run_epochs(made, 1)
+        reasons = dict(made.run.log.view.reasons(made.run.log.view.played_in(0)))
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        (given,) = made.adapter.submitted
+    assert status.status is TrainingStatusEnum.COMPLETED
+    assert [len(group) for group in given.trajectories] == [2, 2]
+    assert all(one.episode for group in given.trajectories for one in group)
+    assert [(reason.split()[0], number) for reason, number in reasons.items()] == [("no_turns", 2)]
+
+
+class Buying(Endpoint):
+    """Calls a tool, with an empty content as some servers write it, and then answers."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = super().answer(request)
+        if request["messages"][-1]["role"] != "tool":
+            call = {"id": "call-1", "type": "function", "function": {"name": "price", "arguments": '{"item":"apple"}'}}
+            answer["choices"][0]["message"] = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return answer
+
+
+async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
+    async def buy(question: str, llm: Any) -> str:
+        asked = [HumanMessage(question), await llm.ainvoke(question)]
+        call = asked[-1].tool_calls[0]
+        return str((await llm.ainvoke([*asked, ToolMessage("4", tool_call_id=call["id"])])).content)
+
+    async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = made.run.log.view.trajectories.values()
+    assert len(record.turns) == 2
+    roles = [[one.role.value for one in found.episode] for found in collection.trajectories[0]]  # type: ignore[union-attr]
+    assert roles == [["user", "assistant", "tool", "assistant"]] * 2
+
+
+async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
+    tmp_path: Path, beside_the_example: None
+) -> None:
+    plain = own_document(tmp_path)
+    best_of(tmp_path, plain)
+    plan = read(tmp_path, plain)
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        await run_epochs(made, 2)
+    metrics = tmp_path / "output" / "training_metrics.jsonl"
+    before, asked = metrics.read_text(), len(endpoint.asked)
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        statuses = await run_epochs(made, 2)
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert len(endpoint.asked) == asked
+    assert metrics.read_text() == before
+    rows = rows_in(metrics, "timestamp")
+    metrics.unlink()
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 2)
+    assert len(endpoint.asked) == asked
+    assert len(list((tmp_path / "files").iterdir())) == 2, "nothing is submitted again"
+    assert rows_in(metrics, "timestamp") == rows, "from the ledger"
+
+
+class BrokenConfig(TrainerAdapterConfig, name="broken_adapter"):
+    how: str = "raise"
+
+
+class Broken(guide_components.MyTrainerAdapter):
+    """Fails in the way that its configuration names."""
+
+    async def submit(self, trajectories: TrajectoryCollection) -> Any:
+        how = self.adapter_config.how  # type: ignore[attr-defined]
+        if how == "raise":
+            raise ValueError("no GPU is free")
+        return "job-1" if how == "shape" else await super().submit(trajectories)
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        return TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum.FAILED, message="out of disk")
+
+
+@register_trainer_adapter(config_type=BrokenConfig)
+async def broken_adapter(config: BrokenConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Broken(config)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"ValueError: no GPU is free \(.*test_custom_components.py, line \d+, in submit\)"),
+        ("shape", r"Broken.submit returned str; expected TrainingJobRef"),
+        ("fail", r"the job was failed: out of disk"),
+    ],
+)
+async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_cause(
+    tmp_path: Path, how: str, message: str
+) -> None:
+    plain = document(tmp_path)
+    plain["trainer_adapters"]["a"] = {"_type": "broken_adapter", "how": how}
+    async with new_run(tmp_path, plain) as made:
+        (status,) = await run_epochs(made, 2)
+        ((failure,),) = made.run.log.view.failures.values()
+    assert status.status is TrainingStatusEnum.FAILED
+    assert re.search(message, status.message or "")
+    assert re.search(message, failure.message)
+
+
+@pytest.mark.parametrize("roles", [("assistant", "user"), ("user", "assistant", "assistant")])
+async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, roles: tuple[str, ...]) -> None:
+    episode = [item(role, "!", LOGPROBS if role == "assistant" else None) for role in roles]
+    wrong = Trajectory(episode=episode, reward=1.0, metadata={"id": "e"})
+    async with new_run(tmp_path, own_document(tmp_path)) as made:
+        given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
+        kept = await made.run.publish(given, 0)
+        reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
+    assert count(kept) == 2
+    assert [reason.split()[0] for reason in reasons] == ["excluded"]
+
+
+async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_path: Path) -> None:
+    plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, examples=1)
+    async with new_run(tmp_path, plain, WithoutIds()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = made.run.log.view.trajectories.values()
+    (_, answer) = collection.trajectories[0][0].episode
+    assert isinstance(answer, EpisodeItem)
+    logprobs: Any = answer.logprobs
+    assert [one["logprob"] for one in logprobs["content"]] == [-0.5]
+    assert "token_ids" not in logprobs
+    assert (record.trainable, record.untrainable_reason) == (False, "no_token_ids")
+
+
+class WithoutIds(Endpoint):
+    """Answers with log-probs and without token ids, as OpenAI does."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = super().answer(request)
+        for name in ("token_ids", "prompt_token_ids"):
+            del answer["choices"][0][name]
+        return answer
+
+
+async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_epoch_again(tmp_path: Path) -> None:
+    plan = read(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer"))
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        await made.trainer.run(1)
+    assert len(endpoint.asked) == 6
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        statuses = await made.trainer.run(2)
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        submitted = made.adapter.submitted
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert len(endpoint.asked) == 12, "the second epoch alone is played"
+    assert [count(one) for one in submitted] == [6], "and submitted"
+
+
+class GoneError(Exception):
+    """The process is gone."""
+
+
+async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_built_again(
+    tmp_path: Path, beside_the_example: None
+) -> None:
+    async def gone(epoch: int) -> None:
+        raise GoneError
+
+    plain = own_document(tmp_path)
+    best_of(tmp_path, plain, keep_share=0.5)
+    plan = read(tmp_path, plain)
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        made.run.log.end_epoch = gone  # type: ignore[method-assign]  # every attempt is on the log, the window is open
+        with pytest.raises(GoneError):
+            await run_epochs(made, 1)
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 1)
+        episodes = {one.turns[0].completion.content for one in made.run.log.view.trajectories.values()}
+    assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
+    rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
+    assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]

@@ -1,0 +1,161 @@
+"""How a run ends and what it says: crashes have a policy, validation counts them, and words mean what happened."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nat.data_models.evaluator import EvalInputItem
+from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, TrainingStatusEnum
+from rich.console import Console
+
+from rollbus.nemo.finetune import FinetuneOptions, concluded_well, describe
+from rollbus.nemo.finetune import run_epochs as start_epochs
+from rollbus.nemo.runs.folder import RunRecord, read_run
+from rollbus.nemo.runs.run import opened_run
+from rollbus.nemo.show import logged
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError
+from tests.nemo.bus_memory import MemoryBus
+from tests.nemo.world import RUN, SCORES, ask, document, memory_bus, new_run, read, run_epochs
+
+
+async def crashing(question: str, llm: Any) -> str:
+    """Crashes at question 1, each time."""
+    said = await ask(question, llm)
+    if question == "question 1":
+        raise ValueError("broken")
+    return said
+
+
+def raising(item: EvalInputItem) -> float:
+    raise KeyError("no such column")
+
+
+def crashing_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
+    plain = document(tmp_path, workflow=crashing)
+    plain["trajectory_builders"]["b"] |= {"max_attempts": 1, **builder}
+    return plain
+
+
+async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with new_run(tmp_path, crashing_document(tmp_path, failure_reward=-1.0)) as made:
+        await run_epochs(made, 1)
+        groups = list(made.run.log.view.groups.values())
+    assert sorted(tuple(member.reward for member in group.members) for group in groups)[0] == (-1.0, -1.0)
+    (place,) = {one.getMessage() for one in caplog.records if "example e1 failed" in one.getMessage()}
+    assert "ValueError: broken (" in place
+    assert place.endswith("in crashing)")
+    assert "test_outcomes.py, line" in place
+
+
+async def test_a_crash_counts_as_failed_in_a_validation(tmp_path: Path) -> None:
+    dataset = str(tmp_path / "train.json")
+    async with new_run(tmp_path, crashing_document(tmp_path), validation_dataset=dataset) as made:
+        await made.trainer.run_validation_evaluation(0, RUN)  # the second answer to a question is even, which is good
+        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    assert (metrics["num_examples"], sorted(metrics["rewards"])) == (3, [0.0, 1.0, 1.0])
+
+
+async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    SCORES["raising"] = raising
+    plain["eval"]["evaluators"]["other"] = {"_type": "test_score", "how": "raising"}
+    async with new_run(tmp_path, plain) as made:
+        (status,) = await run_epochs(made, 1)
+        (step,) = made.run.log.view.completed.values()
+    assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 6)
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        (["Training completed"], "Finetuning completed successfully!"),
+        (["No trajectories to train on", "Training completed"], "Finetuning completed successfully!"),
+        (["No trajectories to train on"], "Finetuning ended, and nothing was trained"),
+        (["Nothing trained: the door admitted nothing"], "Finetuning ended, and nothing was trained"),
+    ],
+)
+def test_completed_is_said_only_where_something_trained(
+    messages: list[str], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    done = TrainingStatusEnum.COMPLETED
+    assert concluded_well([TrainingJobStatus(run_id="r", backend="b", status=done, message=one) for one in messages])
+    assert told in caplog.text
+
+
+def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:
+    shown = Console(file=StringIO(), width=200)
+    with logged(shown):
+        logging.getLogger("my_agent").info("asked the shop")
+    assert shown.file.getvalue() == "INFO - asked the shop\n"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("workflow", "llm", "polcy", "the workflow cannot be built: .*polcy"),
+        ("finetuning", "target_functions", ["<workfow>"], "no function '<workfow>'; did you mean '<workflow>'"),
+        ("finetuning", "target_model", "bse", "no model 'bse'; did you mean 'base'"),
+    ],
+)
+def test_check_finds_what_is_named_wrongly(tmp_path: Path, section: str, key: str, value: Any, message: str) -> None:
+    plain = document(tmp_path)
+    plain[section][key] = value
+    with pytest.raises(ConfigurationError, match=message):
+        describe(FinetuneOptions(read(tmp_path, plain), FinetuneRunConfig()))
+
+
+class Nothing:
+    """The processes of a run that needs none."""
+
+    namespace = "test."
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+
+    def bus(self, *, resume: bool) -> MemoryBus:
+        return self._bus
+
+    def check(self) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "state"),
+    [
+        (SystemExit(143), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+        (asyncio.CancelledError(), "interrupted"),
+        (RunStoppedError("flat"), "failed"),
+        (None, "completed"),
+    ],
+)
+async def test_a_run_says_what_ended_it(tmp_path: Path, ended_by: BaseException | None, state: str) -> None:
+    plan = read(tmp_path, document(tmp_path))
+    (folder := tmp_path / "state" / "run-1").mkdir(parents=True)
+    record = RunRecord("run-1", "config.yml", {}, str(tmp_path / "output"), "agent", folder=folder)
+    with suppress(type(ended_by) if ended_by else ValueError):
+        async with opened_run(plan, record, Nothing(memory_bus(plan)), resume=False):  # type: ignore[arg-type]
+            if ended_by is not None:
+                raise ended_by
+    assert read_run(folder).state == state
+
+
+async def test_what_a_trainer_of_ones_own_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    async with new_run(tmp_path) as made:
+
+        async def run(num_epochs: int) -> Any:
+            raise KeyError("no such column")
+
+        made.trainer.run = run  # type: ignore[method-assign]
+        with pytest.raises(RunStoppedError, match=r"KeyError: 'no such column' \(.*test_outcomes.py, line \d+, in run"):
+            await start_epochs(made)

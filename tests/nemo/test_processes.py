@@ -1,0 +1,99 @@
+"""What a run starts and what it refuses to, before anything is started."""
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.local.process.ports import find_free_port
+from rollbus.nemo.runs.folder import SETTINGS_FILE
+from rollbus.nemo.runs.processes import Processes, wait_until_free
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.settings import Settings
+from tests.nemo.world import document, read
+
+
+def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
+    """Those of a run, beside a settings file where one is given."""
+    plain = document(tmp_path)
+    plain["rollbus"] = {"data_dir": str(tmp_path / "state")}
+    plain["trainer_adapters"]["a"]["backend"] |= backend
+    made = Processes(read(tmp_path, plain), "run-1")
+    if given:
+        made._given = tmp_path / "rollbus.yaml"
+        made._given.write_text(given)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ({"base_model": "Qwen/Qwen2.5-3B-Instruct"}, "none is started here, because base_model .* is not a folder"),
+        ({"ip": "192.0.2.1"}, "Failed to connect to ART backend at http://192.0.2.1"),
+    ],
+)
+def test_a_server_that_is_not_there_is_started_only_for_a_model_that_is_here(
+    tmp_path: Path, backend: dict[str, Any], message: str
+) -> None:
+    found = processes(tmp_path, **backend)
+    art = found._art
+    assert art is not None
+    with pytest.raises(UnavailableError, match=message):
+        found._require_startable(art)
+
+
+def test_without_a_settings_file_the_run_has_a_stack_of_its_own(tmp_path: Path) -> None:
+    document = processes(tmp_path, port=17001)._document()
+    settings = Settings.model_validate(document)
+    assert settings.kafka.bootstrap_servers == f"127.0.0.1:{settings.stack.kafka_port}"
+    assert settings.stack.art_port == 17001
+    assert settings.stack.data_dir == (tmp_path / "state" / "run-1" / "data").resolve()
+    assert settings.namespace == "run-1."
+
+
+def test_a_settings_file_names_the_services(tmp_path: Path) -> None:
+    document = processes(tmp_path, "kafka: {bootstrap_servers: 'kafka:9092'}\nruns: [{run_id: other}]\n")._document()
+    assert document["kafka"] == {"bootstrap_servers": "kafka:9092"}
+    assert [run["run_id"] for run in document["runs"]] == ["run-1"]
+
+
+def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
+    found = processes(tmp_path, "kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
+    with pytest.raises(ConfigurationError, match="NOBODY_SETS_THIS"):
+        found._document()
+
+
+def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLBUS_KAFKA__BOOTSTRAP_SERVERS", "broker:9092")
+    monkeypatch.setenv("ROLLBUS_KAFKA__PASSWORD", "0123")
+    monkeypatch.setenv("ROLLBUS_NAMESPACE", "others.")
+    document = processes(tmp_path, "kafka: {bootstrap_servers: 'kafka:9092'}\n")._document()
+    assert document["kafka"] == {"bootstrap_servers": "broker:9092", "password": "0123"}
+    assert document["namespace"] == "run-1."
+
+
+def test_what_a_run_writes_down_with_its_passwords_is_for_nobody_else(tmp_path: Path) -> None:
+    found = processes(tmp_path)
+    found._folder.mkdir(parents=True)
+    (found._folder / SETTINGS_FILE).touch(0o644)
+    found._write({"kafka": {"password": "hunter2"}})
+    path = found._folder / SETTINGS_FILE
+    assert (path.stat().st_mode & 0o777, "hunter2" in path.read_text()) == (0o600, True)
+
+
+def test_the_model_endpoint_keeps_the_port_that_the_configuration_names(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["llms"]["policy"]["base_url"] = "http://localhost:18123/v1"
+    plain["rollbus"] = {}
+    found = Processes(read(tmp_path, plain), "run-1")
+    assert found._model_port() == 18123
+
+
+def test_a_resumed_run_waits_for_the_ports_of_the_one_that_was_killed() -> None:
+    port = find_free_port()
+    listener = socket.create_server(("127.0.0.1", port))
+    threading.Timer(0.3, listener.close).start()
+    wait_until_free([port], timeout_s=20.0)
+    socket.create_server(("127.0.0.1", port)).close()

@@ -1,0 +1,72 @@
+"""A run waits for its stages and its trainer as long as they are at work, and no longer."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from aiokafka.errors import KafkaTimeoutError
+
+from rollbus.nemo.bus.kafka import KafkaBus
+from rollbus.nemo.bus.protocol import Bus
+from rollbus.nemo.bus.run_log import RunLog
+from rollbus.nemo.runs.recording import Recording
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.schemas.topics import RUN_LOG
+from rollbus.trainer.ledger.log import Publication
+from tests.builders import START_MS
+
+STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}
+STARTED = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
+COMPLETED = StepCompleted(**STEP, policy_version=1, trained=(), started_at_ms=START_MS, completed_at_ms=START_MS)
+FAILED = StepFailed(**STEP, attempt=1, error_class="E", message="no", final=False, failed_at_ms=START_MS)
+
+
+class Told:
+    """A log that tells one thing per look, and takes a moment for each."""
+
+    def __init__(self, *told: Any) -> None:
+        self.told = list(told)
+
+    async def poll(self) -> list[Any]:
+        await asyncio.sleep(0.01)
+        record = self.told.pop(0) if self.told else None
+        return [record] if record is not None else []
+
+
+def run_log(*told: Any) -> RunLog:
+    return RunLog(cast(Bus, Told(*told)), "r", cast(Recording, None), stalled_s=0.1)
+
+
+async def test_a_step_may_take_longer_than_anything_else() -> None:
+    log = run_log(STARTED, *[None] * 30, COMPLETED)
+    await log.wait_for(lambda view: "b" in view.completed, "the training")
+
+
+@pytest.mark.parametrize("told", [(), (STARTED, FAILED), (STARTED, COMPLETED)])
+async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(told: Sequence[Any]) -> None:
+    with pytest.raises(UnavailableError, match="nothing new is on the log"):
+        await run_log(*told).wait_for(lambda view: False, "the training")
+
+
+class Refusing:
+    """A producer that takes a record and cannot deliver it."""
+
+    async def send(self, *_: Any, **__: Any) -> "asyncio.Future[None]":
+        delivery = asyncio.get_running_loop().create_future()
+        delivery.set_exception(KafkaTimeoutError())
+        return delivery
+
+    async def flush(self) -> None:
+        """As the client's: what was not delivered is said by its future alone."""
+
+
+async def test_a_record_that_was_not_delivered_is_an_error() -> None:
+    bus = KafkaBus(KafkaConnection(), "t.")
+    bus._producer = cast(Any, Refusing())
+    command = RunCommand(run_id="r", command="end_window", command_id="c")
+    with pytest.raises(UnavailableError, match="writing to the run's log"):
+        await bus.publish([Publication(RUN_LOG, "r", command)])

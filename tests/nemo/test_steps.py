@@ -1,0 +1,83 @@
+"""What an evaluator sees of an attempt: models, tools and steps of the user's own, in LangGraph and in LlamaIndex."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nat.builder.builder import Builder
+from nat.builder.framework_enum import LLMFrameworkEnum
+from nat.builder.function_info import FunctionInfo
+from nat.cli.register_workflow import register_function
+from nat.data_models.evaluator import EvalInputItem
+from nat.data_models.function import FunctionBaseConfig
+from nat.data_models.intermediate_step import IntermediateStep
+
+from tests.nemo.test_custom_components import Buying
+from tests.nemo.test_played_steps import report_move
+from tests.nemo.world import document, new_run, run_epochs
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
+SEEN = ["LLM_START", "LLM_END", "TOOL_START", "TOOL_END", "LLM_START", "LLM_END", "CUSTOM_START", "CUSTOM_END"]
+
+
+def price(item: str) -> str:
+    """Return the price of an item in euros."""
+    return "4"
+
+
+async def ask_by_langgraph(question: str, llm: Any) -> str:
+    from langchain.agents import create_agent
+
+    found = await create_agent(llm, tools=[price]).ainvoke({"messages": [{"role": "user", "content": question}]})
+    report_move(1, 0.25)
+    return str(found["messages"][-1].content)
+
+
+class LlamaConfig(FunctionBaseConfig, name="test_llama_index"):
+    llm: str
+
+
+@register_function(config_type=LlamaConfig, framework_wrappers=[LLMFrameworkEnum.LLAMA_INDEX])
+async def llama_index_workflow(config: LlamaConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    llm = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.LLAMA_INDEX)
+
+    async def run(question: str) -> str:
+        from llama_index.core.agent.workflow import FunctionAgent
+
+        agent = FunctionAgent(tools=[price], llm=llm, streaming=False)
+        found = await agent.run(question)
+        report_move(1, 0.25)
+        return str(found)
+
+    yield FunctionInfo.from_fn(run)
+
+
+@pytest.mark.parametrize("framework", ["langgraph", "llama_index"])
+async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_path: Path, framework: str) -> None:
+    seen: list[list[IntermediateStep]] = []
+
+    def by_steps(item: EvalInputItem) -> float:
+        seen.append(item.trajectory)
+        return sum(1 - (one.payload.metadata or {}).get("value", 1) for one in steps_of(item.trajectory)[-1:])  # type: ignore[union-attr]
+
+    plain = document(tmp_path, examples=1, workflow=ask_by_langgraph, score=by_steps)
+    if framework == "llama_index":
+        plain["workflow"] = {"_type": "test_llama_index", "llm": "policy"}
+    async with new_run(tmp_path, plain, Buying()) as made:
+        await run_epochs(made, 1)
+        records = list(made.run.log.view.trajectories.values())
+    for steps in map(steps_of, seen):
+        assert [one.event_type.value for one in steps] == SEEN
+        assert [one.payload.name for one in steps[2:4]] == ["price", "price"]
+        assert "4" in str(steps[3].payload.data.output)  # type: ignore[union-attr]
+        first, last = (str(steps[index].payload.data.input) for index in (0, 4))  # type: ignore[union-attr]
+        assert "question 0" in first
+        assert "question 0" in last, "every message, and not the added ones alone"
+        assert [steps[index].payload.data.logprobs["token_ids"] for index in (1, 5)]  # type: ignore[union-attr]
+    assert [(one.trainable, len(one.turns)) for one in records] == [(True, 2)] * 2
+    assert [report.value for one in records for report in one.rewards] == [0.75, 0.75]
+
+
+def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:
+    return [one for one in trajectory if one.event_type.value in SEEN]

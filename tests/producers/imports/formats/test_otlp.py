@@ -1,0 +1,252 @@
+"""OTLP's spans to events: every way in which the conventions have written a call, and spans in any order."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollbus.schemas.records.events import Event
+from tests.producers.imports.formats.reading import START_NS, Read, make_span, otlp_value, request_of
+
+ASKED: dict[str, Any] = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.request.model": "agent",
+    "gen_ai.response.model": "agent@7",
+}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q":"x"}'}}
+
+
+def read(*spans: dict[str, Any], **options: Any) -> Read:
+    return Read("otlp", [request_of(spans)], **options)
+
+
+def call(number: int, messages: list[Any], answer: str, **options: Any) -> dict[str, Any]:
+    """A call as the newest conventions write it."""
+    parts = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages]
+    said = [{"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}]
+    attributes: dict[str, Any] = {
+        **ASKED,
+        "gen_ai.input.messages": json.dumps(parts),
+        "gen_ai.output.messages": json.dumps(said),
+        "gen_ai.usage.input_tokens": 12,
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.request.temperature": 0.5,
+    }
+    return make_span(number, **{**attributes, **options})
+
+
+NEWEST = {
+    "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "be kind"}]),
+    "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]),
+    "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "hello"}]}]),
+}
+FLATTENED = {
+    "gen_ai.prompt.0.role": "system",
+    "gen_ai.prompt.0.content": "be kind",
+    "gen_ai.prompt.1.role": "user",
+    "gen_ai.prompt.1.content": "hi",
+    "gen_ai.completion.0.role": "assistant",
+    "gen_ai.completion.0.content": "hello",
+    "gen_ai.completion.0.finish_reason": "stop",
+}
+TWO_EVENTS = (
+    (
+        "gen_ai.content.prompt",
+        {"gen_ai.prompt": json.dumps([{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}])},
+    ),
+    ("gen_ai.content.completion", {"gen_ai.completion": json.dumps([{"role": "assistant", "content": "hello"}])}),
+)
+EVENT_EACH = (
+    ("gen_ai.system.message", {"content": "be kind"}),
+    ("gen_ai.user.message", {"gen_ai.event.content": json.dumps({"content": "hi", "role": "user"})}),
+    ("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": json.dumps({"content": "hello"})}),
+)
+DETAILS = (("gen_ai.client.inference.operation.details", NEWEST),)
+OPENINFERENCE: dict[str, Any] = {
+    "openinference.span.kind": "LLM",
+    "llm.model_name": "agent@7",
+    "llm.input_messages.0.message.role": "system",
+    "llm.input_messages.0.message.content": "be kind",
+    "llm.input_messages.1.message.role": "user",
+    "llm.input_messages.1.message.contents.0.message_content.type": "text",
+    "llm.input_messages.1.message.contents.0.message_content.text": "hi",
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "hello",
+    "llm.token_count.prompt": 12,
+    "llm.invocation_parameters": json.dumps({"temperature": 0.5}),
+}
+SPELLINGS: dict[str, tuple[dict[str, Any], Any]] = {
+    "attributes with JSON": ({**ASKED, **NEWEST}, ()),
+    "flattened attributes": ({**ASKED, **FLATTENED}, ()),
+    "two events": (ASKED, TWO_EVENTS),
+    "an event per message": (ASKED, EVENT_EACH),
+    "an event with details": (ASKED, DETAILS),
+    "OpenInference": (OPENINFERENCE, ()),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_a_call_gives_the_same_turn(spelling: str) -> None:
+    attributes, events = SPELLINGS[spelling]
+    found = read(make_span(1, events=events, at_s=5, seconds=2, **attributes))
+    (turn,) = found.turns
+    assert found.texts() == [(["system", "user"], "hello")]
+    assert [each.content for each in turn.added_messages] == ["be kind", "hi"]
+    assert (turn.model, turn.policy_version) == ("agent@7", 7)
+    assert (turn.trainable, turn.untrainable_reason) == (False, "no_token_ids")
+    assert turn.occurred_at_ms == START_NS // 1_000_000 + 7000
+    assert turn.latency_ms == 2000
+
+
+def test_events_that_come_as_log_records_belong_to_their_span() -> None:
+    span = make_span(1, **ASKED)
+    names: list[tuple[str, dict[str, Any]]] = [
+        ("gen_ai.user.message", {"content": "hi"}),
+        ("gen_ai.choice", {"message": {"content": "hello"}}),
+    ]
+    records = [
+        {
+            "traceId": span["traceId"],
+            "spanId": span["spanId"],
+            "observedTimeUnixNano": str(START_NS + at),
+            "eventName": name,
+            "body": otlp_value(body),
+        }
+        for at, (name, body) in enumerate(names)
+    ]
+    logs = {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": records[::-1]}]}]}
+    assert Read("otlp", [logs, request_of([span])]).texts() == [(["user"], "hello")]
+
+
+def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
+    said = [
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "search", "arguments": {"q": "x"}}]}
+    ]
+    told = [
+        {"role": "user", "parts": [{"type": "text", "content": "find x"}]},
+        *said,
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"hits": 2}}]},
+    ]
+    offered = json.dumps([{"type": "function", "name": "search", "parameters": {"type": "object"}}])
+    first = {**ASKED, "gen_ai.tool.definitions": offered}
+    first |= {"gen_ai.input.messages": json.dumps(told[:1]), "gen_ai.output.messages": json.dumps(said)}
+    tool: dict[str, Any] = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "search",
+        "gen_ai.tool.call.id": "c1",
+        "gen_ai.tool.call.arguments": '{"q":"x"}',
+        "gen_ai.tool.call.result": '{"hits":2}',
+    }
+    two = [{"role": "assistant", "parts": [{"type": "text", "content": "two"}]}]
+    last: dict[str, Any] = {
+        **ASKED,
+        "gen_ai.input.messages": json.dumps(told),
+        "gen_ai.output.messages": json.dumps(two),
+    }
+    found = read(
+        make_span(
+            9,
+            name="invoke_agent helper",
+            seconds=9,
+            gen_ai__operation__name="invoke_agent",
+            gen_ai__agent__name="helper",
+        ),
+        make_span(1, parent=9, at_s=0, **first),
+        make_span(2, parent=9, at_s=2, **tool),
+        make_span(3, parent=9, at_s=4, **last),
+    )
+    asked, answered = found.turns
+    assert json.loads(asked.completion.tool_calls or "") == [CALL]
+    assert json.loads(asked.tools or "")[0]["function"]["name"] == "search"
+    assert (answered.prefix_count, [each.role for each in answered.added_messages]) == (2, ["tool"])
+    assert (answered.added_messages[0].tool_call_id, answered.added_messages[0].content) == ("c1", '{"hits":2}')
+    assert [(each.name, each.tool_call_id, each.result) for each in found.tools] == [("search", "c1", '{"hits":2}')]
+    assert {turn.function for turn in found.turns} == {"helper"}
+    assert [type(each).__name__ for each in found.events][:4] == [
+        *("EpisodeStarted", "TurnRecorded", "ToolCalled", "TurnRecorded")
+    ]
+
+
+def test_sessions_users_and_metadata_are_labels_and_evaluations_are_feedback() -> None:
+    score: dict[str, Any] = {"gen_ai.evaluation.name": "relevance", "gen_ai.evaluation.score.value": 0.8,
+             "gen_ai.evaluation.explanation": "on topic"}  # fmt: skip
+    span = call(1, [("user", "hi")], "hello", events=[("gen_ai.evaluation.result", score)],
+                session__id="s-1", user__id="ann", metadata=json.dumps({"tier": "gold"}), my__own=3)  # fmt: skip
+    found = read(span)
+    assert found.started.labels == {
+        "session": "s-1",
+        "user": "ann",
+        "tier": "gold",
+        "format": "otlp",
+        "trace": "ab" * 16,
+    }
+    (reward,) = found.rewards
+    assert (reward.name, reward.value, reward.comment) == ("relevance", 0.8, "on topic")
+    assert reward.turn_event_id == found.turns[0].event_id
+    assert found.unmapped == {"otlp.my.own": 1}
+
+
+def test_a_call_without_an_answer_and_a_failed_agent_are_recorded_as_such() -> None:
+    found = read(make_span(1, error="rate limit", **ASKED))
+    (turn,) = found.turns
+    assert (turn.untrainable_reason, turn.completion.content) == ("failed_call", None)
+    assert (found.ended.stop_reason, found.ended.error) == ("error", "rate limit")
+
+
+def test_a_call_that_two_instrumentations_saw_is_one_turn() -> None:
+    outer = call(1, [("user", "hi")], "hello", seconds=3)
+    inner = call(2, [("user", "hi")], "hello", parent=1, at_s=1)
+    found = read(make_span(5, name="agent", seconds=9), {**outer, "parentSpanId": f"{5:016x}"}, inner)
+    assert len(found.turns) == 1
+    assert found.counts["calls_seen_twice"] == 1
+
+
+AGENT = [
+    make_span(1, name="agent", seconds=30),
+    call(2, [("user", "q")], "a1", parent=1, at_s=1),
+    make_span(3, parent=1, name="remote", at_s=4, seconds=8),
+    make_span(4, parent=3, name="server", at_s=5, seconds=6),
+    call(5, [("user", "sub")], "b1", parent=4, at_s=6),
+    call(6, [("user", "sub"), ("assistant", "b1"), ("user", "more")], "b2", parent=4, at_s=8),
+    call(7, [("user", "q"), ("assistant", "a1"), ("user", "and?")], "a2", parent=1, at_s=20),
+]
+
+
+def shifted(span: dict[str, Any], by_s: int) -> dict[str, Any]:
+    times = {name: str(int(span[name]) + by_s * 10**9) for name in ("startTimeUnixNano", "endTimeUnixNano")}
+    return {**span, **times}
+
+
+def content(found: Read) -> list[Event]:
+    """The events without their times."""
+    return [replace(each, occurred_at_ms=0, episode_started_at_ms=0) for each in found.events]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(range(len(AGENT))), st.lists(st.integers(0, len(AGENT) - 1)), st.integers(1, 4))
+def test_spans_in_any_order_and_twice_give_the_same_events(order: list[int], again: list[int], pieces: int) -> None:
+    spans = [AGENT[index] for index in (*order, *again)]
+    requests = [request_of(spans[piece::pieces]) for piece in range(pieces)]
+    assert Read("otlp", requests).events == read(*AGENT).events
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(-3600, 3600))
+def test_clocks_of_services_that_are_apart_change_times_alone(by_s: int) -> None:
+    far = [shifted(span, by_s) if span["spanId"][-1] in "456" else span for span in AGENT]
+    assert content(read(*far)) == content(read(*AGENT))
+
+
+def test_spans_whose_parents_did_not_come_are_one_episode_that_says_so() -> None:
+    found = read(*(span for span in AGENT if span["spanId"][-1] not in "14"))
+    assert [turn.completion.content for turn in found.turns] == ["a1", "b1", "b2", "a2"]
+    assert found.started.labels["partial"] == "5 spans name a parent that did not come"
+    assert found.started.episode_id == read(*AGENT).started.episode_id
+
+
+def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
+    found = read(call(1, [("user", "q")], "a", parent=2), make_span(2, parent=1))
+    assert [turn.completion.content for turn in found.turns] == ["a"]

@@ -1,0 +1,139 @@
+"""OTLP that trickles in, over a clock that the test moves: when a trace is whole, and what becomes of late spans."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.producers.imports.collector import Collector
+from rollbus.producers.imports.formats.formats import FORMATS
+from rollbus.producers.imports.sending import Sender, Sending
+from rollbus.producers.imports.store import KEPT_MS, Store
+from rollbus.producers.sending.sink import MemorySink
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
+from tests.producers.imports.formats.reading import make_span, otlp_attributes, request_of
+from tests.producers.imports.formats.test_otlp import AGENT, call
+
+SETTLE_MS, QUIET_MS = 10_000, 900_000
+LATE = call(8, [("user", "late")], "too late", parent=1)
+EVALUATION = {"gen_ai.evaluation.name": "good", "gen_ai.evaluation.score.value": 1.0}
+
+
+class World:
+    """A collector, its clock and its sink; `restart` is a kill."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.now_ms, self.sink, self.path, self.options = 1_000_000_000, MemorySink(), folder / "s.sqlite", options
+        self.collector = self._make()
+
+    def _make(self) -> Collector:
+        sending = Sending(format=FORMATS["otlp"])
+        store = Store(self.path, **self.options)
+        times = {"settle_ms": SETTLE_MS, "quiet_ms": QUIET_MS, "clock_ms": lambda: self.now_ms}
+        return Collector(store=store, sending=sending, **times)  # type: ignore[arg-type]
+
+    def restart(self) -> None:
+        self.collector.store.close()
+        self.collector = self._make()
+
+    def accept(self, *spans: dict[str, Any]) -> str:
+        return self.collector.accept(request_of(spans))
+
+    async def after(self, ms: int) -> list[str | None]:
+        """Let time pass, and return the answers of the turns that were sent then."""
+        self.now_ms += ms
+        before = len(self.sink.sent)
+        await self.collector.send_due(Sender(lambda: self.sink))
+        return [each.completion.content for each in self.sink.records()[before:] if isinstance(each, TurnRecorded)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.collector.counts()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_trace_is_sent_once_its_root_has_ended_and_nothing_came_for_a_while(world: World) -> None:
+    world.accept(*AGENT[1:4])
+    assert await world.after(QUIET_MS - 1) == []
+    world.accept(*AGENT[4:], AGENT[0])
+    assert await world.after(SETTLE_MS - 1) == []
+    world.accept(AGENT[1])  # comes again: not new
+    assert await world.after(1) == ["a1", "b1", "b2", "a2"]
+    assert await world.after(QUIET_MS) == []
+
+
+async def test_a_trace_without_a_root_is_sent_after_a_long_silence(world: World) -> None:
+    world.accept(*AGENT[1:])
+    assert await world.after(QUIET_MS) == ["a1", "b1", "b2", "a2"]
+    (started,) = (each for each in world.sink.records() if isinstance(each, EpisodeStarted))
+    assert started.labels["partial"].startswith("3 spans")
+
+
+async def test_a_late_span_is_counted_and_a_late_score_is_feedback(world: World) -> None:
+    world.accept(*AGENT)
+    await world.after(SETTLE_MS)
+    world.accept(LATE)
+    assert await world.after(QUIET_MS) == []
+    assert world.counts["parts_late"] == 1
+    log = {"traceId": "ab" * 16, "timeUnixNano": "1700000000000000000", "eventName": "gen_ai.evaluation.result",
+           "attributes": otlp_attributes(EVALUATION)}  # fmt: skip
+    world.collector.accept({"resourceLogs": [{"scopeLogs": [{"logRecords": [log]}]}]})
+    await world.after(SETTLE_MS)
+    (reward,) = (each for each in world.sink.records() if isinstance(each, RewardReported))
+    (started,) = (each for each in world.sink.records() if isinstance(each, EpisodeStarted))
+    assert (reward.episode_id, reward.value) == (started.episode_id, 1.0)
+
+
+async def test_what_was_answered_for_survives_a_kill(world: World) -> None:
+    world.accept(*AGENT[:3])
+    world.restart()
+    world.accept(*AGENT[2:])
+    world.restart()
+    assert await world.after(SETTLE_MS) == ["a1", "b1", "b2", "a2"]
+    world.restart()
+    world.accept(*AGENT)
+    assert await world.after(SETTLE_MS) == []
+    assert world.counts["parts_repeated"] == 1 + len(AGENT)
+
+
+async def test_a_broker_that_is_away_costs_nothing(world: World) -> None:
+    world.accept(*AGENT)
+    world.sink.available = False
+    with pytest.raises(UnavailableError):
+        await world.after(SETTLE_MS)
+    world.sink.available = True
+    assert len(await world.after(0)) == 4
+
+
+def fill(world: World) -> int:
+    """Send traces until the store refuses one; return how many it took."""
+    for number in range(1000):
+        text = "".join(f"{number * 7919 + place:x}" for place in range(3000))
+        try:
+            world.accept({**call(1, [("user", text)], "a"), "traceId": f"{number + 1:032x}"})
+        except UnavailableError:
+            return number
+    raise AssertionError("the store has no bound")
+
+
+async def test_a_store_that_is_full_refuses_spans_and_keeps_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path, max_bytes=400_000)
+    taken = fill(world)
+    assert taken > 3
+    assert len(await world.after(SETTLE_MS)) == taken
+    world.accept({**call(1, [("user", "q")], "again"), "traceId": "cd" * 16})
+    assert await world.after(SETTLE_MS) == ["again"]
+
+
+async def test_traces_that_were_sent_are_forgotten_after_a_week(world: World) -> None:
+    world.accept(*AGENT)
+    await world.after(SETTLE_MS)
+    world.collector.store.forget_sent(world.now_ms + 1)
+    world.accept(make_span(1, name="agent"))
+    assert await world.after(SETTLE_MS + KEPT_MS) == []
+    assert world.counts["traces_sent"] == 2  # it was not known any more

@@ -1,0 +1,58 @@
+"""A start that is cancelled ends before its caller does, so that there is nothing left that nobody closes."""
+
+import asyncio
+
+import pytest
+
+from rollbus.runtime.kafka.clients import start_uncancelled
+
+
+async def test_a_start_that_fails_says_so() -> None:
+    async def fails() -> None:
+        raise OSError("nobody listens")
+
+    with pytest.raises(OSError, match="nobody listens"):
+        await start_uncancelled(fails)
+
+
+@pytest.mark.parametrize("failure", [None, OSError("gone")])
+async def test_a_cancelled_caller_lets_the_start_end_first_and_nobody_hears_that_it_fails(
+    failure: OSError | None,
+) -> None:
+    answered, begun, told = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def start() -> None:
+        begun.set()
+        await answered.wait()
+        told.append("ended")
+        if failure is not None:
+            raise failure
+
+    caller = asyncio.create_task(start_uncancelled(start))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert told == ["ended"]
+
+
+async def test_a_start_that_hangs_is_cancelled_with_its_caller() -> None:
+    told = list[str]()
+
+    async def hangs() -> None:
+        try:
+            told.append("begun")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    caller = asyncio.create_task(start_uncancelled(hangs, grace_s=0.01))
+    while not told:  # noqa: ASYNC110 - one turn of the loop
+        await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert told == ["begun", "cancelled"]

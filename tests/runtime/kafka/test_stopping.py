@@ -1,0 +1,40 @@
+"""Letting go of a client that may be broken ends nothing but the client."""
+
+import asyncio
+
+import pytest
+
+from rollbus.runtime.kafka.clients import stop_all
+
+
+class LeakingClient:
+    """Stops as aiokafka's consumer does where a fetch is in flight: that fetch's cancellation comes out of `stop`."""
+
+    async def stop(self) -> None:
+        fetch = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        fetch.cancel()
+        await fetch
+
+
+class HangingClient:
+    async def stop(self) -> None:
+        await asyncio.sleep(60)
+
+
+async def test_a_cancelled_fetch_of_the_client_does_not_end_its_owner() -> None:
+    await stop_all(LeakingClient().stop)
+
+
+async def test_a_client_is_stopped_though_its_owner_was_cancelled_while_the_one_before_it_was() -> None:
+    stopped = list[str]()
+
+    async def stop() -> None:
+        stopped.append("the second")
+
+    stopping = asyncio.create_task(stop_all(HangingClient().stop, stop))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert stopped == ["the second"]

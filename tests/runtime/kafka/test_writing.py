@@ -1,0 +1,33 @@
+"""Rows are written, or the caller receives the reason."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.errors import IllegalOperation, ProducerFenced
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from rollbus.runtime.kafka.writing import Row, write
+
+
+class Producer:
+    """One that a newer owner fences once its first batch is on its way."""
+
+    def __init__(self) -> None:
+        self.sent: list[asyncio.Future[Any]] = []
+
+    def create_batch(self) -> BatchBuilder:
+        return BatchBuilder(1_000, 0, is_transactional=1)
+
+    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        if self.sent:
+            raise IllegalOperation("Can't send messages while not in transaction")
+        self.sent.append(asyncio.get_running_loop().create_future())
+        self.sent[0].set_exception(ProducerFenced())
+        return self.sent[0]
+
+
+async def test_one_that_is_fenced_between_two_batches_says_so_and_not_that_there_is_no_transaction() -> None:
+    producer: Any = Producer()
+    with pytest.raises(ProducerFenced):
+        await write(producer, [Row("t", number, b"k", b"v") for number in range(2)])

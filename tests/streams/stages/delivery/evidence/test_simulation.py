@@ -1,0 +1,71 @@
+"""Canaries by the hundred: how often a test that is looked at after every episode is wrong, and when it is right."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from benchmarks.delivery.simulation import ALPHA, Arms, World, gamed, simulate, two_in_a_row
+from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
+
+NULLS = {
+    "steady": World(),
+    "a day passes and the tasks change": World(drift=0.25, hard=0.3),
+    "praise comes late, or never": World(praise_late=1000, missing=0.2),
+}
+
+
+def test_the_arrays_of_the_simulation_are_the_sums_of_the_product() -> None:
+    chance, arms, effect, strata = Random(3), Arms(1), Effect(), [Stratum(), Stratum()]
+    for _ in range(500):
+        is_canary, outcome, kind = chance.random() < 0.3, chance.random(), chance.randrange(2)
+        one = [np.array([value]) for value in (True, outcome, is_canary, 0.3, kind)]
+        arms.add(*one)
+        effect = effect.add(outcome, strata[kind], is_canary=is_canary, share=0.3)
+        strata[kind] = strata[kind].add(outcome, is_canary=is_canary)
+    found = (arms.total[0], arms.variance[0], arms.weight[0])
+    assert found == pytest.approx((effect.total, effect.variance, effect.weight))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a day passes and the tasks change", "praise comes late, or never"])
+def test_a_canary_without_a_difference_is_rarely_judged_however_often_it_is_looked_at(name: str) -> None:
+    _require_few_errors(NULLS[name], runs=300, least_naive=0.25)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("world", NULLS.values(), ids=NULLS)
+def test_of_ten_thousand_canaries_without_a_difference_few_are_judged(world: World) -> None:
+    _require_few_errors(world, runs=10_000, least_naive=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("effect", "most", "episodes"), [(-0.1, 700, 8_000), (-0.05, 2600, 16_000)])
+def test_a_worse_canary_is_stopped_within_the_stated_episodes(effect: float, most: int, episodes: int) -> None:
+    found = simulate(World(effect=effect, episodes=episodes), runs=200, seed=7)
+    stopped = (found.worse >= 0) & (found.worse <= most)
+    assert stopped.mean() >= 0.85
+    assert (found.better >= 0).sum() == 0
+
+
+@pytest.mark.slow
+def test_a_gamed_reward_is_stopped_by_what_falls_before_it_is_promoted() -> None:
+    caught, _ = gamed(runs=200, seed=7)
+    assert caught.mean() > 0.85
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+def test_of_ten_thousand_pairs_of_canaries_the_second_is_judged_by_itself() -> None:
+    first, second = two_in_a_row(runs=10_000, seed=7)
+    assert (first.worse >= 0).mean() > 0.95
+    assert ((second.worse >= 0) | (second.better >= 0)).mean() <= ALPHA
+    assert second.covered.mean() >= 1 - ALPHA
+
+
+def _require_few_errors(world: World, *, runs: int, least_naive: float) -> None:
+    found = simulate(world, runs=runs, seed=7)
+    assert ((found.worse >= 0) | (found.better >= 0)).mean() <= ALPHA
+    assert found.covered.mean() >= 1 - ALPHA
+    assert (found.naive >= 0).mean() > least_naive, "the z test that peeks is the negative control"

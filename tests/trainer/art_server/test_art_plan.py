@@ -1,0 +1,61 @@
+"""What a client's ART configuration asks for is done, or refused by name."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.art_server.learner.art_plan import arts_plan
+from rollbus.trainer.backends.protocol import TrainConfig
+
+
+def settings(config: dict[str, Any] | None = None, **asked: Any) -> TrainConfig:
+    given = {"learning_rate": 5e-6, "kl_penalty_coef": 0.0, "kl_penalty_source": "current_learner", **(config or {})}
+    return arts_plan(3, SimpleNamespace(**given), asked, lambda *_: {}).config  # type: ignore[arg-type]
+
+
+def test_the_defaults_are_arts() -> None:
+    found = settings()
+    assert (found.loss, found.ratio_min, found.ratio_max, found.advantages) == ("cispo", 0.0, 5.0, "art")
+    found = settings(ppo=True)
+    assert (found.loss, found.epsilon, found.epsilon_high, found.dual_clip) == ("ppo", 0.2, 0.2, None)
+
+
+def test_a_truncated_correction_is_taken_with_the_proximal_policy_that_it_needs() -> None:
+    found = settings(truncated_importance_sampling=1.5, precalculate_logprobs=True)
+    assert (found.importance_correction, found.importance_cap) == ("token_truncate", 1.5)
+    plain = settings(truncated_importance_sampling=None, precalculate_logprobs=False)
+    assert (plain.importance_correction, plain.importance_cap) == ("none", 2.0)
+
+
+def test_the_reference_of_the_penalty_is_the_one_named() -> None:
+    found = settings({"kl_penalty_coef": 0.1}, kl_penalty_reference_step=2)
+    assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.1, "k1", 2)
+
+
+def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_model() -> None:
+    found = settings(beta=0.04)
+    assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.04, "k3", 0)
+    assert settings(beta=0.0).kl_coefficient == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "named"),
+    [
+        ({"beta": 0.04}, {"kl_penalty_coef": 0.1}, "beta with kl_penalty_coef"),
+        ({"beta": -1.0}, {}, "beta -1.0 would spoil"),
+        ({"scale_learning_rate_by_reward_std_dev": True}, {}, "scale_learning_rate_by_reward_std_dev"),
+        ({"num_trajectories_learning_rate_multiplier_power": 0.5}, {}, "num_trajectories_learning_rate_multiplier_po"),
+        ({"kimi_k2_tau": 0.1}, {}, "kimi_k2_tau"),
+        ({"importance_sampling_level": "average"}, {}, "importance_sampling_level 'average'"),
+        ({"kl_penalty_step_lag": 3}, {"kl_penalty_coef": 0.1}, "kl_penalty_step_lag"),
+        ({"kl_ref_adapter_path": "/x"}, {"kl_penalty_coef": 0.1}, "kl_ref_adapter_path"),
+        ({}, {"kl_penalty_coef": 0.1, "kl_penalty_source": "sample"}, "kl_penalty_source 'sample'"),
+        ({"precalculate_logprobs": True}, {}, "precalculate_logprobs without truncated_importance_sampling"),
+        ({"truncated_importance_sampling": 2.0}, {}, "truncated_importance_sampling without precalculate_logprobs"),
+    ],
+)
+def test_what_this_service_would_not_do_is_refused(asked: dict[str, Any], config: dict[str, Any], named: str) -> None:
+    with pytest.raises(RejectedError, match=named):
+        settings(config, **asked)

@@ -1,0 +1,187 @@
+"""Every family that the service runs, as transformers runs it: tiny random models, longer than their windows."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.model.config import FAMILIES, ModelConfig, read_config
+from rollbus.trainer.art_server.model.lora import ADAPTER
+from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.backends.protocol import TrainConfig
+from tests.models import load_model
+from tests.trainer.art_server.test_update import SHARED, packed_row
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 384,
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}
+GEMMA3_ROPE = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama-2": {"model_type": "llama", "num_key_value_heads": 4},
+    "llama-3.2": {"model_type": "llama", "rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16},
+    "mistral": {"model_type": "mistral", "sliding_window": 12},
+    "qwen2.5": {"model_type": "qwen2", "rope_parameters": YARN},
+    "qwen2-window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 2},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "gemma": {"model_type": "gemma", "head_dim": 16},
+    "gemma2": {"model_type": "gemma2", "head_dim": 16, "sliding_window": 12, "query_pre_attn_scalar": 24},
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "sliding_window": 12,
+        "query_pre_attn_scalar": 24,
+        "rope_parameters": GEMMA3_ROPE,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+}
+TOKENS = torch.randint(0, 384, (2, 60), generator=torch.Generator().manual_seed(0))
+LORA = LoraConfig(rank=4, alpha=8.0)
+LOADER: Any = transformers.AutoModelForCausalLM
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model as transformers saves it; norms and biases are random too."""
+    transformers.logging.disable_progress_bar()
+    path = tmp_path_factory.mktemp("families") / str(request.param)
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(SHAPE | KINDS[str(request.param)])))
+    model = LOADER.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+    model.save_pretrained(path)
+    return path
+
+
+def theirs(path: Path) -> Any:
+    """The model as transformers runs it, with the attention that knows Gemma 2's caps."""
+    options = {"local_files_only": True, "attn_implementation": "eager", "dtype": torch.float32}
+    return LOADER.from_pretrained(str(path), **options).eval()
+
+
+def logits(model: Any, tokens: Tensor = TOKENS) -> Tensor:
+    with torch.no_grad():
+        return head(model, trunk(model, tokens))
+
+
+def test_all_families_are_tried() -> None:
+    assert {kind["model_type"] for kind in KINDS.values()} == set(FAMILIES)
+
+
+def test_logits_are_those_of_transformers(folder: Path) -> None:
+    with torch.no_grad():
+        expected = theirs(folder)(TOKENS).logits
+    ours = logits(load_model(folder)[0])
+    assert expected.std() > 0.1
+    assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
+
+
+def test_a_saved_model_is_the_same_one_for_us_and_for_transformers(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    save_checkpoint(tmp_path / "0001", model, config, base=folder, provenance={"version": 1})
+    assert torch.equal(logits(load_model(tmp_path / "0001")[0]), logits(model))
+    with torch.no_grad():
+        assert torch.allclose(theirs(tmp_path / "0001")(TOKENS).logits, logits(model), atol=1e-4)
+
+
+def test_the_sampler_reports_the_log_probs_of_the_whole_sequence(folder: Path, tokenizer: Any) -> None:
+    model, config = load_model(folder)
+    sampler = Sampler(config, tokenizer, max_rows=4)
+    try:
+        sampler.load(0, model)
+        prompts = [TOKENS[0, :7].tolist(), TOKENS[1, :29].tolist()]
+        asked = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(2)]
+        futures = [sampler.submit(prompt, how, 0) for prompt, how in zip(prompts, asked, strict=True)]
+        for prompt, future in zip(prompts, futures, strict=True):
+            answer = future.result(timeout=120)
+            whole = torch.tensor([[*prompt, *answer.token_ids]])
+            at_T_V = torch.log_softmax(logits(load_model(folder)[0], whole)[0, len(prompt) - 1 : -1], dim=-1)
+            expected = at_T_V.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+            assert torch.allclose(torch.tensor(answer.logprobs), expected, atol=1e-4)
+    finally:
+        sampler.close()
+
+
+def test_a_trained_adapter_is_what_peft_and_vllm_add_to_the_base(folder: Path, tmp_path: Path) -> None:
+    """PEFT's formula on its names: each module named exists in transformers' model, and gets W + alpha / rank · B·A."""
+    loader = ModelLoader(read_config(folder), lora=LORA, base=folder)
+    learner = Learner(loader.config, loader=loader)
+    for _ in range(3):  # logits move by 0.1 to 0.7; where they move by 4, float32 rounds by up to 1.1e-4
+        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
+    save_checkpoint(
+        tmp_path / "0001",
+        learner.model,
+        learner.config,
+        base=folder,
+        provenance={"version": 1},
+        masters=learner.masters.named,
+        lora=LORA,
+    )
+    adapter, merged = load_file(tmp_path / "0001" / ADAPTER), theirs(folder)
+    down = [name for name in adapter if name.endswith(".lora_A.weight")]
+    assert len(down) == 7 * loader.config.layers
+    with torch.no_grad():
+        for name in down:
+            module = merged.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+            module.weight += LORA.alpha / LORA.rank * adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
+        expected = merged(TOKENS).logits
+    ours = logits(loader.load(tmp_path / "0001"))
+    assert torch.allclose(ours, expected, atol=1e-4)
+    assert not torch.allclose(ours, logits(load_model(folder)[0]), atol=1e-2)
+    targets = json.loads((tmp_path / "0001" / "adapter_config.json").read_text())["target_modules"]
+    assert {name.split(".")[-3] for name in down} == set(targets)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "says"),
+    [
+        ("model.norm.weight", torch.full((64,), torch.nan), r"NaN or infinity, among them 'model\.norm\.weight'; take"),
+        ("model.layers.0.mlp.experts.0.weight", torch.zeros(2), r"has no place for 'model\.layers\.0\.mlp\.experts"),
+    ],
+    ids=["not numbers", "of another family"],
+)
+def test_weights_that_cannot_be_run_are_refused(
+    base_model: Path, tmp_path: Path, name: str, tensor: Tensor, says: str
+) -> None:
+    path = shutil.copytree(base_model, tmp_path / "broken")
+    weights = load_file(path / "model.safetensors") | {name: tensor}
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigurationError, match=says):
+        load_model(path)
+
+
+def test_a_llama_without_key_value_heads_in_its_config_has_as_many_as_heads() -> None:
+    config = {key: value for key, value in SHAPE.items() if key != "num_key_value_heads"}
+    assert ModelConfig.from_hf({**config, "model_type": "llama"}).kv_heads == 4

@@ -1,0 +1,119 @@
+"""bfloat16 layers: sampler and trainer still agree as far as 8 bits of mantissa let them; the optimizer keeps 24."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.precision import choose_precision
+from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.backends.model_settings import LoraConfig, Precision
+from rollbus.trainer.backends.protocol import TrainConfig
+from tests.trainer.art_server.test_update import SHARED, packed_row
+
+TOLERANCE = 0.01
+"""Of one log-prob: activations carry 8 bits, and batch shapes change the order in which they are summed."""
+
+
+def loader(base_model: Path, **options: Any) -> ModelLoader:
+    return ModelLoader(read_config(base_model), precision="bfloat16", base=base_model, **options)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig()], ids=["all parameters", "adapters"])
+def test_sampled_logprobs_are_those_of_the_update_within_bfloat16(
+    base_model: Path, tokenizer: Any, tmp_path: Path, lora: LoraConfig | None
+) -> None:
+    loading = loader(base_model, lora=lora)
+    learner = Learner(loading.config, loader=loading)
+    if lora is None:
+        learner.start_from(0, base_model)
+    sampler = Sampler(loading.config, tokenizer, max_rows=8, dtype=loading.dtype)
+    prompt = tokenizer.encode("choose a letter")
+    try:
+        for step in range(3):  # before and after updates
+            checkpoint = tmp_path / f"{step:04d}"
+            save_checkpoint(
+                checkpoint,
+                learner.model,
+                loading.config,
+                base=base_model,
+                provenance={},
+                lora=lora,
+                masters=learner.masters.named,
+            )
+            sampler.load(step, loading.load(checkpoint))
+            parameters = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(8)]
+            answers = [sampler.submit(prompt, one, step) for one in parameters]
+            rows = rows_of(prompt, [one.result(timeout=120) for one in answers])
+            report = learner.step(rows, TrainConfig(learning_rate=1e-2))
+            assert 0 < report["logprob_difference_max"] < TOLERANCE
+            assert report["grad_norm"] > 0
+    finally:
+        sampler.close()
+
+
+def rows_of(prompt: list[int], answers: list[Any]) -> dict[str, Tensor]:
+    """Each answer a row, with the log-probs it was sampled with; groups alternate the sign of the advantage."""
+    rows = []
+    for number, answer in enumerate(answers):
+        token_ids = [*prompt, *answer.token_ids]
+        sampled = len(answer.token_ids)
+        row = packed_row([(number, number, token_ids, 0, sampled)], len(token_ids))
+        row["logprobs"][0, -sampled:] = torch.tensor(answer.logprobs)
+        rows.append(row)
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize(
+    ("has", "device", "chosen"),
+    [
+        ({"avx2": True, "avx512_f": True}, "cpu", "float32"),
+        ({"avx512_bf16": True}, "cpu", "bfloat16"),
+        ({"neon": True, "bf16": True}, "cpu", "bfloat16"),
+        ({"avx2": True}, "cuda:0", "bfloat16"),
+    ],
+    ids=["AVX2", "AVX-512 BF16", "ARM", "a GPU"],
+)
+def test_auto_takes_bfloat16_where_the_device_multiplies_in_it(
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], device: str, chosen: Precision
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert choose_precision("auto", device) == chosen
+
+
+def test_bfloat16_is_honoured_with_a_warning_where_it_is_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    assert choose_precision("float32", "cpu") == "float32"
+    assert choose_precision("bfloat16", "cuda") == "bfloat16"
+    assert caplog.messages == []
+    assert choose_precision("bfloat16", "cpu") == "bfloat16"
+    assert "`precision: auto` takes what is faster" in caplog.text
+
+
+def test_only_the_layers_are_rounded(base_model: Path) -> None:
+    model: Any = loader(base_model).load(base_model)
+    kinds = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert kinds.pop("tok_embeddings.weight") == torch.float32
+    scales = {name: kind for name, kind in kinds.items() if name.endswith("scale")}
+    assert set(scales.values()) == {torch.float32}
+    assert {kind for name, kind in kinds.items() if name not in scales} == {torch.bfloat16}
+
+
+def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
+    """A weight of 0.02 in bfloat16 moves by 1e-4 at least; here it moves by 1e-6 a step, and arrives."""
+    learner = Learner(read_config(base_model), loader=loader(base_model))
+    learner.start_from(0, base_model)
+    before = {name: master.detach().clone() for name, master in learner.masters.named.items()}
+    learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-6))
+    moved = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
+    assert max(map(float, moved)) < 2e-6
+    assert sum(float(one) > 0 for one in moved) > len(moved) / 2

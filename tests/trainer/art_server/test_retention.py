@@ -1,0 +1,93 @@
+"""Checkpoints that go: never one that something stands on, and never what is known of where it came from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.settings import Settings
+from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE
+from rollbus.trainer.art_server.checkpoints.journal import VersionStore
+from rollbus.trainer.art_server.checkpoints.retention import expendable
+from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.process import local_service_settings
+from rollbus.trainer.settings import ArtLocalBackend
+
+CHAIN = {version: version - 1 if version else None for version in range(21)}
+
+
+def test_the_newest_and_every_tenth_stay() -> None:
+    gone = expendable(list(CHAIN), CHAIN, Retention(keep_newest=3, keep_every=10), in_use=(20, 20))
+    assert gone == (*range(1, 10), *range(11, 18))
+
+
+def test_without_a_limit_nothing_goes() -> None:
+    assert expendable(list(CHAIN), CHAIN, Retention(keep_every=2), in_use=()) == ()
+
+
+@given(
+    st.integers(1, 5),
+    st.none() | st.integers(1, 7),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.lists(st.integers(0, 20), unique=True, min_size=1),
+)
+def test_what_is_served_or_trained_on_stays_and_so_do_their_parents(
+    newest: int, every: int | None, serving: int, head: int, versions: list[int]
+) -> None:
+    gone = set(expendable(versions, CHAIN, Retention(newest, every), in_use=(serving, head)))
+    assert not gone & {0, serving, head, CHAIN[serving], CHAIN[head], max(versions)}
+    assert gone <= set(versions)
+    again = [version for version in versions if version not in gone]
+    assert expendable(again, CHAIN, Retention(newest, every), in_use=(serving, head)) == ()
+
+
+def store_of(directory: Path, versions: int) -> VersionStore:
+    store = VersionStore(directory)
+    for version in range(versions):
+        store.path(version).mkdir(parents=True)
+        provenance = {"version": version, "parent": version - 1 if version else None, "batch_hash": f"b{version}"}
+        (store.path(version) / PROVENANCE).write_text(json.dumps(provenance))
+    return store
+
+
+def test_the_lineage_outlives_the_checkpoints(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 6)
+    for version in (1, 2, 4):
+        store.retire(version)
+    assert store.numbers() == [0, 3, 5]
+    assert store.retired() == [1, 2, 4]
+    assert store.lineage(5) == [5, 4, 3, 2, 1, 0]
+    assert store.provenance(4)["batch_hash"] == "b4"
+
+
+def test_where_a_version_came_from_is_read_once_however_long_the_lineage(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 4)
+    assert store.lineage(3) == [3, 2, 1, 0]
+    for version in range(4):
+        (store.path(version) / PROVENANCE).unlink()
+    assert store.lineage(3) == [3, 2, 1, 0]
+    assert store.origin(2).batch_hash == "b2"
+
+
+def test_a_number_is_never_given_twice(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 3)
+    store.retire(2)
+    assert store.next_number() == 3
+
+
+def test_a_crash_between_rename_and_removal_is_cleaned_up(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 2)
+    (tmp_path / ".tmp-retired-0001").mkdir()
+    assert ".tmp-retired-0001" in store.clean()
+
+
+@pytest.mark.parametrize("changes", [{}, {"keep_checkpoints": None, "keep_every": 3}])
+def test_both_services_of_a_model_keep_the_same_by_default_and_by_the_same_settings(changes: dict[str, Any]) -> None:
+    server = Settings.model_validate({"art_server": changes}).art_server_settings(Path("base"))
+    local = ArtLocalBackend(type="art-local", base_model=Path("base"), directory=Path("art"), **changes)
+    kept = Retention(20, 50) if not changes else Retention(None, 3)
+    assert server.retention == local_service_settings("agent", local).retention == kept

@@ -1,0 +1,73 @@
+"""A network worth it gets all cores: half for the learner while it computes, and the rest for the sampler."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollbus.trainer.art_server.learner import torch_service
+from rollbus.trainer.art_server.learner.art_plan import StepPlan
+from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.model import threads
+from rollbus.trainer.art_server.model.threads import Threads, choose_threads, count_cores
+from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+from tests.trainer.art_server.test_service import plan
+from tests.trainer.art_server.test_update import SHARED, packed_row
+
+SMOLLM2 = 576
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [(1, Threads(1, 1, 1)), (2, Threads(2, 1, 1)), (5, Threads(5, 3, 2)), (16, Threads(16, 8, 8))],
+)
+def test_cores_are_shared_while_an_update_is_computed(cores: int, expected: Threads) -> None:
+    assert choose_threads(ModelOptions(), SMOLLM2, cores) == expected
+
+
+def test_a_narrow_network_and_a_gpu_get_one_thread() -> None:
+    assert choose_threads(ModelOptions(), 128, cores=16) == Threads(1, 1, 1)
+    assert choose_threads(ModelOptions(device="cuda"), SMOLLM2, cores=16) == Threads(1, 1, 1)
+
+
+def test_a_number_in_the_settings_is_taken() -> None:
+    assert choose_threads(ModelOptions(sampler_threads=3), SMOLLM2, cores=16) == Threads(3, 3, 8)
+    assert choose_threads(ModelOptions(trainer_threads=12), SMOLLM2, cores=16) == Threads(16, 4, 12)
+    assert choose_threads(ModelOptions(trainer_threads=99), SMOLLM2, cores=16) == Threads(16, 1, 99)
+
+
+def test_cores_are_those_that_the_container_and_the_environment_leave(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    all_cores = count_cores({}, quota)
+    quota.write_text("max 100000\n")
+    assert count_cores({}, quota) == all_cores >= 1
+    quota.write_text("100000 100000\n")
+    assert count_cores({}, quota) == 1
+    quota.write_text("20000 100000\n")
+    assert count_cores({}, quota) == 1
+    quota.unlink()
+    assert count_cores({"OMP_NUM_THREADS": "1"}, quota) == 1
+    assert count_cores({"OMP_NUM_THREADS": "4,2"}, quota) == all_cores
+
+
+class Counting(TorchService):
+    """Notes the threads of the sampler and of an update while that is computed."""
+
+    def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        self.counted = self.sampler.threads, torch.get_num_threads()
+        return super()._next_version(packed, plan)
+
+
+async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LEAST_WIDTH", 1)
+    monkeypatch.setattr(torch_service, "count_cores", lambda: 5)
+    one = Counting(ServiceSettings("agent", base_model, tmp_path))
+    assert one.sampler.threads == 5
+    await one.update(packed_row(SHARED, 32), plan())
+    assert one.counted == (3, 2)
+    assert one.sampler.threads == 5
+    await one.aclose()

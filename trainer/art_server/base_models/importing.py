@@ -1,0 +1,205 @@
+"""A folder in Hugging Face layout or a GGUF file → a base model in the cache, named by the hash of its files.
+
+Order: check what can be known before, fill a temporary folder, check it as the service will read it, rename. A process
+killed on the way leaves a temporary folder, which the next import of the same model removes.
+"""
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
+from rollbus.trainer.art_server.checkpoints.checkpoint import (
+    HEAVY,
+    INDEX,
+    TEMPORARY_PREFIX,
+    publish_folder,
+    read_weights,
+    weight_files,
+)
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
+from rollbus.trainer.art_server.model.model import build_model
+
+Report = Callable[[str], None]
+HASH_DIGITS = 12
+READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 256 * 2**20
+"""Endings of the files beside the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
+MEMORY_FACTOR = 2.5
+"""Bytes of memory per byte of float32 weights while a GGUF file is converted."""
+
+
+def import_model(
+    source: Path, cache: Path, *, name: str | None = None, template: str | None = None, report: Report = lambda _: None
+) -> Path:
+    """Return the folder of the base model, which exists whole or not at all; one that exists is returned as it is.
+
+    `template` replaces the chat template. ConfigurationError for a model that cannot be served, UnavailableError where
+    disk or memory does not suffice.
+    """
+    _require_ordinary_files(source)
+    weights = _find_weights(source)
+    report(f"hashing {', '.join(path.name for path in weights)}")
+    files = _files_of(source, weights)
+    target = cache / f"{name or source.stem.lower()}-{_hash_files(files, template)}"
+    if target.is_dir():
+        return target
+    with _write_folder(target) as partial:
+        if partial is None:
+            return target
+        if weights[0].suffix == GGUF:
+            needed = plan_gguf(weights[0])
+            _require_disk(cache, needed)
+            _require_memory(int(MEMORY_FACTOR * needed), source)
+            report(f"converting {weights[0].name} into {needed / 1e6:.0f} MB of float32 weights")
+            convert_gguf(weights[0], partial)
+        else:
+            read_config(source)  # says what is not supported before gigabytes are copied
+            _require_disk(cache, sum(path.stat().st_size for path in files))
+            report(f"copying {source}")
+            for path in files:
+                shutil.copyfile(path, partial / path.name)
+        if template is not None:
+            (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
+        report("checking config, tokenizer, chat template and weights")
+        check_model(partial)
+    return target
+
+
+def check_model(directory: Path) -> None:
+    """Read a base model as the service will. ConfigurationError says what is missing or wrong."""
+    config = read_config(directory)
+    load_tokenizer(directory, vocabulary=config.vocabulary)
+    with torch.device("meta"):
+        model = build_model(config)
+    weights = read_weights(directory, config)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
+
+
+def _require_ordinary_files(source: Path) -> None:
+    """Refuse a model of which a name leads to a device or a pipe, which may never end, or to a text without bound."""
+    for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+        if not path.exists() or path.is_dir():
+            continue
+        if not path.is_file():
+            raise ConfigurationError(f"{path} is a device, a pipe or a socket, or a link to one; put the file there")
+        if path.suffix in READ_WHOLE and path.stat().st_size > MOST_TEXT_BYTES:
+            raise ConfigurationError(
+                f"{path} has {path.stat().st_size / 1e6:,.0f} MB, and at most {MOST_TEXT_BYTES / 1e6:.0f} MB of such a "
+                "file are read; take another copy of the model, or move the file away if it is not part of it"
+            )
+
+
+def _find_weights(source: Path) -> list[Path]:
+    """Return the files of weights at a path. ConfigurationError if there is no model that can be read."""
+    if source.suffix == GGUF:
+        if source.is_file():
+            return [source]
+        raise ConfigurationError(f"no file {source}; give the path of a GGUF file or of a folder with config.json")
+    if not source.is_dir():
+        raise ConfigurationError(
+            f"{source} is neither a GGUF file nor a folder; give the path of a model on this machine (nothing is "
+            "fetched from a hub)"
+        )
+    if (source / "config.json").exists():
+        files = [source / file for file in weight_files(source)]
+        if missing := [path.name for path in files if not path.exists()]:
+            raise ConfigurationError(
+                f"{source} has no {missing[0]}; this service reads weights in safetensors only (a pickled "
+                "pytorch_model.bin can run code when it is read): save the model with save_pretrained"
+            )
+        return files
+    ggufs = sorted(source.glob(f"*{GGUF}"))
+    if len(ggufs) != 1:
+        raise ConfigurationError(
+            f"{source} has no config.json and {len(ggufs)} GGUF files; give a folder in Hugging Face layout, or one "
+            "GGUF file"
+        )
+    return ggufs
+
+
+def _files_of(source: Path, weights: list[Path]) -> list[Path]:
+    """Return the files that make the model: no weights in other formats, and beside a GGUF file only a tokenizer."""
+    if weights[0].suffix == GGUF:
+        beside = (weights[0].with_name(name) for name in ("tokenizer.json", "tokenizer_config.json"))
+        return [*weights, *(path for path in beside if path.exists())]
+    return [
+        path
+        for path in sorted(source.iterdir())
+        if path.is_file() and (path in weights or path.name == INDEX or path.suffix not in HEAVY)
+    ]
+
+
+def _hash_files(files: list[Path], template: str | None) -> str:
+    whole = hashlib.sha256((template or "").encode())
+    for path in files:
+        with path.open("rb") as opened:
+            whole.update(hashlib.file_digest(opened, "sha256").digest())
+    return whole.hexdigest()[:HASH_DIGITS]
+
+
+@contextmanager
+def _write_folder(target: Path) -> Iterator[Path | None]:
+    """Yield a temporary folder that becomes `target` if nothing is raised; None if another process has made it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(TEMPORARY_PREFIX + target.name)
+    with partial.with_suffix(".lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            yield None
+            return
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            yield partial
+            publish_folder(partial, target)
+        except BaseException as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise UnavailableError(
+                    f"{target} could not be written ({error.strerror or error}), and nothing of it stays; free space "
+                    "on its disk, or set XDG_CACHE_HOME to another one"
+                ) from error
+            if isinstance(error, Exception) and ran_out_of_memory(error):
+                raise UnavailableError(
+                    f"making {target.name} ran out of memory, and nothing of it stays; close other programs, or "
+                    "import it on a larger machine"
+                ) from error
+            raise
+
+
+def _require_disk(cache: Path, needed: int) -> None:
+    free = shutil.disk_usage(cache).free
+    if free < needed:
+        raise UnavailableError(
+            f"the model needs {needed / 1e9:.2f} GB in {cache}, where {free / 1e9:.2f} GB are free; free some, or set "
+            "XDG_CACHE_HOME to another disk"
+        )
+
+
+def _require_memory(needed: int, source: Path) -> None:
+    available = _available_memory()
+    if available is not None and available < needed:
+        raise UnavailableError(
+            f"converting {source} takes about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are "
+            "available; close other programs, or import it on a larger machine"
+        )
+
+
+def _available_memory() -> int | None:
+    """Return bytes, or None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

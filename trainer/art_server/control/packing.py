@@ -1,0 +1,216 @@
+"""Our LocalBackend: ART's tokenising by recorded ids and its packing, with the advantages that grouping computed.
+
+ART computes its own advantages and divides a whole batch by their mean size, so that even rounding noise trains at full
+strength. Here the given ones go through its packing and the division is undone; `art` mode changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import art
+import torch
+from art.local import LocalBackend
+from art.preprocessing.pack import PackedTensors, packed_tensors_from_tokenized_results
+from art.preprocessing.tokenize import TokenizedResult, assemble_vllm_training_sequences
+from art.trajectories import LegacyHistory, Trajectory, TrajectoryGroup
+from openai.types.chat import ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
+from torch import Tensor
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, encode_logprobs
+from rollbus.trainer.art_server.learner.art_service import ArtOwnService
+from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+
+TRAJECTORY_ID = "rollbus_trajectory_id"
+ROUNDING_OF_LENGTH = 256
+"""Packed rows are a multiple of this many tokens; ART's 2048 is for kernels that small models do not need."""
+
+
+class RollbusBackend(LocalBackend):
+    """LocalBackend with our model service or ART's own and, unless `given` is None, with the caller's advantages."""
+
+    def __init__(self, path: str, service: TorchService | ArtOwnService) -> None:
+        super().__init__(in_process=True, path=path)
+        engine = service.settings.options.art
+        self._supports_result_packing = engine is None or engine.packing  # else a row per trajectory
+        self._service = service
+        self.given: Mapping[str, float] | None = None
+        """Advantage by trajectory id for the next call of `train`."""
+        self.aggregation: Aggregation = "token_mean"
+        self.tempered: Sequence[TrainTrajectory] = ()
+        """The batch again, if some of it was sampled at a temperature other than 1."""
+
+    async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
+        if isinstance(self._service, ArtOwnService):
+            return await super()._get_service(model)
+        self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
+        return self._service
+
+    def forget_service(self) -> None:
+        """Let the next call make a new service of ART's: it closes itself if training fails."""
+        self._services.clear()
+
+    async def _advance_skipped_step(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Do nothing: ART would copy the weights to a new step and call it trained."""
+        return {}
+
+    def _get_packed_tensors(
+        self, model: Any, trajectory_groups: list[TrajectoryGroup], *args: Any, **kwargs: Any
+    ) -> PackedTensors | None:
+        if self.given is None:
+            return super()._get_packed_tensors(model, trajectory_groups, *args, **kwargs)
+        tokenizer = self._service.tokenizer
+        results = self._results(trajectory_groups, self.given)
+        if not results or not any(result.advantage for result in results):
+            return None
+        longest = max(len(result.token_ids) for result in results)
+        limit = self._model_max_sequence_length(model)
+        if longest > limit:
+            raise RejectedError(f"a row of {longest} tokens does not fit {limit}; drop it before the batch is formed")
+        row_length = min(-(-longest // ROUNDING_OF_LENGTH) * ROUNDING_OF_LENGTH, limit)
+
+        def pack(rows: list[TokenizedResult]) -> PackedTensors:
+            return packed_tensors_from_tokenized_results(
+                rows,
+                row_length,
+                pad_token_id=tokenizer.eos_token_id,
+                truncate_long_results=False,
+                pack_results=self._supports_result_packing,
+            )
+
+        packed = pack(results)
+        if self.tempered and isinstance(self._service, TorchService):
+            twins = pack(self._results(art_groups(make_temperature_twins(self.tempered)), self.given))
+            self._service.temperatures = place_temperatures(packed, twins)
+        return undo_scaling(packed, results)
+
+    def _results(self, groups: list[TrajectoryGroup], given: Mapping[str, float]) -> list[TokenizedResult]:
+        return [
+            result
+            for prompt_id, group in enumerate(groups)
+            for result in group_results(self._service.tokenizer, prompt_id, group, given, self.aggregation)
+        ]
+
+
+def group_results(
+    tokenizer: Any, prompt_id: int, group: TrajectoryGroup, given: Mapping[str, float], aggregation: Aggregation
+) -> list[TokenizedResult]:
+    """ART's token rows of one group, each with its trajectory's given advantage."""
+    results: list[TokenizedResult] = []
+    sampled_by_row: list[int] = []
+    for trajectory in group.trajectories:
+        rows = assemble_vllm_training_sequences(
+            tokenizer=tokenizer,
+            histories=[
+                LegacyHistory(messages_and_choices=trajectory.messages_and_choices),
+                *trajectory.additional_histories,
+            ],
+            advantage=given[str(trajectory.metadata[TRAJECTORY_ID])],
+            allow_training_without_logprobs=False,
+            trajectory=trajectory,
+        )
+        sampled = sum(sum(row.assistant_mask) for row in rows)
+        sampled_by_row += [sampled] * len(rows)
+        results.extend(rows)
+    of_group = sum(sum(row.assistant_mask) for row in results)
+    for row, of_trajectory in zip(results, sampled_by_row, strict=True):
+        row.weight = token_weight(aggregation, trajectory_tokens=of_trajectory, group_tokens=of_group)
+    shared = _shared_prefix(results)
+    for row in results:
+        row.prompt_id, row.prompt_length = prompt_id, shared
+    return results
+
+
+def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> PackedTensors:
+    """Multiply ART's division by the mean |advantage| back out.
+
+    It is one positive number for the whole batch, so the largest advantage shows it.
+    """
+    largest = max(abs(result.advantage) for result in results)
+    scaled = float(packed["advantages"].abs().max())
+    if scaled > 0:
+        packed["advantages"] *= largest / scaled
+    return packed
+
+
+def make_temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
+    """Return the same tokens with −temperature instead of log-probs, since ART's packing carries no other column."""
+    return [
+        replace(one, turns=tuple(replace(turn, logprobs=_temperatures(turn)) for turn in one.turns))
+        for one in trajectories
+    ]
+
+
+def place_temperatures(packed: PackedTensors, twins: PackedTensors) -> Tensor:
+    """The twins' log-prob column: the temperature of each sampled token, at its place in `packed`."""
+    for name in ("tokens", "group_ids", "assistant_mask"):
+        if not torch.equal(packed[name], twins[name]):
+            raise RejectedError("ART packed the same batch twice in two ways; its temperatures cannot be placed")
+    return -twins["logprobs"]
+
+
+def _temperatures(turn: TurnTokens) -> bytes:
+    return encode_logprobs([-turn.temperature] * len(decode_logprobs(turn.logprobs)))
+
+
+def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:
+    """Groups in the order of their first member, members in theirs."""
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group_id, []).append(_art_trajectory(trajectory))
+    return [TrajectoryGroup(members) for members in groups.values()]
+
+
+def art_arguments(config: TrainConfig) -> dict[str, Any]:
+    """Return our configuration in the names of ART's `train`; the rest is in the service's StepPlan."""
+    ppo = config.loss == "ppo"
+    return {
+        "learning_rate": config.learning_rate,
+        "loss_fn": "ppo" if ppo else "cispo",
+        "epsilon": config.epsilon if ppo else 1 - config.ratio_min,
+        "epsilon_high": config.epsilon_high if ppo else config.ratio_max - 1,
+    }
+
+
+def _art_trajectory(trajectory: TrainTrajectory) -> Trajectory:
+    histories: dict[int, list[Choice]] = {}
+    for turn in trajectory.turns:
+        histories.setdefault(turn.history, []).append(_choice(turn))
+    first, *more = histories.values()
+    return Trajectory(
+        messages_and_choices=list(first),
+        additional_histories=[LegacyHistory(messages_and_choices=list(choices)) for choices in more],
+        reward=trajectory.reward,
+        metadata={TRAJECTORY_ID: trajectory.trajectory_id},
+    )
+
+
+def _choice(turn: TurnTokens) -> Choice:
+    """A Choice as ART reads it: exact ids and log-probs, no text, since no chat is rendered again."""
+    return Choice.model_validate(
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": ChatCompletionMessage(role="assistant", content=""),
+            "prompt_token_ids": decode_token_ids(turn.prompt_token_ids).tolist(),
+            "token_ids": decode_token_ids(turn.completion_token_ids).tolist(),
+            "art_completion_logprobs": decode_logprobs(turn.logprobs).tolist(),
+        }
+    )
+
+
+def _shared_prefix(results: list[TokenizedResult]) -> int:
+    """Tokens that all rows of the group begin with, ending one before the first sampled one."""
+    if not results:
+        return 0
+    first, *others = [row.token_ids for row in results]
+    length = 0
+    for position, token_id in enumerate(first):
+        if any(position >= len(row) or row[position] != token_id for row in others):
+            break
+        length += 1
+    return max(min(length, *(row.assistant_mask.index(1) for row in results)) - 1, 0)

@@ -1,0 +1,4 @@
+"""OpenAI requests in, answers with tokens and log-probs out.
+
+Read `endpoint` first (HTTP), then `openai_api` (what a request may ask). The tokens come from `sampler`.
+"""

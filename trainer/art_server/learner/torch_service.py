@@ -1,0 +1,281 @@
+"""ART's model service, with our model instead of vLLM and the GPU trainer.
+
+ART's LocalBackend calls it: `start_openai_server` once, `train` with packed rows on disk, and the rest around them.
+`train` takes what ART's configuration cannot carry (base version, batch hash, result) from the `StepPlan` that the
+caller left in `plan`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.records.delivery import PolicyDecision
+from rollbus.trainer.art_server.checkpoints.base_version import check_same_base, check_same_weights, write_base_version
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.art_server.checkpoints.journal import VersionStore
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
+from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
+from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, read_stop_ids
+from rollbus.trainer.art_server.learner.art_plan import StepPlan
+from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.memory_limits import loading_failures, memory_failures, memory_refusals
+from rollbus.trainer.art_server.model.precision import choose_precision
+from rollbus.trainer.art_server.model.threads import choose_threads, count_cores
+from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+
+if TYPE_CHECKING:
+    from art import dev, types
+    from art.preprocessing.pack import DiskPackedTensors
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_TOKENS = 4096
+"""Of a model that could go further: each row reserves room for so many."""
+GRADIENT_STEPS = "data/step_num_gradient_steps"
+
+
+class TorchService:
+    """Serves and trains one model in this process."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings, options = settings, settings.options
+        self.config = read_config(settings.base_model, max_tokens=options.max_tokens or DEFAULT_MAX_TOKENS)
+        rows = f"{options.max_rows} rows of {self.config.max_tokens} tokens"
+        with memory_refusals(f"starting {settings.model} with {rows}"):
+            self._open(settings, options)
+
+    def _open(self, settings: ServiceSettings, options: ModelOptions) -> None:
+        """Allocate the rows, load the weights in training and the newest version, and serve that."""
+        self.tokenizer = load_tokenizer(settings.base_model, vocabulary=self.config.vocabulary)
+        self.loader = ModelLoader(
+            self.config,
+            precision=choose_precision(options.precision, options.device),
+            lora=options.lora,
+            base=settings.base_model,
+            device=options.device,
+        )
+        self.store = self.open_store(settings)
+        if numbers := self.store.numbers():
+            check_same_base(self.store.path(numbers[-1]), settings.base_model)
+            if options.lora is not None:
+                check_same_weights(self.store.provenance(BASE_VERSION), settings.base_model)
+        else:
+            write_base_version(self.store.path(BASE_VERSION), self.loader, settings.base_model)
+        self._threads = choose_threads(options, self.config.width, count_cores())
+        self.sampler = Sampler(
+            self.config,
+            self.tokenizer,
+            max_rows=options.max_rows,
+            keep_versions=options.keep_versions,
+            logprobs_mode=options.logprobs_mode,
+            threads=self._threads.sampler,
+            device=options.device,
+            dtype=self.loader.dtype,
+            stop_ids=read_stop_ids(settings.base_model),
+        )
+        self.learner = Learner(self.config, loader=self.loader)
+        self._loading = threading.Lock()
+        self._updates = ThreadPoolExecutor(max_workers=1, thread_name_prefix="update")
+        """One thread for all of them: each keeps the buffers of its largest pass, 2.3 GB with SmolLM2."""
+        newest = self.store.numbers()[-1]
+        self._read_version(newest)
+        self.served = ServedModel(settings.model, self.sampler, self.tokenizer, newest, self.load_version)
+        self.plan: StepPlan | None = None
+        self.temperatures: Tensor | None = None
+        """Of the next update's packed tokens, in the same places; None where all were sampled at 1."""
+        self._server: EndpointServer | None = None
+        self._closed = False
+        self.serve(newest)
+
+    @staticmethod
+    def open_store(settings: ServiceSettings) -> VersionStore:
+        """The checkpoints of this model, for recovery before the service reads them."""
+        store = VersionStore(settings.directory / "checkpoints")
+        store.directory.mkdir(parents=True, exist_ok=True)
+        return store
+
+    @property
+    def base_url(self) -> str | None:
+        return f"http://{self._server.host}:{self._server.port}/v1" if self._server else None
+
+    @property
+    def serving(self) -> int:
+        return self.served.serving
+
+    @property
+    def canary(self) -> int | None:
+        return self.served.canary
+
+    def use_decision(self, decision: PolicyDecision) -> None:
+        """Route episodes by a decision from now on, with its canary in memory; called from a thread of its own."""
+        self.served.router.use(decision)
+        canary = self.canary
+        if canary is not None and self.load_version(canary):
+            self.sampler.pin([self.serving, canary])
+
+    def loaded(self) -> tuple[int, ...]:
+        """Versions that answer requests now."""
+        return self.sampler.loaded()
+
+    def serve(self, version: int) -> None:
+        """Answer requests for the bare name with `version`."""
+        if not self.load_version(version):
+            raise ConfigurationError(f"version {version} of {self.settings.model} is not in {self.store.directory}")
+        self.served.serving = version
+        self.sampler.pin(each for each in (version, self.canary) if each is not None)
+
+    def load_version(self, version: int) -> bool:
+        """Have `version` answer requests; False if there is no such checkpoint.
+
+        UnavailableError if it does not fit the memory. Any thread may call; a version is read once.
+        """
+        if version in self.sampler.loaded():
+            return True
+        with self._loading, loading_failures(f"reading version {version} of {self.settings.model}"):
+            return version in self.sampler.loaded() or self._read_version(version)
+
+    def _read_version(self, version: int) -> bool:
+        if version not in self.store.numbers():
+            return False
+        try:
+            self._load_from(version, self.store.path(version))
+        except ConfigurationError:
+            if version not in self.store.numbers():  # retention removed it meanwhile
+                return False
+            raise
+        return True
+
+    # What ART's LocalBackend calls.
+
+    async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
+        """Start the endpoint; a second call returns the running one's address."""
+        if self._server is None:
+            door = model_door(self.settings.api_key, self.settings.host)
+            self._server = EndpointServer(
+                build_app(self.served), door, host=self.settings.host, port=self.settings.port
+            )
+            await asyncio.to_thread(self._server.start)
+        return self._server.host, self._server.port
+
+    async def vllm_engine_is_sleeping(self) -> bool:
+        return False
+
+    async def acquire_exact_adapter(self, step: int, checkpoint_path: str) -> str:
+        if not await asyncio.to_thread(self.load_version, step):
+            raise ConfigurationError(f"version {step} of {self.settings.model} has no checkpoint at {checkpoint_path}")
+        return f"{self.settings.model}@{step}"
+
+    async def release_exact_adapter(self, step: int) -> None:
+        """Nothing to do: a version stays loaded while requests use it."""
+
+    async def register_lora_for_step(self, step: int, checkpoint_dir: str) -> None:
+        """ART copied a checkpoint to a new number because there was nothing to train."""
+        await asyncio.to_thread(self.load_version, step)
+
+    async def resolve_global_grad_accumulation_sequences(self, config: types.TrainConfig) -> int:
+        """For ART's estimates only: every call is one optimizer step, and says so."""
+        return 1
+
+    async def train(
+        self,
+        disk_packed_tensors: DiskPackedTensors,
+        config: types.TrainConfig,
+        _config: dev.TrainConfig,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        """One optimizer step over all rows; the new version is loaded before its directory exists."""
+        from art.preprocessing.pack import packed_tensors_from_dir
+
+        packed = {
+            name: value.clone()  # the files are mapped and reused by the next call
+            for name, value in packed_tensors_from_dir(**disk_packed_tensors).items()
+            if isinstance(value, torch.Tensor)
+        }
+        if self.temperatures is not None:
+            packed["temperatures"] = self.temperatures
+        if self.plan is None:
+            raise ConfigurationError("an update needs a plan that names its base version; set `plan` first")
+        metrics = await self.update(packed, self.plan)
+        yield {
+            "loss/train": metrics["loss"],
+            "loss/grad_norm": metrics["grad_norm"],
+            "loss/entropy": metrics["entropy"],
+            "loss/learning_rate": metrics["learning_rate"],
+            GRADIENT_STEPS: 1.0,
+        }
+
+    async def update(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        """Make the next version; it is made to its end if the caller is cancelled."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, self._step, packed, plan))
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._server is not None:
+            self._server.stop()
+        self.sampler.close()
+        self._updates.shutdown(wait=False)
+
+    def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        """Make the next version. UnavailableError where memory runs out or a version that it needs cannot be read.
+
+        Then there is no new version. The batch is not at fault and must not be dropped.
+        """
+        torch.set_num_threads(self._threads.learner)
+        self.sampler.threads = self._threads.sampler_beside_learner
+        try:
+            with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
+                return self._next_version(packed, plan)
+        except ConfigurationError as error:
+            raise UnavailableError(str(error)) from error
+        finally:
+            self.sampler.threads = self._threads.sampler
+
+    def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        """Update, load the result for serving, then publish it as a checkpoint."""
+        learner, version = self.learner, self.store.next_number()
+        learner.start_from(plan.base_version, self.store.path(plan.base_version))
+        metrics = learner.step(packed, plan.config, reference=self._reference(plan))
+        save_checkpoint(
+            self.store.path(version),
+            learner.model,
+            self.config,
+            base=self.settings.base_model,
+            provenance=plan.provenance(version, metrics),
+            masters=learner.masters.named,
+            optimizer=learner.optimizer,
+            lora=self.settings.options.lora,
+            before_publishing=lambda partial: self._load_from(version, partial),
+        )
+        learner.version = version
+        return metrics
+
+    def _reference(self, plan: StepPlan) -> Path | None:
+        if not plan.config.kl_coefficient:
+            return None
+        if (version := plan.config.kl_reference_version) not in self.store.numbers():
+            raise ConfigurationError(
+                f"kl_reference_version {version} has no checkpoint in {self.store.directory}; name one that is there"
+            )
+        return self.store.path(version)
+
+    def _load_from(self, version: int, directory: Path) -> None:
+        self.sampler.load(version, self.loader.load(directory))

@@ -1,0 +1,65 @@
+"""Names of weights: ours, which are torchtune's, and Hugging Face's, under which checkpoints and adapters are stored.
+
+Only the names differ; the numbers are the same.
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from rollbus.trainer.art_server.model.config import ModelConfig
+
+ENDS = {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
+LAYER = {
+    "attn.q_proj": "self_attn.q_proj",
+    "attn.k_proj": "self_attn.k_proj",
+    "attn.v_proj": "self_attn.v_proj",
+    "attn.output_proj": "self_attn.o_proj",
+    "mlp.w1": "mlp.gate_proj",
+    "mlp.w2": "mlp.down_proj",
+    "mlp.w3": "mlp.up_proj",
+    "sa_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+}
+HEAD_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
+OUTPUT_NORMS = {
+    "sa_scale": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_scale": "post_feedforward_layernorm",
+}
+NORMS = {"norm", "sa_norm", *HEAD_NORMS, *OUTPUT_NORMS}
+MATRIX = {"weight": "weight", "bias": "bias", "lora_a.weight": "lora_A.weight", "lora_b.weight": "lora_B.weight"}
+OUTPUT = "lm_head.weight"
+DERIVED = "rotary_emb.inv_freq"
+"""Old checkpoints of Llama hold what follows from the config."""
+
+
+def hf_names(config: ModelConfig) -> dict[str, str]:
+    """Return Hugging Face's name of every weight that a network or an adapter of this family may have."""
+    family = config.family
+    layer = LAYER | (HEAD_NORMS if family.head_norms else {}) | (OUTPUT_NORMS if family.output_norms else {})
+    found: dict[str, str] = {}
+    for place, theirs, modules in (
+        ("", "", ENDS),
+        *((f"layers.{number}.", f"model.layers.{number}.", layer) for number in range(config.layers)),
+    ):
+        for module, name in modules.items():
+            parts = {"scale": "weight"} if module in NORMS else MATRIX
+            found |= {f"{place}{module}.{part}": f"{theirs}{name}.{their_part}" for part, their_part in parts.items()}
+    return found
+
+
+def to_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Weights under Hugging Face's names, from those of `build_model`."""
+    names = hf_names(config)
+    return {names[name]: weight.detach().contiguous() for name, weight in weights.items()}
+
+
+def from_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """A state dict of `build_model(config)` from weights under Hugging Face's names; KeyError for a foreign one."""
+    names = {theirs: ours for ours, theirs in hf_names(config).items()}
+    return {
+        names[name]: weight
+        for name, weight in weights.items()
+        if not name.endswith(DERIVED) and not (config.tied and name == OUTPUT)
+    }

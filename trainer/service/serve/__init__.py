@@ -1,4 +1,0 @@
-"""OpenAI requests in, answers with tokens and log-probs out.
-
-Read `endpoint` first (HTTP), then `openai_api` (what a request may ask). The tokens come from `generate`.
-"""

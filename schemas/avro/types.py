@@ -1,7 +1,8 @@
 """Derive a record's Avro schema from its dataclass, and the functions to and from fastavro's dictionaries.
 
 The dataclass is the source; the `.avsc` files are the contract with other languages, and a test compares the two.
-`python -m rollbus.schemas.avro.types` writes the files of new or changed records.
+`python -m rollbus.schemas.avro.types` writes files of new or changed records, as their next version. With `--replace`
+it writes the newest version again, which is right until that version is released.
 """
 
 import ast
@@ -10,6 +11,7 @@ import inspect
 import itertools
 import json
 import operator
+import sys
 import textwrap
 import types
 import typing
@@ -177,19 +179,22 @@ def newest_version(record: type) -> int:
     return max((int(path.suffixes[-2][1:]) for path in AVRO_FOLDER.glob(f"{record.__name__}.*.avsc")), default=0)
 
 
-def write_schemas() -> list[Path]:
-    """Write the next version of each record whose dataclass differs from its newest file; return what was written."""
+def write_schemas(*, replace: bool) -> list[Path]:
+    """Write the next version of each record whose dataclass differs from its newest file; return what was written.
+
+    `replace` writes the newest version again in place of a next one.
+    """
     written = []
     for record in RECORDS:
         version, text = newest_version(record), avsc_text(avro_schema(record))
         if version and avsc_path(record, version).read_text() == text:
             continue
-        path = avsc_path(record, version + 1)
+        path = avsc_path(record, version if replace and version else version + 1)
         path.write_text(text)
         written.append(path)
     return written
 
 
 if __name__ == "__main__":
-    for path in write_schemas():
+    for path in write_schemas(replace="--replace" in sys.argv):
         print(f"wrote {path.name}")

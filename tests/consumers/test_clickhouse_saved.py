@@ -29,7 +29,7 @@ def test_every_statement_of_every_migration_can_run_twice() -> None:
 
 
 def test_migrations_that_leave_out_a_number_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "0002_second.sql").write_text("SELECT 1;")
+    (tmp_path / "0002_second").mkdir()
     with pytest.raises(ConfigurationError, match="without gap"):
         load_migrations(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Numbered SQL files → the tables of a database, with a row in `schema_migrations` for each file applied.
+"""Numbered folders of SQL files → the tables of a database, with a row in `schema_migrations` for each folder applied.
 
 Every statement can run again without harm, so two runners may race. A database with migrations that this version does
 not have is refused, and so is one that has lost a table: only a rebuild from the log fills it again. A lost view holds
@@ -24,7 +24,7 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parents[1] / "migrations"
-_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)")
 _OBJECT = re.compile(r"(CREATE TABLE IF NOT EXISTS|CREATE OR REPLACE VIEW|ALTER TABLE) (\w+)")
 RANGES = "sink_ranges"
 """The one table that is not built from records: what the sink has read."""
@@ -53,7 +53,7 @@ ORDER BY id"""
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file."""
+    """One folder: its files follow one another by name."""
 
     id: int
     name: str
@@ -148,7 +148,7 @@ def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database
         if applied.get(migration.id, migration.checksum) != migration.checksum:
             raise ConfigurationError(
                 f"migration {migration.id} ({migration.name}) was applied to database {database} with other "
-                "statements; a file that was released must not change: add a new one"
+                "statements; what was released must not change: add a new folder"
             )
     return [migration for migration in known if migration.id not in applied]
 
@@ -172,13 +172,17 @@ def _run(client: ClickHouse, statement: str) -> None:
 
 @cache
 def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
-    """Return the files in order; raises ConfigurationError if their numbers have a gap."""
+    """Return the folders in order; raises ConfigurationError if their numbers have a gap."""
     migrations = []
-    for path in sorted(folder.glob("*.sql")):
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         match = _NAME.fullmatch(path.name)
         if match is None:
-            raise ConfigurationError(f"{path.name} is not named like 0001_what_it_does.sql")
-        statements = tuple(each.replace("${origin}", ORIGIN_COLUMNS) for each in split_statements(path.read_text()))
+            raise ConfigurationError(f"{path.name} is not named like 0001_what_it_does")
+        statements = tuple(
+            statement.replace("${origin}", ORIGIN_COLUMNS)
+            for file in sorted(path.glob("*.sql"))
+            for statement in split_statements(file.read_text())
+        )
         checksum = hashlib.sha256("\n".join(statements).encode()).hexdigest()[:16]
         migrations.append(Migration(int(match[1]), match[2], statements, checksum))
     if [migration.id for migration in migrations] != list(range(1, len(migrations) + 1)):

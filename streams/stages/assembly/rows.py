@@ -94,5 +94,4 @@ STUBS: RowCodec[Stub] = json_codec(
         row.agent,
     ],
     _decode_stub,
-    version=2,
 )

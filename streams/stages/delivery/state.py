@@ -130,7 +130,7 @@ def _head(plain: dict[str, object]) -> Head:
     return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=5)
+_HEADS: RowCodec[Head] = json_codec(asdict, _head)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))

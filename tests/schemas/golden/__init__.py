@@ -1,7 +1,7 @@
 """One sample of each version of each record: as bytes that a release has written, and as JSON for other languages.
 
 In the JSON, bytes stand as hexadecimal digits. `python -m tests.schemas.golden --write` adds the files that are
-missing; one that exists is never changed.
+missing; one that exists is never changed, but by `--replace`, which is right until its version is released.
 """
 
 import dataclasses
@@ -59,18 +59,19 @@ def plain(record: type, version: int) -> dict[str, Any]:
     return value
 
 
-def write_missing() -> Iterator[Path]:
-    """Write the newest version of each record, and the plain form of any, that has no file yet."""
+def write_missing(*, replace: bool) -> Iterator[Path]:
+    """Write the newest version of each record, and the plain form of any, that has no file yet; or all of them."""
     for record in RECORDS:
         newest = newest_version(record)
-        yield from _write(path_of(record, newest), encode(sample(record, newest)).hex())
+        yield from _write(path_of(record, newest), encode(sample(record, newest)).hex(), replace=replace)
         for version in range(1, newest + 1):
             text = json.dumps(plain(record, version), indent=1, ensure_ascii=False)
-            yield from _write(path_of(record, version).with_suffix(".json"), text)
+            path = path_of(record, version).with_suffix(".json")
+            yield from _write(path, text, replace=replace and version == newest)
 
 
-def _write(path: Path, text: str) -> Iterator[Path]:
-    if not path.exists():
+def _write(path: Path, text: str, *, replace: bool) -> Iterator[Path]:
+    if not path.exists() or (replace and path.read_text() != text + "\n"):
         path.write_text(text + "\n")
         yield path
 

@@ -38,8 +38,6 @@ from tests.consumers.story import Record, story
 pytestmark = pytest.mark.services
 
 NAMESPACE = "rollbus."
-RELEASED = 7
-"""Migrations that the version before this one had."""
 
 
 def new_database(clickhouse: tuple[str, int]) -> ClickHouseSettings:
@@ -516,24 +514,6 @@ def test_committed_ranges_come_in_the_order_of_their_partitions(filled: ClickHou
     ]
     assert {(row["records"], row["stored"], row["rows"]) for row in rows} == {(9, 8, 8)}
     assert answer(filled, "committed_ranges", namespace="committed.", topic="batches") == []
-
-
-def test_a_database_of_the_version_before_answers_the_same_after_its_migration(
-    clickhouse: tuple[str, int], filled: ClickHouseSettings
-) -> None:
-    before, newer = load_migrations()[:RELEASED], load_migrations()[RELEASED:]
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"queries_{uuid.uuid4().hex[:8]}")
-    assert migrate(settings, before) == list(before)
-    client = ClickHouse(settings)
-    for delivery in range(2):
-        write(client, NAMESPACE, [*story(), *beside_the_story()], first_offset=delivery * 1000)
-    write(client, "replay-x.", replayed())
-    client.close()
-    assert migrate(settings) == list(newer)
-    for query in list_queries():
-        asked = {name: value for name, value in EXAMPLES.items() if name in {each.name for each in query.parameters}}
-        assert str(answer(settings, query.name, **asked)) == str(answer(filled, query.name, **asked)), query.name
 
 
 EXAMPLES = {"id": trajectory_id("e3"), "episode": "e5", "group": "g2", "value": "ada", "replay": "replay-x."}

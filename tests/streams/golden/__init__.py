@@ -1,6 +1,7 @@
 """One changelog row of each table of each stage, as bytes that a release has written.
 
-`python -m tests.streams.golden --write` adds the files that are missing; one that exists is never changed.
+`python -m tests.streams.golden --write` adds the files that are missing; one that exists is never changed. `--replace`
+writes all of them again, which is right until their version is released.
 """
 
 from collections.abc import Iterator
@@ -76,12 +77,13 @@ def rows() -> Iterator[tuple[str, str, bytes, bytes]]:
         yield stage_name, table_name, row_key, value
 
 
-def write_missing() -> Iterator[Path]:
-    """Write each table's row, in its codec's version, where there is no file yet."""
+def write_missing(*, replace: bool) -> Iterator[Path]:
+    """Write each table's row, in its codec's version, where there is no file yet; or all of them again."""
     for stage, table, key, value in rows():
         path = FOLDER / f"{stage}.{table}.{value[0]}.hex"
-        if not path.exists():
-            path.write_text(f"{key.hex()}\n{value.hex()}\n")
+        text = f"{key.hex()}\n{value.hex()}\n"
+        if not path.exists() or (replace and path.read_text() != text):
+            path.write_text(text)
             yield path
 
 

@@ -1,10 +1,10 @@
-"""`python -m tests.streams.golden --write`: add the files that are missing."""
+"""`python -m tests.streams.golden --write`: add the files that are missing; `--replace`: write all of them again."""
 
 import sys
 
 from tests.streams.golden import write_missing
 
-if sys.argv[1:] != ["--write"]:
-    sys.exit("usage: python -m tests.streams.golden --write")
-for written in write_missing():
+if sys.argv[1:] not in (["--write"], ["--replace"]):
+    sys.exit("usage: python -m tests.streams.golden --write | --replace")
+for written in write_missing(replace=sys.argv[1:] == ["--replace"]):
     print(written.name)

@@ -58,5 +58,5 @@ GROUP BY trajectory_key;
 -- Every place in the log that has a row, once per row: stored_places(namespace = 'rollbus.').
 CREATE OR REPLACE VIEW stored_places AS
 SELECT kafka_topic, kafka_partition, kafka_offset
-FROM merge(currentDatabase(), '^(events|trajectories|reward_revisions|scores|groups|curriculum_states|batches|steps|step_outcomes|policy_versions|policy_decisions|evaluations|run_commands|drops|dead_letters|producer_reports|config_applied|replays)$')
+FROM merge(currentDatabase(), '^(events|trajectories|reward_revisions|scores|groups|curriculum_states|batches|steps|step_outcomes|policy_versions|policy_decisions|evaluations|run_commands|drops|dead_letters|producer_reports|config_applied|replays|data_set_members)$')
 WHERE namespace = {namespace:String};

@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS trajectories
     tools_hash String,
     trainable Bool,
     untrainable_reason LowCardinality(Nullable(String)),
+    partial Array(LowCardinality(String)) COMMENT 'why it may lack turns: its episode lost events, or its writers missed calls',
     config_hash String,
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),

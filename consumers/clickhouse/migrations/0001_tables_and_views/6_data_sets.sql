@@ -13,9 +13,3 @@ CREATE TABLE IF NOT EXISTS data_set_members
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, data_set, trajectory_id, changed_at)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
-
--- Every place in the log that has a row, once per row: stored_places(namespace = 'rollbus.').
-CREATE OR REPLACE VIEW stored_places AS
-SELECT kafka_topic, kafka_partition, kafka_offset
-FROM merge(currentDatabase(), '^(events|trajectories|reward_revisions|scores|groups|curriculum_states|batches|steps|step_outcomes|policy_versions|policy_decisions|evaluations|run_commands|drops|dead_letters|producer_reports|config_applied|replays|data_set_members)$')
-WHERE namespace = {namespace:String};

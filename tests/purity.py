@@ -31,6 +31,7 @@ PURE: Mapping[str, Room] = {
             "schemas/errors.py",
             "schemas/topics.py",
             "schemas/limits.py",
+            "schemas/read_only.py",
             "schemas/signing.py",
         ),
         ("schemas/codec",),

@@ -21,6 +21,7 @@ from rollbus.resample.allowance import Allowance, limited
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.health.metrics import ATTEMPT_SECONDS
+from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.wall_clock import wall_clock_ms
@@ -116,12 +117,10 @@ class Resampler:
             with ATTEMPT_SECONDS.time():
                 await self._in_episode(request)
             self.counts["made"] += 1
-        except Exception as error:  # a user's agent may raise anything
+        except BaseException as error:  # a user's agent may raise anything
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise  # the attempt was cancelled, and not a task of the agent
             self._failed(request, error)
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise
-            self._failed(request, error)  # a task of the agent was cancelled, not the attempt
 
     def _failed(self, request: ResampleRequested, error: BaseException) -> None:
         self.counts["failed"] += 1
@@ -141,7 +140,7 @@ class Resampler:
                 task=request.task,
                 example_id=request.example_id,
                 messages=[_plain(message) for message in request.messages],
-                labels=request.labels,
+                labels=ReadOnlyMapping(request.labels, "attempt.labels"),
                 model=request.model,
                 episode=episode,
                 recorder=self._recorder,
@@ -178,7 +177,7 @@ class Resampler:
     async def _run(self, attempt: Attempt) -> None:
         try:
             await self._call(attempt)
-        except SystemExit as error:  # in a task it would end the process
+        except (SystemExit, KeyboardInterrupt) as error:  # in a task they would end the process
             raise RuntimeError(repr(error)) from error
 
     async def _call(self, attempt: Attempt) -> None:

@@ -19,7 +19,7 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.records.events import EpisodeStarted, Event
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event
 from rollbus.schemas.records.groups import Group, ResampleRequested
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, SCORES, TRAJECTORIES
@@ -33,6 +33,10 @@ RUN = RunConfig(
     resample=ResampleConfig(attempts_per_hour=100),
 )
 TRAFFIC = {"example_id": None}
+
+
+class Panic(BaseException):
+    """What an extension in Rust raises when it panics is no Exception."""
 
 
 def make_flow() -> Flow:
@@ -120,12 +124,16 @@ async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_har
                 own = asyncio.create_task(asyncio.sleep(60))
                 own.cancel()
                 await own
+            case "r5":
+                raise Panic
+            case "r6":
+                attempt.labels["tenant"] = "acme"  # type: ignore[index]
 
-    counts, sink = await make(agent, *map(request, range(1, 6)), concurrency=1, timeout_s=0.05)
-    assert counts == {"failed": 4, "made": 1}
-    ended = {one.episode_id: one.stop_reason for one in sink.records() if type(one).__name__ == "EpisodeEnded"}
-    assert ended.keys() == {"r1", "r2", "r3", "r4", "r5"}
-    assert ended["r1"] == "error"
+    counts, sink = await make(agent, *map(request, range(1, 8)), concurrency=1, timeout_s=0.05)
+    assert counts == {"failed": 6, "made": 1}
+    endings = [record for record in sink.records() if isinstance(record, EpisodeEnded)]
+    assert {ending.episode_id for ending in endings} == {f"r{number}" for number in range(1, 8)}
+    assert {ending.episode_id: ending.stop_reason for ending in endings}["r1"] == "error"
 
 
 async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_them() -> None:

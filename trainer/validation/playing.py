@@ -75,8 +75,8 @@ async def _play_with_retries(
         try:
             async with asyncio.timeout(limits.timeout_s):
                 return await _call_agent(agent, task, context)
-        except (Exception, asyncio.CancelledError) as error:  # a user's agent may raise anything
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+        except BaseException as error:  # a user's agent may raise anything
+            if isinstance(error, KeyboardInterrupt) or is_being_cancelled():
                 raise
             if number == limits.tries:
                 raise UnavailableError(

@@ -6,12 +6,14 @@ every version at the interval is measured.
 """
 
 import asyncio
+import copy
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import Publication, announced_evaluation
@@ -45,7 +47,8 @@ async def measure(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Play the set with one version and return the record."""
-    context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, validation.settings.options)
+    options: Mapping[str, Any] = ReadOnlyMapping(copy.deepcopy(dict(validation.settings.options)), "context.options")
+    context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, options)
     samples: Samples = await play_tasks(
         validation.agent, make_tasks(validation.set), context, limits=validation.settings, progress=progress
     )

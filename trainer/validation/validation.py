@@ -4,6 +4,7 @@ Pure, except for reading the dataset. The tasks depend on the set and its seed a
 with its own seed. So every version plays the same tasks, and any evaluation can be repeated.
 """
 
+import copy
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import content_hash
+from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.validation.agents import EvaluationTask
 
@@ -52,7 +54,7 @@ def _task(chosen: ValidationSet, index: int, attempt: int, row: int) -> Evaluati
         example_id=example_id,
         attempt=attempt,
         seed=int.from_bytes(digest) % 2**SEED_BITS,
-        example=example,
+        example=ReadOnlyMapping(copy.deepcopy(dict(example)), "task.example"),
     )
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.making import copier
+from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
@@ -26,8 +28,11 @@ MAX_ERROR_CHARACTERS = 2_000
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 UNORDERED = (str, bytes, bytearray, Mapping, Set)
 """What can be iterated over without being one value for each member: keys, letters, values that lost their place."""
+TEXTS = (str, bytes, bytearray)
+"""`float` reads some of them as numbers, such as "1_000"."""
 RETRY_S = 0.1
 """Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
+_with_labels = copier(Trajectory, Trajectory, "labels")
 Subject = Trajectory | Sequence[Trajectory]
 """The input of a function."""
 
@@ -58,8 +63,9 @@ class Asker:
     async def ask_all(
         self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
     ) -> dict[str, Answer]:
-        """Return one answer per component; `subject` is the input of its functions."""
+        """Return one answer per component; `subject` is the input of its functions, which cannot change it."""
         rewards = tuple(reward for reward in rewards if _is_asked(reward, subject))
+        subject = _read_only(subject)
         slow = [reward for reward in rewards if not self.is_quick(reward)]
         if not slow:
             return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
@@ -73,16 +79,19 @@ class Asker:
         function = self._registry.get(reward.type)
         return function is not None and function.quick
 
+    def _context_of(self, reward: RewardConfig) -> RewardContext:
+        return RewardContext(reward.name, ReadOnlyMapping(reward.options, "context.options"), self._ask)
+
     def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> Answer:
-        context = RewardContext(reward.name, reward.options, self._ask)
+        context = self._context_of(reward)
         try:
             function: Any = self._registry[reward.type]
             return _check_answer(subject, _draw_values(function.call(subject, context), subject), reward.name)
-        except Exception as error:
+        except BaseException as error:  # a user's function may raise anything, and each is one trajectory's failure
             return _error_answer(reward.name, error)
 
     async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
-        context = RewardContext(reward.name, reward.options, self._ask)
+        context = self._context_of(reward)
         try:
             function = function_of(self._registry, reward)
         except ConfigurationError as error:
@@ -124,12 +133,17 @@ class Asker:
             if isinstance(value, Awaitable):
                 value = await value
             return _check_answer(subject, value, context.name)
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything; Rust's panics are no Exception
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise  # this task was cancelled, and not one inside the function
             return _error_answer(context.name, error)
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise
-            return _error_answer(context.name, error)  # a task inside the function was cancelled, not this one
+
+
+def _read_only(subject: Subject) -> Subject:
+    """Return a function's input with views in place of what it could change."""
+    if isinstance(subject, Trajectory):
+        return _with_labels(subject, labels=ReadOnlyMapping(subject.labels, "trajectory.labels"))
+    return tuple(_with_labels(member, labels=ReadOnlyMapping(member.labels, "trajectory.labels")) for member in subject)
 
 
 def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
@@ -143,7 +157,7 @@ def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
 def _error_answer(name: str, error: BaseException) -> Answer:
     try:
         text = repr(error)
-    except Exception:  # the `__repr__` of a user's class may fail too
+    except BaseException:  # the `__repr__` of a user's class may fail too
         text = type(error).__name__
     return _failed(f"reward {name!r} raised {text}")
 
@@ -171,12 +185,14 @@ def _check_answer(subject: Subject, value: Any, name: str) -> Answer:
     values = list(value)
     if len(values) != len(subject):
         return _failed(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
-    return Answer(members=tuple(_check_value(each, name) for each in values))
+    return Answer(members=tuple(_check_value(member_value, name) for member_value in values))
 
 
 def _check_value(value: Any, name: str) -> Answer:
     if value is None:
         return Answer()
+    if isinstance(value, TEXTS):
+        return _failed(f"reward {name!r} returned {value!r:.200}, which is text and not a number")
     try:
         number = float(value)
     except (TypeError, ValueError):

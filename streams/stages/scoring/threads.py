@@ -22,13 +22,13 @@ class Threads:
         """Abandoned calls that have not returned."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what a function returns; raises what it raises, but RuntimeError in place of SystemExit."""
+        """Return what a function returns; raises what it raises, of any class."""
         if self.hung >= self._most_hung:
             raise RuntimeError(f"{self.hung} calls hang already; restart the worker and correct the function")
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[T | None, Exception | None]] = loop.create_future()
+        done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
-        def settle(result: T | None, error: Exception | None) -> None:
+        def settle(result: T | None, error: BaseException | None) -> None:
             if done.done():
                 self.hung -= 1
             else:
@@ -38,10 +38,8 @@ class Threads:
             result, failure = None, None
             try:
                 result = function()
-            except Exception as error:
+            except BaseException as error:  # sys.exit() and a panic end the function that raises them, and no more
                 failure = error
-            except BaseException as error:  # sys.exit() ends the function that calls it, and no more
-                failure = RuntimeError(repr(error))
             try:
                 loop.call_soon_threadsafe(settle, result, failure)
             except RuntimeError:

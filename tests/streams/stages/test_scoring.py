@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import copy
+import dataclasses
+import json
 import math
 import sys
 import threading
@@ -56,6 +59,43 @@ def _exit_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
     sys.exit("user code")
 
 
+class Panic(BaseException):
+    """What an extension in Rust raises when it panics is no Exception."""
+
+
+async def _panic(trajectory: Trajectory, context: RewardContext) -> float:
+    raise Panic("user code")
+
+
+def _panic_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
+    raise Panic("user code")
+
+
+def _interrupt(trajectory: Trajectory, context: RewardContext) -> float:
+    raise KeyboardInterrupt
+
+
+class UnprintableError(Exception):
+    """Its text raises too."""
+
+    def __repr__(self) -> str:
+        raise Panic("no text")
+
+
+def _unprintable(trajectory: Trajectory, context: RewardContext) -> float:
+    raise UnprintableError
+
+
+def _write_labels(trajectory: Trajectory, context: RewardContext) -> float:
+    trajectory.labels["tenant"] = "acme"  # type: ignore[index]
+    return 1.0
+
+
+def _write_options(trajectory: Trajectory, context: RewardContext) -> float:
+    context.options.setdefault("limit", 3)  # type: ignore[attr-defined]
+    return 1.0
+
+
 def _find_nothing(trajectory: Trajectory, context: RewardContext) -> float:
     return next(reward.value for reward in trajectory.rewards if reward.name == "no such")
 
@@ -71,6 +111,17 @@ REGISTRY = {
     "exit": RewardFunction(_exit),
     "exit_in_thread": RewardFunction(_exit_in_thread),
     "find_nothing": RewardFunction(_find_nothing),
+    "panic": RewardFunction(_panic),
+    "panic_in_thread": RewardFunction(_panic_in_thread),
+    "panic_in_place": RewardFunction(_panic_in_thread, quick=True),
+    "interrupt": RewardFunction(_interrupt),
+    "interrupt_in_place": RewardFunction(_interrupt, quick=True),
+    "unprintable": RewardFunction(_unprintable),
+    "unprintable_in_place": RewardFunction(_unprintable, quick=True),
+    "number_as_text": RewardFunction(lambda trajectory, context: "1_000"),  # type: ignore[arg-type]
+    "number_as_bytes": RewardFunction(lambda trajectory, context: b"1"),
+    "write_labels": RewardFunction(_write_labels),
+    "write_options": RewardFunction(_write_options, quick=True),
     "verbose": RewardFunction(lambda trajectory, context: "good" * 1_000_000),  # type: ignore[arg-type]
     "none": RewardFunction(lambda trajectory, context: None),
     "half": RewardFunction(_half),
@@ -173,6 +224,12 @@ def test_a_missing_reward_is_missing_and_not_zero() -> None:
     [
         *((kind, "within 0.05 s") for kind in ("hang", "hang_in_thread")),
         *((kind, "raised") for kind in ("raise", "cancelled", "exit", "exit_in_thread", "find_nothing")),
+        *((kind, "raised Panic('user code')") for kind in ("panic", "panic_in_thread", "panic_in_place")),
+        *((kind, "raised KeyboardInterrupt") for kind in ("interrupt", "interrupt_in_place")),
+        *((kind, "raised Unprintable") for kind in ("unprintable", "unprintable_in_place")),
+        *((f"number_as_{kind}", "which is text and not a number") for kind in ("text", "bytes")),
+        ("write_labels", "trajectory.labels is read-only"),
+        ("write_options", "context.options is read-only"),
         *(("nan", "returned nan"), ("text", "not a number"), ("verbose", "not a number")),
     ],
 )
@@ -239,6 +296,34 @@ async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> No
     await asyncio.sleep(0)
     assert threads.hung == 0
     assert await threads.call(held.wait) is True
+
+
+@pytest.mark.parametrize("kind", ["panic", "panic_in_thread", "panic_in_place", "interrupt"])
+def test_scoring_goes_on_for_the_others_after_a_panic(kind: str) -> None:
+    stepper = scoring(component(kind))
+    assert [reasons(stepper.feed(make_trajectory(name))) for name in ("e1", "e2")] == [["score_failed"]] * 2
+
+
+def test_what_a_function_may_do_with_its_input_is_all_but_changing_it() -> None:
+    seen: dict[str, Any] = {}
+
+    def reads(trajectory: Trajectory, context: RewardContext) -> float:
+        copied = copy.deepcopy(trajectory)
+        copied.labels["own"] = "copy"  # type: ignore[index]
+        seen["json"] = json.dumps([trajectory.labels, context.options])
+        seen["merged"] = trajectory.labels | {"more": "1"}  # type: ignore[operator]
+        seen["fields"] = dataclasses.asdict(trajectory)["labels"]
+        return 1.0
+
+    trajectory = make_trajectory(labels={"tenant": "t1"})
+    stepper = Stepper(stage_of(RewardFunction(reads), options={"limit": 3}))
+    (score,) = stepper.feed(trajectory)
+    assert (score.value, score.labels) == (1.0, {"tenant": "t1"}), score.error
+    assert seen == {
+        "json": '[{"tenant": "t1"}, {"limit": 3}]',
+        "merged": {"tenant": "t1", "more": "1"},
+        "fields": {"tenant": "t1"},
+    }
 
 
 def test_a_function_is_tried_again_as_often_as_configured() -> None:

@@ -101,6 +101,17 @@ async def test_an_episode_that_waits_for_what_is_cancelled_has_failed_like_any_o
     assert tries == 2
 
 
+async def test_an_episode_in_which_an_extension_panics_has_failed_like_any_other() -> None:
+    class Panic(BaseException):
+        pass
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        raise Panic("a broken extension")
+
+    with pytest.raises(UnavailableError, match=r"failed 2 times, last with Panic\('a broken extension'\)"):
+        await play(agent, episodes=1, tries=2)
+
+
 async def test_an_episode_that_hangs_is_given_up() -> None:
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
         await asyncio.sleep(30)

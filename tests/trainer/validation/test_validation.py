@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,15 @@ def test_examples_are_played_in_turn_each_attempt_with_a_seed_of_its_own() -> No
     assert [(task.example_id, task.attempt) for task in tasks] == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]
     assert len({task.seed for task in tasks}) == 5
     assert tasks[3].example["question"] == "2+2"
+
+
+def test_an_agent_that_changes_its_task_changes_no_other_attempt() -> None:
+    row: dict[str, Any] = {"id": "a", "tools": ["search"]}
+    first, second = make_tasks(ValidationSet("held-out", 2, 0, (row,)))
+    with pytest.raises(TypeError, match=r"task\.example is read-only"):
+        first.example["id"] = "b"  # type: ignore[index]
+    first.example["tools"].append("refund")
+    assert (second.example, row["tools"]) == ({"id": "a", "tools": ["search"]}, ["search"])
 
 
 def test_the_same_set_gives_the_same_tasks_and_a_larger_one_begins_with_them() -> None:

@@ -33,6 +33,8 @@ RUN uv sync --frozen --no-dev --no-cache --no-editable ${EXTRAS}
 FROM base
 WORKDIR /app
 COPY --from=install /app/.venv .venv
+# With it the ART server fetches SmolLM2 where no model is named.
+COPY --from=install /usr/local/bin/uv /usr/local/bin/uv
 ENV PYTHONUNBUFFERED=1 \
     PATH=/app/.venv/bin:$PATH
 RUN useradd --create-home --uid 1000 rollbus && mkdir .rollbus && chown rollbus .rollbus

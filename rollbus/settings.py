@@ -76,7 +76,7 @@ class ArtServerSection(ModelOptions):
     model: str = "agent"
     """Name that requests and batches use; answers name `name@version`."""
     base_model: Path | None = None
-    """Directory in Hugging Face layout; without it, SmolLM2 if it is fetched, else the demo's small model."""
+    """Directory in Hugging Face layout; without it, SmolLM2, which is fetched once."""
     directory: Path | None = None
     """Checkpoints and journal; `art` in the stack's data folder without it."""
     token: SecretStr | None = Field(default=None, min_length=1)

@@ -2,8 +2,7 @@
 
 Start the parts first, each in a terminal of its own:
 
-    rollbus model fetch smollm2    # once: a real chat model; without it, the demo's tiny one
-    rollbus up                     # Kafka, ClickHouse and the ART server with its model endpoint
+    rollbus up                     # Kafka, ClickHouse and the ART server with SmolLM2, which it fetches once (93 MB)
     rollbus topics create
     rollbus worker run
     rollbus trainer run

@@ -4,14 +4,12 @@ Everything goes through `Console` or `echo`, which name what a terminal would ob
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import rich.console
-import rich.progress
 import rich.table
 import rich.text
 from rich import box
@@ -77,13 +75,3 @@ def show_rows(table: Table, nothing: str) -> None:
 def show_record(record: Any) -> None:
     """Print a record field by field: every metric, and the beginning of long lists."""
     Console().print(Pretty(record, max_length=max(12, len(getattr(record, "metrics", ())))))
-
-
-@contextmanager
-def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr; yields the function that moves it, given how much is done and of how much."""
-    with rich.progress.Progress(
-        *rich.progress.Progress.get_default_columns(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

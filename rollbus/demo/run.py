@@ -20,7 +20,7 @@ from openai import AsyncOpenAI
 from rich.console import Console
 from rich.markup import escape
 
-from rollbus.cli.output import show_progress
+from rollbus.cli.progress import show_progress
 from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings

@@ -89,15 +89,16 @@ def test_every_command_and_setting_of_our_containers_exists(files: list[str]) ->
         noun, verb, *options = service["command"]
         group = rollbus.get_command(click.Context(rollbus), noun)
         assert isinstance(group, click.Group)
-        assert set(options) <= {option for each in group.commands[verb].params for option in each.opts}
+        assert set(options) <= {name for option in group.commands[verb].params for name in option.opts}
         environment = {**service["environment"]}
+        cache = environment.pop("XDG_CACHE_HOME", "/app/.rollbus/")
+        assert f"rollbus:{cache.removesuffix('/cache').rstrip('/')}" in service["volumes"]
         assert environment.pop("ROLLBUS_SECRETS") == SECRETS
         for option in group.commands[verb].params:
             environment.pop(str(option.envvar), None)
         settings = load_settings(Settings, None, environment)
-        assert sum(len(getattr(settings, one).model_fields_set) for one in settings.model_fields_set) == len(
-            environment
-        )
+        count = sum(len(getattr(settings, section).model_fields_set) for section in settings.model_fields_set)
+        assert count == len(environment)
 
 
 def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dict[str, Any], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from rollbus.cli.output import show_progress
+from rollbus.cli.progress import show_progress
 from rollbus.demo import base_model
 from rollbus.demo.base_model import WarmStartSettings
 from rollbus.demo.game.agents import AgentSettings

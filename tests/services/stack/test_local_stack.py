@@ -1,11 +1,13 @@
 """`up`, `status` and `down` with the real Kafka and ClickHouse, on free ports."""
 
+import re
 from pathlib import Path
 
 import clickhouse_connect
 import pytest
 
 from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.processes import end, is_running
@@ -72,13 +74,18 @@ def test_an_installed_rollbus_has_its_stack_in_an_empty_folder(install: Path, tm
         "ROLLBUS_CLICKHOUSE__PORT": ports["clickhouse_port"],
     }
 
-    def rollbus(*words: str, code: int = 0) -> str:
-        result = run(install / "rollbus", *words, cwd=tmp_path, check=False, **environment)
+    def rollbus(*words: str, code: int = 0, **more: str) -> str:
+        result = run(install / "rollbus", *words, cwd=tmp_path, check=False, **environment, **more)
         assert result.returncode == code, result.stdout + result.stderr
         return " ".join((result.stdout + result.stderr).split())
 
-    rollbus("up", "--no-art")
+    nowhere = {"XDG_CACHE_HOME": "empty", "PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
+    nowhere |= {"UV_INDEX_URL": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0", "ROLLBUS_KAFKA_JARS": str(find_jars())}
     try:
+        without_a_model = rollbus("up", code=1, **nowhere)
+        assert re.search(r"kafka +started", without_a_model)
+        assert "bring SmolLM2-135M-Instruct.Q4_1.gguf yourself: `rollbus model import PATH`" in without_a_model
+        assert re.search(r"clickhouse +running", rollbus("up", "--no-art"))
         assert "more do not exist; run `rollbus topics create`" in rollbus("doctor", code=1)
         rollbus("topics", "create")
         assert "all exist" in rollbus("doctor")

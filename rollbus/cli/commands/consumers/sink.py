@@ -7,7 +7,8 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import missing_topic
-from rollbus.cli.output import Console, Table, echo, format_count, show_progress
+from rollbus.cli.output import Console, Table, echo, format_count
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 

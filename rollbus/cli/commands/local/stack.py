@@ -1,14 +1,16 @@
 """`rollbus up` and `down`: the local stack, printed for people."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
+from rollbus.cli.commands.trainer.art_server import ensure_base_model
 from rollbus.cli.output import Console
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -25,18 +27,38 @@ STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy":
 def up(settings: Settings, art: bool) -> None:
     """Start Kafka, ClickHouse and the ART server unless they run, wait until they are healthy, show their addresses.
 
-    Data stays in `stack: data_dir:` (.rollbus) across restarts.
+    Kafka and ClickHouse come first. The ART server serves SmolLM2 where `art_server: base_model:` names no model, and
+    fetches it, once. Data stays in `stack: data_dir:` (.rollbus) across restarts.
     """
     from rollbus.local import stack
+    from rollbus.local.kafka.jars import find_jars
 
-    console, local = Console(), settings.stack_settings()
+    local = settings.stack_settings()
     stack.require_startable(local, stack.stack_services(local, art_command=["art-server"] if art else None))
-    services = _services(settings, art=art)
     try:
-        with console.status("starting " + ", ".join(service.name for service in services)):
-            stack.up(local, services, report=_printer(console))
+        with show_progress("looking for Kafka's jars") as progress:
+            find_jars(report=progress.begin)
+        _start(settings, stack.stack_services(local), "Kafka and ClickHouse are starting")
+        if art:
+            model = ensure_base_model(settings)
+            command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
+            service = stack.art_service(local, [*command, "--base-model", str(model)])
+            _start(settings, [service], "the ART server is starting: it imports torch and loads the model")
     except KeyboardInterrupt:
         raise click.ClickException("interrupted; what was started runs until `rollbus down`") from None
+
+
+def _start(settings: Settings, services: "Sequence[Service]", what: str) -> None:
+    """Start services and wait; then print each that answers, also if another does not."""
+    from rollbus.local import stack
+
+    statuses: list[ServiceStatus] = []
+    try:
+        with show_progress(what):
+            stack.up(settings.stack_settings(), services, report=statuses.append)
+    finally:
+        for status in statuses:
+            _print_status(Console(), status)
 
 
 @click.command()
@@ -46,21 +68,8 @@ def down(settings: Settings) -> None:
     from rollbus.local import stack
 
     console = Console()
-    if not stack.down(settings.stack_settings(), report=_printer(console)):
+    if not stack.down(settings.stack_settings(), report=partial(_print_status, console)):
         console.print("nothing to stop: `rollbus up` started nothing here")
-
-
-def _services(settings: Settings, *, art: bool) -> "tuple[Service, ...]":
-    from rollbus.cli.commands.trainer.art_server import ensure_base_model
-    from rollbus.local import stack
-    from rollbus.local.kafka.jars import find_jars
-
-    find_jars(report=partial(click.echo, err=True))
-    command = None
-    if art:
-        command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
-        command += ["--base-model", str(ensure_base_model(settings))]
-    return stack.stack_services(settings.stack_settings(), art_command=command)
 
 
 def _config_option() -> list[str]:
@@ -68,13 +77,10 @@ def _config_option() -> list[str]:
     return ["--config", str(path)] if path else []
 
 
-def _printer(console: Console) -> "Callable[[ServiceStatus], None]":
-    def report(row: "ServiceStatus") -> None:
-        line = Text.assemble(f"{row.name:12} ", styled(row.state), f"  {row.address}  {row.detail}")
-        line.rstrip()
-        console.print(line, highlight=False)
-
-    return report
+def _print_status(console: Console, status: "ServiceStatus") -> None:
+    line = Text.assemble(f"{status.name:12} ", styled(status.state), f"  {status.address}  {status.detail}")
+    line.rstrip()
+    console.print(line, highlight=False)
 
 
 def styled(state: str) -> Text:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo, show_progress
+from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.withholding import withhold_option
 

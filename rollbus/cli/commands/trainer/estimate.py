@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
-from rollbus.cli.output import Console, Table, echo, format_count, show_progress
+from rollbus.cli.output import Console, Table, echo, format_count
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.schemas.wall_clock import wall_clock_ms
 

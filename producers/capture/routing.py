@@ -8,9 +8,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.tasks import start_thread
 from rollbus.schemas.routing import Router
 
 Follow = Callable[[Router], None]
@@ -39,7 +41,7 @@ class Routing:
         with self._lock:
             if self._process != os.getpid():
                 self._process = os.getpid()
-                threading.Thread(target=self._follow, args=(self.router,), name="rollbus-routes", daemon=True).start()
+                start_thread(partial(self._follow, self.router), "rollbus-routes")
 
 
 def following(connection: KafkaConnection, namespace: str) -> Follow:

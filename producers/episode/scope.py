@@ -158,9 +158,11 @@ async def _in_a_thread(function: Callable[[], object]) -> None:
     loop, called = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
-        function()
-        with contextlib.suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
-            loop.call_soon_threadsafe(called.set)
+        try:
+            function()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
+                loop.call_soon_threadsafe(called.set)
 
     try:
         threading.Thread(target=run, name="rollbus-flush", daemon=True).start()

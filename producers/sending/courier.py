@@ -112,7 +112,7 @@ class Courier:
             loop.run_until_complete(self._main())
         except asyncio.CancelledError:  # close() ran out of time
             return
-        except Exception:  # the thread is ours alone: what it raises ends here
+        except BaseException:  # the thread is ours alone: what it raises ends here, and Python hides a SystemExit
             logger.exception("rollbus: the delivery thread ended")
         finally:
             self.ended = True

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from rollbus.producers.sending.counters import Counters
 from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.sending.spool import Spool
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class SpoolSink:
 
     def _drain_later(self) -> None:
         if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
+            self._draining = start_task(self._drain(), "draining the spool", endless=False)
 
     async def _stop_draining(self) -> None:
         draining, self._draining = self._draining, None

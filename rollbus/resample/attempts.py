@@ -21,6 +21,7 @@ from rollbus.resample.allowance import Allowance, limited
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.health.metrics import ATTEMPT_SECONDS
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
@@ -91,7 +92,7 @@ class Resampler:
         `written_ms` is when the request was written, by the wall clock; its own times are stream time, which lags
         behind after an outage. Without it the two are taken as equal.
         """
-        task = asyncio.create_task(self._make(request, written_ms), name=f"attempt {request.episode_id}")
+        task = start_task(self._make(request, written_ms), f"attempt {request.episode_id}", endless=False)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rollbus.runtime.kafka.clients import new_admin, new_producer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import count_partitions
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.health import Heartbeat
@@ -109,7 +110,7 @@ class Heart:
         self._beat, server = self._first(), None
         if self.metrics_port is not None:
             server = await self._serve(live, own_metrics)
-        beating = asyncio.create_task(self._beat_for_ever(report), name="heartbeat")
+        beating = start_task(self._beat_for_ever(report), "heartbeat")
         try:
             yield
         except Exception as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollbus.runtime.http.guard import Door, Receive, Scope, Send, names_of, token_admits
+from rollbus.runtime.tasks import start_task
 
 if TYPE_CHECKING:
     import uvicorn
@@ -40,7 +41,8 @@ class MetricsServer:
         listener = socket.create_server((self._host, self._port))
         server = make_server(self._answer, self._door, lifespan="off", timeout_graceful_shutdown=STOP_S)
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-        self._server, self._serving = server, asyncio.create_task(server.serve(sockets=[listener]))
+        self._server = server
+        self._serving = start_task(server.serve(sockets=[listener]), "metrics server", endless=False)
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:

@@ -25,6 +25,7 @@ from aiokafka.errors import CommitFailedError, KafkaError
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
 from rollbus.runtime.kafka.writing import Row, partition_of
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import (
     ConfigurationError,
     DataLossError,
@@ -158,7 +159,7 @@ class Runner:
 
     def start(self) -> None:
         """Open the partition in a task of its own; returns at once."""
-        self._task = asyncio.create_task(self._main(), name=f"runner {self._id}")
+        self._task = start_task(self._main(), f"runner {self._id}", on_end=self._on_fatal, endless=False)
 
     def enqueue(self, batch: Batch) -> None:
         """Queue a batch; never waits. While the partition is not open, batches are dropped and fetched again later."""

@@ -14,8 +14,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds, read_on
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import UnavailableError
 
 CLOSE_S = 2.0
@@ -56,7 +58,7 @@ class SharedReading:
         waiting = _Waiting(TopicPartition(topic, partition), take)
         self._waiting.append(waiting)
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read_waiting(), name=f"reading {topic}")
+            self._reading = start_task(self._read_waiting(), f"reading {topic}", endless=False)
         await waiting.done
 
     async def close(self) -> None:
@@ -76,7 +78,9 @@ class SharedReading:
                 self._waiting = [each for each in waiting if each not in self._together]
                 try:
                     await self._read(self._together)
-                except Exception as error:
+                except BaseException as error:  # whatever it is, its readers wait for the news
+                    if is_being_cancelled():
+                        raise
                     _fail(self._together, error)
         finally:
             _fail([*self._together, *self._waiting], UnavailableError(_CLOSED))
@@ -104,14 +108,14 @@ class SharedReading:
                 self.records += 1
                 try:
                     each.take(record)
-                except Exception as error:
+                except BaseException as error:
                     _fail([each], error)
         consumer.pause(each.place)
         if not each.done.done():
             each.done.set_result(None)
 
 
-def _fail(several: Iterable[_Waiting], error: Exception) -> None:
+def _fail(several: Iterable[_Waiting], error: BaseException) -> None:
     for each in several:
         if not each.done.done():
             each.done.set_exception(error)

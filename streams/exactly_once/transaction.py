@@ -20,6 +20,7 @@ from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.clients import new_transactional_producer, start_uncancelled, stop_producer
 from rollbus.runtime.kafka.writing import Row, partition_count, write
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import UnavailableError
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
@@ -135,7 +136,7 @@ class Session:
         part = Part(partition, end, rows, sum(len(row.value or b"") for row in rows))
         self._waiting.append(part)
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_all(), name=f"transactions {self.id}")
+            self._writing = start_task(self._write_all(), f"transactions {self.id}", endless=False)
         await part.done
 
     async def _write_all(self) -> None:
@@ -145,7 +146,7 @@ class Session:
             try:
                 if parts:
                     await self._write(parts)
-            except (Exception, asyncio.CancelledError) as error:
+            except BaseException as error:  # whatever it is, its partitions wait for the news
                 self._ended = error if isinstance(error, FENCED) else UnavailableError(_OTHERS)
                 _fail_parts(parts, error)
                 _fail_parts(self._waiting, self._ended)

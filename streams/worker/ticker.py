@@ -18,6 +18,7 @@ from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.clients import start_uncancelled, stop_producer
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, write_transaction
+from rollbus.runtime.tasks import OnEnd, report_end, start_task
 from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.control import ConfigApplied, Tick
@@ -87,8 +88,9 @@ class Ticker:
         configs: Sequence[ConfigApplied] = (),
         *,
         clock: Callable[[], int] = wall_clock_ms,
+        on_fatal: OnEnd = report_end,
     ) -> None:
-        self._settings, self._configs, self._clock = settings, configs, clock
+        self._settings, self._configs, self._clock, self._on_fatal = settings, configs, clock, on_fatal
         self._changelog = names.changelog_topic(settings.namespace, names.TICKER)
         self._run_log = RUN_LOG.full_name(settings.namespace)
         self._inputs = inputs_in_use(configs)
@@ -111,7 +113,7 @@ class Ticker:
             return
         self._wanted.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._main(), name="ticker")
+            self._task = start_task(self._main(), "ticker", on_end=self._on_fatal)
 
     async def stop(self) -> None:
         """Stop ticking; a tick that is being written may end, since it would hold back the readers of every input."""
@@ -136,7 +138,7 @@ class Ticker:
                 pause = self._settings.session_timeout_s
             except (KafkaError, UnavailableError, TimeoutError, OSError) as error:
                 logger.warning("ticking failed, trying again in %.0f s error=%r", pause, error)
-            except (Exception, asyncio.CancelledError) as error:  # a clock must not stop for an unforeseen error
+            except BaseException as error:  # a clock must not stop for an unforeseen error
                 if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                     raise
                 logger.error("ticking failed, trying again in %.0f s", pause, exc_info=error)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rollbus.runtime.tasks import start_thread
+
 logger = logging.getLogger(__name__)
 
 EXIT_STALLED = 70
@@ -59,12 +61,11 @@ class Watchdog:
         self._end = end or end_process
         self._beat = time.monotonic()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
         """Start to watch."""
         self._beat = time.monotonic()
-        self._thread.start()
+        start_thread(self._watch, "watchdog", is_over=self._stopped.is_set)
 
     def beat(self) -> None:
         """Report that the event loop runs."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.payload import KafkaPayload
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.exactly_once.metrics import prometheus_text
@@ -108,7 +109,7 @@ class Worker:
     ) -> None:
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ticker = Ticker(settings, configs)
+        self.ticker = Ticker(settings, configs, on_fatal=self._fail)
         self._payload = KafkaPayload(settings.kafka, settings.namespace)
         bind_payload(stages, self._payload)
         self.apps = [
@@ -132,8 +133,8 @@ class Worker:
         await self._ends.start()
         await asyncio.gather(*(app.start() for app in self.apps))
         self._watchdog.start()
-        self._tasks.append(asyncio.create_task(self._check_for_ever(), name="watchdog"))
-        self._tasks.append(asyncio.create_task(self._check_partitions(), name="partition counts"))
+        self._tasks.append(start_task(self._check_for_ever(), "watchdog", on_end=self._fail))
+        self._tasks.append(start_task(self._check_partitions(), "partition counts", on_end=self._fail))
         logger.info("worker runs stages %s", [app.stage.name for app in self.apps])
 
     async def wait(self, stop: asyncio.Event) -> None:

@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.outcomes import describe, is_retriable, job_error
 from rollbus.trainer.backends.protocol import JobStatus, TrainRequest, TrainResult
@@ -121,7 +123,7 @@ class JobBackend(ABC):
             task.cancel()
 
     def _begin(self, job: _Job, request: TrainRequest) -> None:
-        task = asyncio.create_task(self._run(job, request))
+        task = start_task(self._run(job, request), f"update {request.batch_hash}", endless=False)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -140,7 +142,9 @@ class JobBackend(ABC):
     async def _outcome(self, request: TrainRequest) -> JobStatus:
         try:
             await self.train(request)
-        except Exception as error:
+        except BaseException as error:  # a job without an outcome would be waited for without end
+            if is_being_cancelled():
+                raise
             logger.exception("batch %s was not trained", request.batch_hash)
             failed = JobStatus(request.batch_hash, "failed", message=describe(error), retriable=is_retriable(error))
             self.record_failure(failed)

@@ -43,9 +43,9 @@ def job_error(status: JobStatus) -> RollbusError:
     return kind(f"batch {status.batch_hash} failed: {status.message}")
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, RollbusError) else f"{type(error).__name__}: {error}"
 
 
-def is_retriable(error: Exception) -> bool:
+def is_retriable(error: BaseException) -> bool:
     return error.retriable if isinstance(error, RollbusError) else isinstance(error, OSError | MemoryError)

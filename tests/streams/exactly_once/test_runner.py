@@ -314,6 +314,21 @@ async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker:
     assert "from offset 0" in str(error)
 
 
+async def test_an_end_that_is_no_ordinary_error_is_reported_as_well(broker: Broker) -> None:
+    class Panic(BaseException):
+        pass
+
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        await until(lambda: runner.ready)
+        broker.failures.append(Panic("a broken extension"))
+        runner.enqueue(batch(0, 2))
+        await until(lambda: bool(fatal))
+    assert [str(error) for error in fatal] == [
+        "task runner counter[0] has ended although nobody stopped it: Panic('a broken extension')"
+    ]
+
+
 async def test_a_new_owner_fences_the_last_one_before_it_claims_the_partition(broker: Broker) -> None:
     broker.committed, broker.owner = 7, "claimed by t.counter.other.1"
     async with running(broker):

@@ -96,7 +96,11 @@ async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() ->
     assert written == ["tick"]
 
 
-@pytest.mark.parametrize("error", [ValueError("nobody thought of it"), asyncio.CancelledError()])
+class Panic(BaseException):
+    """What an extension in Rust raises when it panics is no Exception."""
+
+
+@pytest.mark.parametrize("error", [ValueError("nobody thought of it"), asyncio.CancelledError(), Panic()])
 async def test_an_error_that_nobody_thought_of_stops_no_clock(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:

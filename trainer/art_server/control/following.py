@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from rollbus.runtime.kafka.decisions import follow_decisions
+from rollbus.runtime.tasks import report_end, start_thread
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.backends.model_settings import DecisionLog
@@ -27,20 +28,27 @@ class Following:
         """`use` may block: nothing else runs in this thread."""
         self._log, self._model, self._use = log, model, use
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
+        self._thread: threading.Thread | None = None
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self.trouble: str | None = None
         """Why the newest decision could not be followed."""
 
     def start(self) -> None:
         """Begin to follow."""
-        self._thread.start()
+        self._thread = start_thread(self._run, "decisions", on_end=self._report_end, is_over=lambda: self._stopped)
 
     def stop(self) -> None:
         """Stop following; the last decision holds."""
+        self._stopped = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
-        self._thread.join(STOP_S)
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+    def _report_end(self, error: BaseException) -> None:
+        self.trouble = f"decisions are no longer followed; restart the server: {error}"
+        report_end(error)
 
     def _run(self) -> None:
         self._task = self._loop.create_task(follow_decisions(self._log.kafka, self._log.namespace, self._apply))

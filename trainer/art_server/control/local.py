@@ -10,12 +10,12 @@ crash leaves between two of these is settled by the journal's `recover` at the n
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from rollbus.runtime.health.heart import Report
+from rollbus.runtime.tasks import start_thread
 from rollbus.schemas.errors import RejectedError, ServiceError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.checkpoints.journal import Failure
@@ -45,8 +45,8 @@ class ArtLocal(JobBackend):
         self._following: Following | None = None
         self._updates = 0
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="art", daemon=True)
-        self._thread.start()
+        self._closing = False
+        self._thread = start_thread(self._loop.run_forever, "art", is_over=lambda: self._closing)
 
     @property
     def service(self) -> TorchService | ArtOwnService:
@@ -127,6 +127,7 @@ class ArtLocal(JobBackend):
             self._started = False
             await self.on_art(self._stop())
         if self._thread.is_alive():
+            self._closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             await asyncio.to_thread(self._thread.join)
             self._loop.close()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from art import types
 from starlette.responses import JSONResponse, StreamingResponse
 
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.journal import Failure
 from rollbus.trainer.art_server.control.admission import Limits
@@ -119,13 +120,10 @@ class _OldRoutes:
         def put_line(line: dict[str, Any] | None) -> None:
             loop.call_soon_threadsafe(lines.put_nowait, line)
 
-        update = asyncio.ensure_future(
-            self._backend.on_art(
-                self._train(
-                    kept.trajectories, body.get("config") or {}, body.get("dev_config") or {}, remarks, put_line
-                )
-            )
+        training = self._train(
+            kept.trajectories, body.get("config") or {}, body.get("dev_config") or {}, remarks, put_line
         )
+        update = start_task(self._backend.on_art(training), "update of an old client", endless=False)
         self._updates.add(update)
         update.add_done_callback(self._updates.discard)
         return StreamingResponse(_ndjson(lines), media_type="application/x-ndjson")

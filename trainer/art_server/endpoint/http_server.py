@@ -10,6 +10,7 @@ import uvicorn
 
 from rollbus.runtime.http.guard import Door
 from rollbus.runtime.http.server import make_server
+from rollbus.runtime.tasks import start_thread
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 START_TIMEOUT_S = 60.0
@@ -23,19 +24,20 @@ class EndpointServer:
         self._socket = listen(host, port, "model port")
         self.port: int = self._socket.getsockname()[1]
         self._server = quiet_server(app, door)
-        self._thread = threading.Thread(target=self._serve, name="endpoint", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        thread = self._thread = start_thread(self._serve, "endpoint", is_over=lambda: self._server.should_exit)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
+            if not thread.is_alive() or time.monotonic() > deadline:
                 raise UnavailableError(f"the model endpoint did not start on {self.host}:{self.port}")
             time.sleep(0.01)
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(timeout=10)
+        if self._thread is not None:
+            self._thread.join(timeout=10)
 
     def _serve(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rollbus.runtime.tasks import start_thread
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.sampler.cache import CachePool
@@ -81,8 +82,7 @@ class Sampler:
         self._active: list[Request] = []
         self._closed = False
         self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "sampler", is_over=lambda: self._closed)
 
     def load(self, version: int, model: nn.Module) -> None:
         """Serve `model` as `version` from now on. The module is taken over: do not train it."""
@@ -164,7 +164,7 @@ class Sampler:
                     torch.set_num_threads(threads := self.threads)
                 try:
                     self._advance(joined)
-                except Exception as error:
+                except BaseException as error:
                     logger.exception("a decoding step failed; its requests are answered with the error")
                     self._fail_all([*joined, *self._active], error)
         self._fail_all([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
@@ -366,12 +366,12 @@ class Sampler:
             self._users[request.version] -= 1
             self._retire()
 
-    def _fail_all(self, requests: list[Request], error: Exception) -> None:
+    def _fail_all(self, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             self._answer_with_error(request, error)
         self._active = []
 
-    def _answer_with_error(self, request: Request, error: Exception) -> None:
+    def _answer_with_error(self, request: Request, error: BaseException) -> None:
         self._release(request)
         if not request.future.done() and request.future.set_running_or_notify_cancel():
             request.future.set_exception(error)

@@ -15,6 +15,7 @@ from rollbus.cli.needs import require_topics
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.withholding import withhold_option
+from rollbus.runtime.tasks import start_task
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field
@@ -108,8 +109,8 @@ def serve(
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
                 async with serving_grpc(collector, shown, grpc_port, token) as its_port:
-                    sink = asyncio.create_task(
-                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest"))
+                    sink = start_task(
+                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest")), "sending traces"
                     )
                     async with beating(settings.heart("ingest"), collector.report):
                         echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)

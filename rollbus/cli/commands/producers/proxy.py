@@ -14,6 +14,7 @@ from rollbus.cli.listening import open_listener
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.cli.withholding import withhold_option
+from rollbus.runtime.tasks import start_task
 
 if TYPE_CHECKING:
     import uvicorn
@@ -121,7 +122,7 @@ def run(
 
         async def serve() -> None:
             async with beating(settings.heart("proxy"), made.report, own_metrics=recorder.metrics):
-                stopping = asyncio.create_task(_stop_when(stop_on_signals(), server))
+                stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
                 await server.serve(sockets=[listener])
                 stopping.cancel()
 

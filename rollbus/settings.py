@@ -12,7 +12,7 @@ stack                            the local stack
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -339,6 +339,11 @@ class Settings(Section):
             metrics_port=self.worker.metrics_port if is_worker and self.worker.metrics_port is not None else port,
             metrics_token=token.get_secret_value() if token else None,
         )
+
+    def metrics_addresses(self) -> dict[str, str]:
+        """Return `host:port` of each kind of process that serves `/metrics` on a port of its own."""
+        hearts = [self.heart(kind) for kind in get_args(Kind)]
+        return {heart.kind: f"{heart.metrics_host}:{heart.metrics_port}" for heart in hearts if heart.metrics_port}
 
     def _metrics_token(self, kind: Kind) -> SecretStr | None:
         own = self.worker.metrics_token if kind == "worker" else None

@@ -190,6 +190,11 @@ def _parse_text(text: str, place: Place, is_text: IsText) -> Any:
         return text
 
 
+def count_overrides(model: type[BaseModel], environment: Mapping[str, str]) -> int:
+    """Return how many variables of the environment win over the file."""
+    return sum(1 for _ in _overrides(model, environment))
+
+
 def _overrides(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
     """Yield what the environment sets: variables whose first word is a section or field of the settings."""
     for name, text in sorted(environment.items()):

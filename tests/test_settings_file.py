@@ -163,3 +163,11 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
     for file, told in ((path, "is not YAML"), (tmp_path / "absent.yaml", "cannot be read")):
         with pytest.raises(ConfigurationError, match=told):
             load_settings(Example, file, {})
+
+
+def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:
+    stack = Settings.model_validate({"stack": {"kafka_port": 21400, "model_port": 9999}}).stack
+    ports = stack.kafka_controller_port, stack.clickhouse_port, stack.art_port, stack.model_port
+    assert ports == (21401, 21402, 21403, 9999)
+    usual = Settings.model_validate({"stack": {"kafka_port": 9092}}).stack
+    assert usual == Settings().stack

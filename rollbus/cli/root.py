@@ -67,6 +67,8 @@ COMMANDS: dict[str, Entry] = {
     "log-to": Entry("Log steps to W&B and others, decisions to a webhook.", TRACKERS, "consumers.log_to"),
 }
 
+LOCAL_FILE = Path("rollbus.yaml")
+"""Read where no other file is named, as people expect of a tool that is started in their project."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -139,7 +141,7 @@ class Ended(click.ClickException):
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="ROLLBUS_CONFIG",
-    help="Read the settings from this YAML file; ROLLBUS_… variables win over it.",
+    help="Read the settings from this YAML file, else from ./rollbus.yaml if there is one; ROLLBUS_… variables win.",
 )
 @click.option(
     "--log-format",
@@ -166,20 +168,45 @@ def rollbus(ctx: click.Context, config: Path | None, log_format: str, debug: boo
 
 @dataclass(slots=True)
 class SettingsFile:
-    """The path of the settings; they are read when a command first needs them."""
+    """Where the settings are; they are read when a command first needs them."""
 
-    path: Path | None
+    named: Path | None
+    """What `--config` or ROLLBUS_CONFIG says."""
     _settings: Any = None
 
+    @property
+    def path(self) -> Path | None:
+        """The file to read: the named one, else ./rollbus.yaml; None where there is neither."""
+        return self.named or (LOCAL_FILE if LOCAL_FILE.is_file() else None)
+
     def load(self) -> Any:
-        """Return the parsed settings; raises ConfigurationError with every mistake."""
+        """Return the parsed settings, and say first which file they are from.
+
+        Raises ConfigurationError with every mistake.
+        """
         if self._settings is None:
             from rollbus.settings import Settings
-            from rollbus.settings_file import load_settings
+            from rollbus.settings_file import count_overrides, load_settings
 
+            _say(describe_source(self.path, count_overrides(Settings, os.environ)))
             written = load_settings(Settings, self.path, os.environ)
             self._settings = written.with_stack_addresses().with_credentials(os.environ)
         return self._settings
+
+
+def describe_source(path: Path | None, overrides: int) -> str:
+    """Return the first line of a command that reads settings: their file, and how many variables win over it."""
+    source = str(path) if path else f"the defaults, as there is no {LOCAL_FILE} in {Path.cwd()}"
+    over = f", with {overrides} of the environment over it" if overrides else ""
+    return f"settings: {source}{over}"
+
+
+def _say(text: str) -> None:
+    """Write a line for people to stderr; a JSON object among JSON lines."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().params.get("log_format") == "json":
+        text = JsonFormatter().format(logging.LogRecord("rollbus", logging.INFO, "", 0, text, None, None))
+    click.echo(escape_unseen(text), err=True)
 
 
 def log_to_stderr() -> None:

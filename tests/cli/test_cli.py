@@ -152,3 +152,18 @@ def test_what_ends_a_command_is_a_json_line_among_json_lines(tmp_path: Path) -> 
     last = json.loads(said.splitlines()[-1])
     assert (last["level"], last["logger"]) == ("ERROR", "rollbus")
     assert last["message"].startswith("Kafka at 127.0.0.1:9 cannot be reached")
+
+
+def test_the_file_of_the_folder_is_read_and_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    without = invoke("topics", "check", expect=1, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:9").splitlines()[0]
+    assert (
+        without
+        == f"settings: the defaults, as there is no rollbus.yaml in {tmp_path}, with 1 of the environment over it"
+    )
+    (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:8'}\n")
+    said = invoke("topics", "check", expect=1).splitlines()
+    assert said[0] == "settings: rollbus.yaml"
+    assert "127.0.0.1:8" in said[1]
+    (tmp_path / "other.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:7'}\n")
+    assert invoke("-c", "other.yaml", "topics", "check", expect=1).startswith("settings: other.yaml\n")

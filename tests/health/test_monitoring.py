@@ -8,8 +8,10 @@ from typing import get_args
 
 import prometheus_client
 import yaml
+from click.testing import CliRunner
 
-from rollbus.health.monitoring import FILES, write_files
+from rollbus.cli.root import rollbus
+from rollbus.health.monitoring import FILES
 from rollbus.runtime.health import metrics
 from rollbus.settings import Kind, Settings
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
@@ -66,13 +68,32 @@ def test_every_rule_leads_to_a_part_of_the_runbook() -> None:
             assert not anchor or anchor in anchors
 
 
-def test_the_scraped_ports_can_be_set_by_kind() -> None:
-    scraped = yaml.safe_load((FILES / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"][0]
-    ports = {one["labels"]["process"]: int(one["targets"][0].partition(":")[2]) for one in scraped["static_configs"]}
-    settings = Settings.model_validate({"health": {"metrics_ports": ports}})
-    assert {settings.heart("sink").metrics_port, settings.heart("worker").metrics_port} == {9466, 9464}
-
-
-def test_the_files_are_written_whole(tmp_path: Path) -> None:
-    assert len(write_files(tmp_path / "monitoring")) == 5
+def test_the_files_have_the_addresses_of_the_settings(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {
+            "clickhouse": {"host": "tables.example.com", "port": 8443, "secure": True, "database": "agents"},
+            "worker": {"metrics_port": 21464},
+            "health": {"metrics_ports": {"trainer": 21465}},
+        }
+    )
+    (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
+    arguments = ["--config", str(tmp_path / "rollbus.yaml"), "alarms", "files", str(tmp_path / "monitoring")]
+    result = CliRunner().invoke(rollbus, arguments)
+    assert len(result.stdout.splitlines()) == 5, result.output
+    scraped = (tmp_path / "monitoring" / "prometheus" / "prometheus.yaml").read_text()
+    assert scraped.startswith("# Scrape rollbus.")
+    targets = yaml.safe_load(scraped)["scrape_configs"][0]["static_configs"]
+    assert {target["labels"]["process"]: target["targets"][0] for target in targets} == {
+        "worker": "127.0.0.1:21464",
+        "trainer": "127.0.0.1:21465",
+    }
+    sources = yaml.safe_load((tmp_path / "monitoring/grafana/provisioning/datasources/rollbus.yaml").read_text())
+    tables = sources["datasources"][1]["jsonData"]
+    assert (tables["host"], tables["port"], tables["protocol"]) == ("tables.example.com", 8443, "https")
+    assert tables["defaultDatabase"] == "agents"
     assert (tmp_path / "monitoring" / "prometheus" / "rules.yaml").read_text() == RULES.read_text()
+
+
+def test_without_a_port_the_files_say_which_setting_gives_one(tmp_path: Path) -> None:
+    result = CliRunner().invoke(rollbus, ["alarms", "files", str(tmp_path / "monitoring")])
+    assert "set `health: metrics_ports:`" in result.stderr

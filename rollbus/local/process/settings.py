@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,13 +16,19 @@ STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
 Port = Annotated[int, Field(gt=0, lt=65536)]
 
 
+KAFKA_PORT = 9092
+FOLLOWING_PORTS = ("kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+"""Where Kafka's port is another than usual, those that are not named come after it, in this order."""
+
+
 class StackSettings(BaseModel):
-    """Folder and ports of one local stack; two stacks on one machine need different ones."""
+    """Folder and ports of one local stack; a second one on a machine needs another `kafka_port`, and a folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_dir: Path = Path(".rollbus")
-    kafka_port: Port = 9092
+    kafka_port: Port = KAFKA_PORT
+    """With another port than this, the four below that are not named are the four after it."""
     kafka_controller_port: Port = 9093
     """Where the broker's own controller listens; no client uses it."""
     clickhouse_port: Port = 8123
@@ -37,6 +43,14 @@ class StackSettings(BaseModel):
     def secrets_dir(self) -> Path:
         """Holds the token and the passwords."""
         return secrets_folder(self.data_dir, os.environ)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_kafka_port(cls, values: Any) -> Any:
+        first = values.get("kafka_port", KAFKA_PORT) if isinstance(values, dict) else KAFKA_PORT
+        if first == KAFKA_PORT or not isinstance(first, int):
+            return values
+        return {**{name: first + place for place, name in enumerate(FOLLOWING_PORTS, start=1)}, **values}
 
     @model_validator(mode="after")
     def _require_different_ports(self) -> "StackSettings":

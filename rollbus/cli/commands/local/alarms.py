@@ -44,9 +44,27 @@ def run(settings: Settings, url: str | None) -> None:
 
 @alarms.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-def files(folder: Path) -> None:
-    """Write Prometheus' scrape and rule files and Grafana's provisioning with a dashboard into FOLDER."""
-    from rollbus.health.monitoring import write_files
+@with_settings
+def files(settings: Settings, folder: Path) -> None:
+    """Write Prometheus' scrape and rule files and Grafana's provisioning with a dashboard into FOLDER.
 
-    for path in write_files(folder):
+    The addresses in them are those of the settings.
+    """
+    from rollbus.health.monitoring import Addresses, write_files
+
+    clickhouse = settings.clickhouse
+    addresses = Addresses(
+        metrics=settings.metrics_addresses(),
+        clickhouse_host=clickhouse.host,
+        clickhouse_port=clickhouse.port,
+        clickhouse_protocol="https" if clickhouse.secure else "http",
+        database=clickhouse.database,
+    )
+    for path in write_files(folder, addresses):
         echo(str(path))
+    if not addresses.metrics:
+        echo(
+            "no process has a port for /metrics, so Prometheus has nothing to scrape; set `health: metrics_ports:`, "
+            "such as {worker: 9464, trainer: 9465, sink: 9466, art-server: 9467}, and write the files again",
+            err=True,
+        )

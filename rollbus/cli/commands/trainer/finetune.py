@@ -67,22 +67,25 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     from rollbus.nemo.finetune import describe
     from rollbus.nemo.runs.folder import newest_run
 
-    chosen = _options(config_file, options, context.obj.path)
+    chosen = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
     if check:
         echo(describe(chosen))
         return
     _run(replace(chosen, resume=newest_run(chosen.plan.bus.data_dir)) if resume else chosen)
 
 
-def _options(config_file: str, options: dict[str, Any], settings_file: Path | None) -> "FinetuneOptions":
+def _options(
+    config_file: str, options: dict[str, Any], settings_file: Path | None, *, otherwise: Path | None = None
+) -> "FinetuneOptions":
+    """`settings_file` wins over the configuration's own, and `otherwise` is read where neither names one."""
     from nat.data_models.finetuning import FinetuneRunConfig
 
     from rollbus.nemo.configuration import load_plan
     from rollbus.nemo.finetune import FinetuneOptions
 
     plan = load_plan(Path(config_file), options["override"])
-    if settings_file is not None:
-        plan = replace(plan, bus=plan.bus.model_copy(update={"settings_file": settings_file}))
+    if chosen_file := settings_file or plan.bus.settings_file or otherwise:
+        plan = replace(plan, bus=plan.bus.model_copy(update={"settings_file": chosen_file}))
     return FinetuneOptions(plan, FinetuneRunConfig(config_file=Path(config_file), **options))
 
 

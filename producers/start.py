@@ -86,10 +86,10 @@ def init(
         process_hooks.flush_all_on_sigterm()
     recorder = Recorder(settings, make_sink, counters=counters)
     if route:
-        from rollbus.producers.capture.routing import Routing, following
+        from rollbus.producers.capture.routing import VersionRouting, following
 
         follow = following(connection, namespace) if sink is None else lambda router: None
-        recorder.outbox.routed = Routing(route, follow).routed
+        recorder.outbox.routed = VersionRouting(route, follow).routed
     return recorder
 
 

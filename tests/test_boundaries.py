@@ -186,3 +186,12 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if file_of(inner, PATHS) is not None else node.module or ""
+
+
+def test_a_public_class_name_has_one_meaning_in_the_whole_project() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(_tree(str(path))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -15,7 +15,7 @@ from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import TrainerLog
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
 from rollbus.trainer.validation.settings import load_validation
@@ -31,9 +31,9 @@ def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None, hea
     asyncio.run(_run(settings, log or make_log(settings), heart))
 
 
-def make_log(settings: TrainerSettings) -> KafkaLog:
+def make_log(settings: TrainerSettings) -> KafkaTrainerLog:
     """Return the log of the settings' run, not yet open."""
-    return KafkaLog(
+    return KafkaTrainerLog(
         settings.kafka,
         namespace=settings.namespace,
         run_id=settings.run_id,

@@ -9,7 +9,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
-from rollbus.trainer.ledger.alarm import AlarmLimits
+from rollbus.trainer.ledger.alarm import CollapseLimits
 from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 
@@ -101,7 +101,7 @@ class TrainerSettings(FrozenSettings):
     retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
     """A failed step is tried again after each; then the run stops."""
     max_skipped_in_a_row: int = Field(default=10, ge=1)
-    alarm: AlarmLimits | None = AlarmLimits()
+    alarm: CollapseLimits | None = CollapseLimits()
     """Pause the run if training diverges; null never does, and a limit of null is not watched."""
     poll_interval_s: float = Field(default=0.5, gt=0)
     batch_wait_s: float = Field(default=1.0, ge=0)

@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.fills import Filled
@@ -142,7 +142,7 @@ async def fill_log(settings: SinkSettings, seed: int) -> None:
 async def blocks_of(settings: SinkSettings) -> list[Insert]:
     """Return the inserts that a sink makes of the log, partition by partition."""
     blocks: list[Insert] = []
-    async with KafkaLog(settings.kafka, settings.namespace) as log:
+    async with KafkaSinkLog(settings.kafka, settings.namespace) as log:
         for (topic, number), span in (await log.spans(["episode-events"])).items():
             buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
             async for records in log.read((topic, number), span):

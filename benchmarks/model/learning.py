@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.evaluation import unseen_tickets
-from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, Routing
+from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, RoutingJob
 from rollbus.demo.routing.prompt import messages
 from rollbus.demo.routing.tasks import ROUTING
 from rollbus.streams.stages.grouping.advantages import advantages
@@ -55,7 +55,7 @@ class Trial:
     groups: int = GROUPS_PER_STEP
     updates: int = 1
     """Of each batch."""
-    kl: float = Routing.kl
+    kl: float = RoutingJob.kl
     """Coefficient of the KL to the base model (k3) in the loss."""
 
 

@@ -30,7 +30,7 @@ from rollbus.schemas.records.control import Tick
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
-from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
@@ -167,7 +167,7 @@ def memory_of_groups() -> float:
         for event in episode(number, chance, group_id=group, group_size=8):
             made += assembly.step(assembled, Incoming(decode(event), "", NOWHERE, event))
         incoming = Incoming(made[0].record, group, NOWHERE, b"")
-        scores += scoring.step(scoring.new_state(), incoming, {"reward": Answer(1.0)})
+        scores += scoring.step(scoring.new_state(), incoming, {"reward": ComponentAnswer(1.0)})
     data = [encode(score.record) for score in scores]
     del scores
     gc.collect()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.trainer.load import MODEL, RUN, create_topics, write_batches
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 
 GROUPS, GROUP_SIZE, TOKENS = 64, 8, 2_000
 FETCHES = 4
@@ -38,7 +38,7 @@ async def measure(bootstrap_servers: str) -> dict[str, object]:
         connection, namespace, batches=1, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS
     )
     locations = [member.location for group in batch.groups for member in group.members]
-    log = KafkaLog(connection, namespace=namespace, run_id=RUN, model=MODEL)
+    log = KafkaTrainerLog(connection, namespace=namespace, run_id=RUN, model=MODEL)
     await log.open()
     forget_peak()
     before, took, size = memory_mb("VmRSS"), [], 0

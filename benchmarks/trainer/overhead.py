@@ -22,7 +22,7 @@ from benchmarks.trainer.server import UPDATE_S
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.trainer.backends.art_client import ArtClient
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings
 
@@ -38,7 +38,7 @@ class Closed(NamedTuple):
     update: float
 
 
-class Watched(KafkaLog):
+class Watched(KafkaTrainerLog):
     """Notes when each step was closed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from benchmarks.trainer.staleness_figure import draw
 from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run, select
-from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm
+from rollbus.trainer.ledger.alarm import CollapseLimits, find_alarm
 
 FOLDER = Path(".rollbus/bench-staleness")
 WINDOW = 5
@@ -94,7 +94,7 @@ def is_paused(one: Run) -> bool:
     """Whether the trainer's alarm, with its limits as they come, would have paused the run."""
     names = ("mismatch_kl", "clip_fraction", "effective_sample_size")
     steps = [(step, {name: one.metrics[name][step] for name in names}) for step in range(len(one.rewards))]
-    return any(find_alarm(steps[:end], AlarmLimits()) for end in range(WINDOW, len(steps) + 1))
+    return any(find_alarm(steps[:end], CollapseLimits()) for end in range(WINDOW, len(steps) + 1))
 
 
 def alarm_table(runs: list[Run]) -> str:

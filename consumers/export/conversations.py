@@ -30,7 +30,7 @@ class StoredTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PromptedTurn:
     """A turn with its whole prompt."""
 
     event_id: str
@@ -44,9 +44,9 @@ class Exchange:
         return (*self.prompt, self.completion)
 
 
-def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[str]]:
+def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[PromptedTurn], list[str]]:
     """Return the turns of one episode with their prompts, and the event ids of turns whose prompt is incomplete."""
-    exchanges: list[Exchange] = []
+    exchanges: list[PromptedTurn] = []
     incomplete: list[str] = []
     histories: dict[str, list[tuple[Message, ...]]] = {}
     for turn in turns:
@@ -55,7 +55,7 @@ def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[s
         if prefix is None:
             incomplete.append(turn.event_id)
             continue
-        exchange = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
+        exchange = PromptedTurn(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
         known.append(exchange.messages)
         exchanges.append(exchange)
     return exchanges, incomplete
@@ -71,7 +71,7 @@ def _find_prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tupl
     return None
 
 
-def whole_conversations(exchanges: Sequence[Exchange]) -> list[Exchange]:
+def whole_conversations(exchanges: Sequence[PromptedTurn]) -> list[PromptedTurn]:
     """Return the exchanges that no later one continues."""
     return [
         exchange

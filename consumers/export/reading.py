@@ -76,7 +76,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusions:
+class ExclusionCount:
     """How many episodes are excluded, and how much of the log the sink had read for that."""
 
     episodes: int
@@ -84,7 +84,7 @@ class Exclusions:
     """topic:partition → the next offset that the sink had not written."""
 
 
-def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
+def read_exclusions(client: ClickHouse, namespace: str) -> ExclusionCount:
     """Return how many episodes are excluded, and up to which offsets that is known."""
     values = {"namespace": namespace}
     _, rows = client.query(f"SELECT count() FROM ({_EXCLUDED})", values)
@@ -93,7 +93,7 @@ def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
         "AND kafka_topic IN ('episode-events', 'exclusions') GROUP BY ALL ORDER BY ALL",
         values,
     )
-    return Exclusions(int(rows[0][0]), {f"{topic}:{number}": int(offset) for topic, number, offset in places})
+    return ExclusionCount(int(rows[0][0]), {f"{topic}:{number}": int(offset) for topic, number, offset in places})
 
 
 def select_trajectories(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.export.conversations import Exchange, chat_message, restore_prompts, whole_conversations
+from rollbus.consumers.export.conversations import PromptedTurn, chat_message, restore_prompts, whole_conversations
 from rollbus.consumers.export.formats import (
     DpoLayout,
     SftLayout,
@@ -204,18 +204,18 @@ def _facts(one: Selected) -> Row:
     return {name: one.facts[name] for name in ("trajectory_id", "task", "reward", "policy_version")}
 
 
-def _conversations(one: Selected, left_out: "Counter[str]") -> Iterator[tuple[Exchange, list[Row]]]:
+def _conversations(one: Selected, left_out: "Counter[str]") -> Iterator[tuple[PromptedTurn, list[Row]]]:
     return _as_text(whole_conversations(_exchanges(one, left_out)), left_out)
 
 
-def _exchanges(one: Selected, left_out: "Counter[str]") -> list[Exchange]:
+def _exchanges(one: Selected, left_out: "Counter[str]") -> list[PromptedTurn]:
     exchanges, incomplete = restore_prompts(one.turns)
     if incomplete:
         left_out["turns whose prompt is not whole"] += len(incomplete)
     return exchanges
 
 
-def _as_text(exchanges: Iterable[Exchange], left_out: "Counter[str]") -> Iterator[tuple[Exchange, list[Row]]]:
+def _as_text(exchanges: Iterable[PromptedTurn], left_out: "Counter[str]") -> Iterator[tuple[PromptedTurn, list[Row]]]:
     """Yield the exchanges that hold only text, with their messages in OpenAI's form."""
     for exchange in exchanges:
         messages = [chat for message in exchange.messages if (chat := chat_message(message)) is not None]

@@ -20,7 +20,7 @@ from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
-from rollbus.producers.turns.answer import Answer, Unread
+from rollbus.producers.turns.answer import ServerAnswer, Unread
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 NO_SUCH_MODEL = 404
@@ -57,7 +57,7 @@ class Capture:
     hook: str = "wrap"
     """Named in what is recorded; see `Exchange.hook`."""
 
-    def begin(self, request: dict[str, Any], surface: Surface = CHAT) -> "Call | None":
+    def begin(self, request: dict[str, Any], surface: Surface = CHAT) -> "RecordedCall | None":
         """Return the call to observe; None where it belongs to no recorded episode, or cannot be observed: then the
         request is to be made as it is now.
         """
@@ -80,7 +80,7 @@ class Capture:
             bare, routed = arguments, self.outbox.routed
             if routed is not None:
                 arguments = self.outbox.guard.call("route", routed, bare, episode.id, default=bare)
-            call = Call(self, episode, arguments, surface, bare)
+            call = RecordedCall(self, episode, arguments, surface, bare)
             episode.calls_captured += 1
             context.mark_captured()
             return call
@@ -94,13 +94,13 @@ class Capture:
         """Record that a call was made in a form that is not recorded."""
         self.outbox.counts.add("calls_unobserved")
         exchange = Exchange(
-            request={"model": request.get("model")}, answer=Answer(), withheld=NOT_CAPTURED, hook=self.hook
+            request={"model": request.get("model")}, answer=ServerAnswer(), withheld=NOT_CAPTURED, hook=self.hook
         )
         episode.record(exchange, current_function() or episode.function)
         episode.end_if_of_call()
 
 
-class Call:
+class RecordedCall:
     """One request and what became of it."""
 
     __slots__ = (
@@ -222,12 +222,12 @@ class Call:
         if self.is_hiding:
             self._hide(response)
 
-    def _answer(self, response: Any) -> Answer | Unread:
+    def _answer(self, response: Any) -> ServerAnswer | Unread:
         try:
             return self._surface.answer(response)
         except Exception as error:  # a shape that no server had so far
             self._guard.failed("answer", error)
-            return Answer()
+            return ServerAnswer()
 
     def unparsed(self, response: Any) -> "Unparsed":
         """Return what records a response whose body the application may read by itself, at the episode's end."""
@@ -239,7 +239,7 @@ class Call:
         """Record a call that gave no answer, or none that is seen here, and why."""
         if not self._done:
             self._done = True
-            self._record(Answer(), streamed=self._request.get("stream") is True, withheld=reason)
+            self._record(ServerAnswer(), streamed=self._request.get("stream") is True, withheld=reason)
 
     def streaming(self, stream: Any) -> Any:
         """Watch a stream while the application reads it; returns the same object."""
@@ -260,13 +260,13 @@ class Call:
         stream.close = watch.closing(stream.close)
         return stream
 
-    def watch(self) -> "Watch":
+    def watch(self) -> "StreamWatch":
         """Return what takes a stream's chunks; the episode's end records it as far as it came."""
-        watch = Watch(self)
+        watch = StreamWatch(self)
         self._episode.opened(watch)
         return watch
 
-    def _record(self, answer: Answer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
+    def _record(self, answer: ServerAnswer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
         exchange = Exchange(
             request=self._request,
             answer=answer,
@@ -320,7 +320,7 @@ def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
 class Unparsed:
     """A response that the application has not parsed."""
 
-    def __init__(self, call: Call, response: Any) -> None:
+    def __init__(self, call: RecordedCall, response: Any) -> None:
         self._call, self._response = call, response
 
     def detach(self) -> None:
@@ -346,10 +346,10 @@ class _Tapped:
         return getattr(self._client, name)
 
 
-class Watch:
+class StreamWatch:
     """A stream being read."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RecordedCall) -> None:
         self._call = call
         self._accumulator = call._surface.accumulator()
         self._broken = False

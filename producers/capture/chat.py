@@ -7,7 +7,15 @@ from typing import Any
 from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import StreamAccumulator
 from rollbus.producers.capture.surface import Accumulator, Asked
-from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Answer, Unread, answer_of, kept_call, kept_fields
+from rollbus.producers.turns.answer import (
+    ENTRY_BYTES,
+    ID_BYTES,
+    ServerAnswer,
+    Unread,
+    answer_of,
+    kept_call,
+    kept_fields,
+)
 
 
 class ChatSurface:
@@ -52,7 +60,7 @@ class ChatSurface:
             still.append(message)
         return {**request, "messages": still}
 
-    def answer(self, response: Any) -> Answer | Unread:
+    def answer(self, response: Any) -> ServerAnswer | Unread:
         """Keep a chat completion's parts; objects that are not the client's are read at once."""
         try:
             return _kept(response)

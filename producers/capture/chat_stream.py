@@ -1,4 +1,4 @@
-"""The chunks of a streamed chat completion to the same `Answer` that an unstreamed one gives.
+"""The chunks of a streamed chat completion to the same `ServerAnswer` that an unstreamed one gives.
 
 Pure: chunks go in, one answer comes out, whichever way the server cut it. `StreamAccumulator` keeps references while
 the agent reads its stream; `ChunkReader` puts them together later. Choices and tool calls are distinguished by their
@@ -14,8 +14,8 @@ from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import (
     ENTRY_BYTES,
     ID_BYTES,
-    Answer,
-    Choice,
+    AnswerChoice,
+    ServerAnswer,
     Unread,
     count_of,
     fields_of,
@@ -147,7 +147,7 @@ class StreamAccumulator:
             self._reader.read(chunk)
         return False
 
-    def answer(self, *, complete: bool = True) -> Answer | Unread:
+    def answer(self, *, complete: bool = True) -> ServerAnswer | Unread:
         """Return what has come so far, to be put together when there is time; nothing more is taken."""
         kept, reader = [*(self._kept or ())], self._reader
         if self._kept is not None:
@@ -251,10 +251,10 @@ class ChunkReader:
     def _choice(self, index: int) -> _Choice:
         return self._choices.setdefault(index, _Choice())
 
-    def answer(self, *, complete: bool = True) -> Answer:
+    def answer(self, *, complete: bool = True) -> ServerAnswer:
         """Return what has come so far; a stream that ended before each choice said why it did is not complete."""
         finished = bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
-        return Answer(
+        return ServerAnswer(
             model=self._model,
             response_id=self._response_id,
             prompt_token_ids=self.prompt_token_ids,
@@ -291,12 +291,12 @@ def _add_tool_call(known: _Choice, position: int, delta: Any) -> None:
             call.fields[name] = value
 
 
-def _finished(index: int, choice: _Choice) -> Choice:
+def _finished(index: int, choice: _Choice) -> AnswerChoice:
     calls = []
     for _, call in sorted(choice.tool_calls.items()):
         function = {**call.function, "arguments": "".join(call.arguments)}
         calls.append({**call.fields, "function": function} if call.has_function else call.fields)
-    return Choice(
+    return AnswerChoice(
         index=index,
         role=choice.role or "assistant",
         content=_joined(choice.content, also=bool(calls or choice.refusal)),

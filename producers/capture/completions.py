@@ -11,8 +11,8 @@ from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import ChunkReader, StreamAccumulator
 from rollbus.producers.capture.surface import Accumulator, Asked
 from rollbus.producers.turns.answer import (
-    Answer,
-    Choice,
+    AnswerChoice,
+    ServerAnswer,
     answer_of,
     canonical,
     count_of,
@@ -57,7 +57,7 @@ class CompletionsSurface:
         content = prompt if isinstance(prompt, str) else canonical(prompt)
         return {**request, "messages": [{"role": "user", "content": content}]}
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ServerAnswer:
         """Read a completion."""
         choices = tuple(_choice_of(choice) for choice in getattr(response, "choices", None) or ())
         return replace(answer_of(response), choices=choices)
@@ -93,10 +93,10 @@ class _CompletionsReader(ChunkReader):
         known.add_token_ids(part.token_ids)
 
 
-def _choice_of(choice: Any) -> Choice:
+def _choice_of(choice: Any) -> AnswerChoice:
     field = fields_of(choice)
     logprobs = fields_of(field("logprobs"))
-    return Choice(
+    return AnswerChoice(
         index=count_of(field("index")) or 0,
         content=text_of(field("text")),
         finish_reason=text_of(field("finish_reason")),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rollbus.producers.capture.call import Call, Capture
+from rollbus.producers.capture.call import Capture, RecordedCall
 from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
@@ -176,7 +176,7 @@ def recorded_method(
     return call_sync
 
 
-def _observe(call: Call, result: Any, kwargs: dict[str, Any]) -> Any:
+def _observe(call: RecordedCall, result: Any, kwargs: dict[str, Any]) -> Any:
     """Record what a call returned, and return the same object."""
     call.on_answer()
     raw = _raw_mode(kwargs) if "extra_headers" in kwargs else None
@@ -190,7 +190,7 @@ def _observe(call: Call, result: Any, kwargs: dict[str, Any]) -> Any:
     return result
 
 
-def _record_parsed(call: Call, response: Any) -> None:
+def _record_parsed(call: RecordedCall, response: Any) -> None:
     """Record a response that is parsed once and kept: the application's own `parse()` returns, or raises, the same."""
     try:
         answer = response.parse()
@@ -200,14 +200,14 @@ def _record_parsed(call: Call, response: Any) -> None:
         call.record_answer(answer)
 
 
-def _observe_value(call: Call, value: Any, kwargs: Mapping[str, Any]) -> Any:
+def _observe_value(call: RecordedCall, value: Any, kwargs: Mapping[str, Any]) -> Any:
     if kwargs.get("stream") is True:
         return call.streaming(value)
     call.record_answer(value)
     return value
 
 
-def _observe_parse(call: Call, response: Any, kwargs: Mapping[str, Any], *, is_async: bool) -> None:
+def _observe_parse(call: RecordedCall, response: Any, kwargs: Mapping[str, Any], *, is_async: bool) -> None:
     """Record when the application parses the response: reading its body is the application's to do."""
     parse, unparsed = response.parse, call.unparsed(response)
 

@@ -9,7 +9,16 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rollbus.producers.capture.surface import Accumulator, Asked, own_tools
-from rollbus.producers.turns.answer import Answer, Choice, canonical, count_of, fields_of, plain, read_entries, text_of
+from rollbus.producers.turns.answer import (
+    AnswerChoice,
+    ServerAnswer,
+    canonical,
+    count_of,
+    fields_of,
+    plain,
+    read_entries,
+    text_of,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -45,11 +54,11 @@ class ResponsesSurface:
         messages = [*system, *(_message(item) for item in items)]
         return {**copy, "messages": messages, "max_tokens": request.get("max_output_tokens")}
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ServerAnswer:
         """Read a response."""
         usage = getattr(response, "usage", None)
         output = list(getattr(response, "output", None) or ())
-        return Answer(
+        return ServerAnswer(
             model=text_of(getattr(response, "model", None)) or "",
             response_id=text_of(getattr(response, "id", None)),
             prompt_tokens=count_of(getattr(usage, "input_tokens", None)),
@@ -84,8 +93,8 @@ class ResponsesSurface:
 class _ResponsesAccumulator:
     def __init__(self, reader: ResponsesSurface) -> None:
         self._reader = reader
-        self._begun: Answer | None = None
-        self._whole: Answer | None = None
+        self._begun: ServerAnswer | None = None
+        self._whole: ServerAnswer | None = None
         self._texts: list[str] = []
         self._entries: list[Any] = []
 
@@ -104,13 +113,13 @@ class _ResponsesAccumulator:
             self._whole = answer if kind in LAST_EVENTS else self._whole
         return False
 
-    def answer(self, *, complete: bool = True) -> Answer:
+    def answer(self, *, complete: bool = True) -> ServerAnswer:
         if self._whole is not None:
             return self._whole
-        begun = self._begun or Answer()
+        begun = self._begun or ServerAnswer()
         tokens, logprobs = read_entries(self._entries)
-        choice = Choice(content="".join(self._texts) or None, tokens=tokens, logprobs=logprobs)
-        return Answer(model=begun.model, response_id=begun.response_id, choices=(choice,), complete=False)
+        choice = AnswerChoice(content="".join(self._texts) or None, tokens=tokens, logprobs=logprobs)
+        return ServerAnswer(model=begun.model, response_id=begun.response_id, choices=(choice,), complete=False)
 
 
 def _included(request: Mapping[str, Any]) -> list[Any]:
@@ -141,7 +150,7 @@ def _texts(output: Iterable[Any]) -> list[Any]:
     return [part for item in output for part in getattr(item, "content", None) or () if hasattr(part, "text")]
 
 
-def _choice_of(output: list[Any], finish_reason: str | None) -> Choice:
+def _choice_of(output: list[Any], finish_reason: str | None) -> AnswerChoice:
     messages = [item for item in output if getattr(item, "type", "") == "message"]
     texts = _texts(messages)
     tokens, logprobs = read_entries([entry for text in texts for entry in getattr(text, "logprobs", None) or ()])
@@ -152,7 +161,7 @@ def _choice_of(output: list[Any], finish_reason: str | None) -> Choice:
         if getattr(item, "type", "") == "reasoning"
         for summary in getattr(item, "summary", None) or ()
     ]
-    return Choice(
+    return AnswerChoice(
         content="".join(text.text for text in texts) or None,
         refusal="".join(refusals) or None,
         reasoning="".join(reasoning) or None,

@@ -19,7 +19,7 @@ Follow = Callable[[Router], None]
 """Brings decisions to a router until the process ends."""
 
 
-class Routing:
+class VersionRouting:
     """Chooses for the models that it is given; any thread may call."""
 
     def __init__(self, models: Collection[str], follow: Follow) -> None:

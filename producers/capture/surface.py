@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollbus.producers.turns.answer import Answer, Unread, fields_of
+from rollbus.producers.turns.answer import ServerAnswer, Unread, fields_of
 
 ADDED: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprob",),
@@ -40,7 +40,7 @@ class Accumulator(Protocol):
         does not ask for, or returns False: then `add` takes the JSON. None where chunks are taken as objects only.
         """
 
-    def answer(self, *, complete: bool = True) -> Answer | Unread:
+    def answer(self, *, complete: bool = True) -> ServerAnswer | Unread:
         """Return what has come so far, or what it can be read from when there is time."""
 
 
@@ -63,7 +63,7 @@ class Surface(Protocol):
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of the request in the form of chat completions, for the record."""
 
-    def answer(self, response: Any) -> Answer | Unread:
+    def answer(self, response: Any) -> ServerAnswer | Unread:
         """Return the neutral form of an unstreamed answer, or what it can be read from when there is time."""
 
     def accumulator(self) -> Accumulator:

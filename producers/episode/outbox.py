@@ -14,7 +14,7 @@ from typing import Any
 from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending.books import FRAME_BYTES, Item, size_of
 from rollbus.producers.sending.counters import Counters
-from rollbus.producers.sending.guard import Guard
+from rollbus.producers.sending.guard import HostGuard
 from rollbus.producers.sending.queue import Delivery
 from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.turns.redaction import Field, Redactor
@@ -52,7 +52,7 @@ class Outbox:
     ) -> None:
         """Write as a new writer."""
         self.settings, self.counts, self.privacy = settings, counts, settings.privacy
-        self.guard = Guard(counts)
+        self.guard = HostGuard(counts)
         self.clock_ms, self.new_id = clock_ms, new_id
         self.writer_id = new_id()
         """New per process start and fork."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.producers.imports.formats.otlp import SIGNALS
-from rollbus.producers.imports.formats.trace import ForeignDocumentError, Part
+from rollbus.producers.imports.formats.trace import ForeignDocumentError, TracePart
 from rollbus.producers.imports.sending import BATCH_TRACES, Sender, Sending, send_traces
 from rollbus.producers.imports.store import KEPT_MS, Store
 from rollbus.producers.sending.sink import EventSink
@@ -27,7 +27,7 @@ RETRY_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Collector:
+class TraceCollector:
     """What the servers share; used by one event loop."""
 
     store: Store
@@ -53,13 +53,13 @@ class Collector:
         self.store.commit()
         return f"{refused} were left out: {reason}" if refused else ""
 
-    def _split(self, document: Mapping[str, Any]) -> tuple[list[Part], int, str]:
+    def _split(self, document: Mapping[str, Any]) -> tuple[list[TracePart], int, str]:
         """Return the parts of a request; where it holds a span that is none, look at each span by itself."""
         try:
             return list(self.sending.format.split(document)), 0, ""
         except ForeignDocumentError as error:
             refused, reason = 0, str(error)
-        parts: list[Part] = []
+        parts: list[TracePart] = []
         for single in _single(document):
             try:
                 parts += self.sending.format.split(single)

@@ -29,7 +29,7 @@ class TornFileError(InvalidRecordError):
     """A file is not JSON from some line on."""
 
     def __init__(
-        self, line: int, reason: str, *, after: "Position | None" = None, remedy: str = "mend the file"
+        self, line: int, reason: str, *, after: "FilePosition | None" = None, remedy: str = "mend the file"
     ) -> None:
         """Say where, and what to do; `after` is where reading can go on, if it can."""
         super().__init__(reason)
@@ -37,7 +37,7 @@ class TornFileError(InvalidRecordError):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class FilePosition:
     """How far a file was read."""
 
     offset: int = 0
@@ -77,8 +77,8 @@ def _is_data(path: Path) -> bool:
 
 
 def read_documents(
-    path: Path, start: Position | None, progress: Callable[[int], None]
-) -> Iterator[tuple[Position, Any]]:
+    path: Path, start: FilePosition | None, progress: Callable[[int], None]
+) -> Iterator[tuple[FilePosition, Any]]:
     """Yield each document with the position after it; raises TornFileError, and RollbusError for a file that has
     changed. `progress` is called with how many bytes of the file itself were read.
     """
@@ -102,7 +102,7 @@ def _decompressed(raw: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if magic == b"\x1f\x8b" else raw
 
 
-def _begin(stream: IO[bytes]) -> Position:
+def _begin(stream: IO[bytes]) -> FilePosition:
     """Say which form a file has, by its first lines."""
     try:
         first = stream.readline(MAX_DOCUMENT_BYTES).strip().removeprefix(codecs.BOM_UTF8)
@@ -114,15 +114,15 @@ def _begin(stream: IO[bytes]) -> Position:
         remedy = f"convert it with `iconv -f {encoding} -t UTF-8`"
         raise TornFileError(1, f"it is not UTF-8, but looks like {encoding}", remedy=remedy)
     if first.startswith(b"["):
-        return Position(form="array")
+        return FilePosition(form="array")
     with suppress(ValueError):
         parse_json(first)
-        return Position()
+        return FilePosition()
     is_object = first.startswith(b"{") and second and not second.startswith(b"{")
-    return Position(form="objects" if is_object else "lines")
+    return FilePosition(form="objects" if is_object else "lines")
 
 
-def _check_unchanged(path: Path, stream: IO[bytes], start: Position) -> None:
+def _check_unchanged(path: Path, stream: IO[bytes], start: FilePosition) -> None:
     stream.seek(start.offset - start.last_bytes)
     if start.last_bytes and _hash(stream.read(start.last_bytes)) != start.last_hash:
         raise RollbusError(
@@ -130,7 +130,7 @@ def _check_unchanged(path: Path, stream: IO[bytes], start: Position) -> None:
         )
 
 
-def _read_lines(stream: IO[bytes], start: Position) -> Iterator[tuple[Position, Any]]:
+def _read_lines(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FilePosition, Any]]:
     offset, number = start.offset, start.line
     while line := stream.readline(MAX_DOCUMENT_BYTES + 1):
         if len(line) > MAX_DOCUMENT_BYTES:
@@ -139,7 +139,7 @@ def _read_lines(stream: IO[bytes], start: Position) -> Iterator[tuple[Position, 
         text = line.strip().removeprefix(codecs.BOM_UTF8) if number == 1 else line.strip()
         if not text:
             continue
-        after = Position(offset, number, "lines", len(line), _hash(line))
+        after = FilePosition(offset, number, "lines", len(line), _hash(line))
         try:
             document = parse_json(text)
         except ValueError as error:
@@ -149,7 +149,7 @@ def _read_lines(stream: IO[bytes], start: Position) -> Iterator[tuple[Position, 
         yield after, document
 
 
-def _read_values(stream: IO[bytes], start: Position) -> Iterator[tuple[Position, Any]]:
+def _read_values(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FilePosition, Any]]:
     decoder, text = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")()
     buffer, offset, line, size = "", start.offset, start.line, CHUNK_BYTES
     between = BETWEEN if start.offset else BETWEEN + "[\ufeff"
@@ -174,7 +174,7 @@ def _read_values(stream: IO[bytes], start: Position) -> Iterator[tuple[Position,
                 CHUNK_BYTES,
                 BETWEEN,
             )
-            yield Position(offset, line, start.form, len(raw), _hash(raw)), value
+            yield FilePosition(offset, line, start.form, len(raw), _hash(raw)), value
         elif len(buffer) > MAX_DOCUMENT_BYTES:
             raise TornFileError(line + 1, f"the document that begins there is longer than {MAX_DOCUMENT_BYTES} bytes")
         elif chunk := stream.read(size):

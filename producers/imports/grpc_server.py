@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from rollbus.producers.imports.collector import Collector
+from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.http import MAX_BODY_BYTES
 from rollbus.producers.imports.otlp_wire import read_message
@@ -76,7 +76,7 @@ def _read_message(messages: Iterator[bytes], context: Any) -> bytes:
 class _Export:
     """Reads a message in the thread of its call, and hands it to the collector in the loop that it belongs to."""
 
-    def __init__(self, collector: Collector, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, collector: TraceCollector, loop: asyncio.AbstractEventLoop) -> None:
         self._collector, self._loop = collector, loop
 
     def _accept(self, request: Message, context: Any) -> str:
@@ -113,7 +113,7 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
 
 
 @asynccontextmanager
-async def serving_grpc(collector: Collector, host: str, port: int, token: str | None) -> AsyncIterator[int]:
+async def serving_grpc(collector: TraceCollector, host: str, port: int, token: str | None) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port, and raises OSError where it is taken.
 
     In threads: of grpcio 1.85's server on asyncio, anybody's call whose path is not UTF-8 makes an end.

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rollbus.producers.imports.collector import Collector
+from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.otlp_wire import read_body
-from rollbus.runtime.http.guard import Answered, Door, Head, RefusedError, as_json, names_of, token_admits
+from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead, as_json, names_of, token_admits
 from rollbus.schemas.errors import UnavailableError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ CODES: Mapping[int, int] = {
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]] | None
 
 
-def make_app(collector: Collector, lifespan: Lifespan = None) -> Starlette:
+def make_app(collector: TraceCollector, lifespan: Lifespan = None) -> Starlette:
     """Return the application."""
 
     async def export(signal: str, request: Request) -> Response:
@@ -100,7 +100,7 @@ def _answer(signal: str, left_out: str, *, is_json: bool) -> Response:
     return Response(answer.SerializeToString(), media_type=PROTOBUF)
 
 
-def _describe(refused: RefusedError, head: Head) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> Answered:
     return _status_of(refused.status, refused.message, head.headers.get("content-type", ""))
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollbus.producers.imports.documents import Position, TornFileError, read_documents
+from rollbus.producers.imports.documents import FilePosition, TornFileError, read_documents
 from rollbus.producers.imports.formats.formats import FORMATS, Format
-from rollbus.producers.imports.formats.trace import ForeignDocumentError, Part
+from rollbus.producers.imports.formats.trace import ForeignDocumentError, TracePart
 from rollbus.producers.imports.sending import BATCH_TRACES, Sender, Sending, send_traces
 from rollbus.producers.imports.store import Store
 from rollbus.producers.sending.sink import EventSink
@@ -49,7 +49,7 @@ class Import:
     def _read_file(self, path: Path, progress: Callable[[int], None]) -> None:
         name = str(path.resolve())
         kept = self.store.position(name)
-        position = Position(**kept) if kept is not None else None
+        position = FilePosition(**kept) if kept is not None else None
         modified_ns = path.stat().st_mtime_ns
         since = 0
         try:
@@ -74,12 +74,12 @@ class Import:
         else:
             self._commit(name, position)
 
-    def _commit(self, name: str, position: Position | None) -> None:
+    def _commit(self, name: str, position: FilePosition | None) -> None:
         if position is not None:
             self.store.set_position(name, position.fields())
         self.store.commit()
 
-    def _keep(self, path: Path, after: Position, document: Any, modified_ns: int) -> None:
+    def _keep(self, path: Path, after: FilePosition, document: Any, modified_ns: int) -> None:
         try:
             parts = self._split(document, modified_ns)
         except (ForeignDocumentError, TypeError, ValueError, AttributeError) as error:
@@ -91,7 +91,7 @@ class Import:
         self.store.add(parts, wall_clock_ms())
         self.store.count({"documents": 1})
 
-    def _split(self, document: Any, modified_ns: int) -> list[Part]:
+    def _split(self, document: Any, modified_ns: int) -> list[TracePart]:
         if not isinstance(document, dict):
             raise ForeignDocumentError(f"it is a {type(document).__name__}, not an object")
         known = document if self.sending.format.has_times else {**document, "read_at": modified_ns // 1_000_000}

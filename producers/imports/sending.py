@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from rollbus.producers.imports.formats.episode_events import NO_PRIVACY, EpisodeWriter
 from rollbus.producers.imports.formats.formats import Format
-from rollbus.producers.imports.formats.trace import Part
+from rollbus.producers.imports.formats.trace import TracePart
 from rollbus.producers.imports.store import Store
 from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.turns.redaction import Privacy
@@ -45,7 +45,7 @@ class Sending:
     refused: list[str] = field(default_factory=list)
     """The first reasons of traces that were left out."""
 
-    def records_of(self, trace_id: str, parts: Sequence[Part], counts: Counter[str]) -> list[Outbound]:
+    def records_of(self, trace_id: str, parts: Sequence[TracePart], counts: Counter[str]) -> list[Outbound]:
         """Return a trace's records; raises ForeignDocumentError or RecordTooLargeError."""
         unmapped: Counter[str] = Counter()
         trace = self.format.assemble(trace_id, parts, unmapped)

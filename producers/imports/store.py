@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rollbus.producers.imports.formats.trace import Part
+from rollbus.producers.imports.formats.trace import TracePart
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 PAGE_BYTES = 4096
@@ -60,7 +60,7 @@ class Store:
                 raise ConfigurationError(f"{path} is in use: another process imports these files, or serves") from error
             raise ConfigurationError(f"{path} cannot be read ({error}); remove it to begin again") from error
 
-    def add(self, parts: Iterable[Part], now_ms: int) -> None:
+    def add(self, parts: Iterable[TracePart], now_ms: int) -> None:
         """Keep parts, and count those that came before or too late. Raises UnavailableError where there is no room."""
         counts: Counter[str] = Counter()
         with self._changing():
@@ -88,7 +88,7 @@ class Store:
         (pages,), (free,) = (self._db.execute(f"PRAGMA {name}_count").fetchone() for name in ("page", "freelist"))
         return int(pages - free) * PAGE_BYTES
 
-    def _add(self, part: Part, now_ms: int, counts: Counter[str]) -> None:
+    def _add(self, part: TracePart, now_ms: int, counts: Counter[str]) -> None:
         row = self._db.execute("SELECT sent FROM traces WHERE trace = ?", (part.trace_id,)).fetchone()
         is_late = row is not None and row[0] and not part.is_score
         text = json.dumps(part.document, separators=(",", ":")).encode()
@@ -120,14 +120,14 @@ class Store:
         )
         return [trace for (trace,) in rows]
 
-    def parts_of(self, trace_id: str) -> list[Part]:
+    def parts_of(self, trace_id: str) -> list[TracePart]:
         """Return what is to be sent of a trace, in an order that does not depend on how it came."""
         rows = self._db.execute(
             "SELECT kind, id, is_score, body FROM parts WHERE trace = ? AND body IS NOT NULL ORDER BY kind, id",
             (trace_id,),
         )
         return [
-            Part(trace_id, kind, key, json.loads(zlib.decompress(body)), is_score=bool(is_score))
+            TracePart(trace_id, kind, key, json.loads(zlib.decompress(body)), is_score=bool(is_score))
             for kind, key, is_score, body in rows
         ]
 

@@ -23,7 +23,7 @@ from google.genai import types
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import Answer, Choice, canonical
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, canonical
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 _ROLES = {"model": "assistant", None: "user"}
@@ -131,11 +131,11 @@ def _exchange(context: CallbackContext, response: LlmResponse) -> Exchange:
     """Return what ADK saw of a call: texts and counts, no tokens."""
     usage = response.usage_metadata
     content, calls = _texts_and_calls(response.content)
-    answer = Answer(
+    answer = ServerAnswer(
         model=response.model_version or "",
         prompt_tokens=usage.prompt_token_count if usage else None,
         completion_tokens=usage.candidates_token_count if usage else None,
-        choices=(Choice(content=content, tool_calls=calls),),
+        choices=(AnswerChoice(content=content, tool_calls=calls),),
     )
     events = context.session.events
     messages = [_message(event.content) for event in events if event.content is not None and not event.partial]

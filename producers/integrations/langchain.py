@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
@@ -168,7 +168,7 @@ def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response:
         return None
     said = messages[0].response_metadata
     usage = messages[0].usage_metadata if isinstance(messages[0], AIMessage) else None
-    answer = Answer(
+    answer = ServerAnswer(
         model=str(said.get("model_name") or ""),
         response_id=said.get("id") or (response.llm_output or {}).get("id"),
         prompt_tokens=usage["input_tokens"] if usage else None,
@@ -185,11 +185,11 @@ def _message(generation: Any) -> BaseMessage:
     return AIMessage(generation.text, response_metadata=generation.generation_info or {})
 
 
-def _choice(index: int, message: BaseMessage) -> Choice:
+def _choice(index: int, message: BaseMessage) -> AnswerChoice:
     fields = convert_to_openai_messages(message)
     assert isinstance(fields, dict)
     content = fields.get("content")
-    return Choice(
+    return AnswerChoice(
         index=index,
         content=content if isinstance(content, str) else None,
         tool_calls=tuple(fields.get("tool_calls") or ()),

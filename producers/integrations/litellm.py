@@ -24,7 +24,7 @@ from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import Answer, answer_of, ids_of
+from rollbus.producers.turns.answer import ServerAnswer, answer_of, ids_of
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 MAX_OPEN = 10_000
@@ -51,7 +51,7 @@ class _Call:
         self.seen.on_captured = None
         if not self.seen.captured:
             self.late.finished(self)
-            exchange = Exchange(request=self.request, answer=Answer(), withheld=NOT_CAPTURED, hook="litellm")
+            exchange = Exchange(request=self.request, answer=ServerAnswer(), withheld=NOT_CAPTURED, hook="litellm")
             self.late.record(exchange, self.function)
         self.late.close_writer(even_if_silent=True)
 
@@ -104,7 +104,9 @@ class RollbusLogger(CustomLogger):
         if kind not in RECORDED:
             self._recorder.counts.add("calls_unobserved")
             if kind in RESPONSES and episode is not None:
-                exchange = Exchange(request=_request(kwargs), answer=Answer(), withheld=NOT_CAPTURED, hook="litellm")
+                exchange = Exchange(
+                    request=_request(kwargs), answer=ServerAnswer(), withheld=NOT_CAPTURED, hook="litellm"
+                )
                 episode.record(exchange, current_function())
             return
         if episode is None:
@@ -167,7 +169,7 @@ def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()}
 
 
-def _answer(response: Any) -> Answer:
+def _answer(response: Any) -> ServerAnswer:
     """Return the neutral form; LiteLLM moves a choice's unknown fields, and so its token ids, to one side."""
     answer = answer_of(response)
     ids = [(getattr(each, "provider_specific_fields", None) or {}).get("token_ids") for each in response.choices]

@@ -25,7 +25,7 @@ from pydantic import PrivateAttr
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
@@ -165,10 +165,12 @@ def _exchange(event: LLMChatEndEvent) -> Exchange | None:
     if event.response is None:
         return None
     raw, message = event.response.raw, event.response.message
-    answer = Answer(
+    answer = ServerAnswer(
         model=str(getattr(raw, "model", None) or ""),
         response_id=getattr(raw, "id", None),
-        choices=(Choice(content=message.content, tool_calls=tuple(message.additional_kwargs.get("tool_calls") or ())),),
+        choices=(
+            AnswerChoice(content=message.content, tool_calls=tuple(message.additional_kwargs.get("tool_calls") or ())),
+        ),
     )
     request = {"messages": to_openai_message_dicts(event.messages)}
     return Exchange(request=request, answer=answer, withheld=NOT_CAPTURED)

@@ -29,7 +29,7 @@ from openai import AsyncOpenAI
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Context = TypeVar("Context")
@@ -214,11 +214,11 @@ def _exchange(prompt: list[Any], response: ModelResponse) -> Exchange:
         elif fields.get("type") == "function_call":
             function = {"name": fields.get("name"), "arguments": fields.get("arguments")}
             calls.append({"id": fields.get("call_id"), "type": "function", "function": function})
-    answer = Answer(
+    answer = ServerAnswer(
         response_id=response.response_id,
         prompt_tokens=response.usage.input_tokens,
         completion_tokens=response.usage.output_tokens,
-        choices=(Choice(content="".join(texts) or None, tool_calls=tuple(calls)),),
+        choices=(AnswerChoice(content="".join(texts) or None, tool_calls=tuple(calls)),),
     )
     messages = [item if "role" in item else {"role": "tool", "content": json.dumps(item)} for item in map(dict, prompt)]
     return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED, hook="openai-agents")

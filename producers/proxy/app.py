@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rollbus.producers.capture.attributes import parse
-from rollbus.producers.capture.call import Call, Capture, Refusing
+from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
 from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
@@ -39,7 +39,7 @@ from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, 
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.sending.metrics import CONTENT_TYPE
 from rollbus.runtime.health.heart import Report
-from rollbus.runtime.http.guard import JSON_TYPES, Door, Head, names_of, same, token_admits
+from rollbus.runtime.http.guard import JSON_TYPES, Door, RequestHead, names_of, same, token_admits
 from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Proxy:
                 return await self._pass(request, body)
             return await self._record(request, call, scope)
 
-    def _call(self, request: Request, episode: Episode | None, body: bytes) -> Call | None:
+    def _call(self, request: Request, episode: Episode | None, body: bytes) -> RecordedCall | None:
         surface = RECORDED.get(_path_of(request))
         if episode is None or request.method != "POST" or surface is None:
             return None
@@ -215,7 +215,7 @@ class Proxy:
         capture = Capture(recorder.outbox, recorder.episodes, *options)
         return capture.begin(arguments, surface)
 
-    async def _record(self, request: Request, call: Call, scope: ExitStack) -> Response:
+    async def _record(self, request: Request, call: RecordedCall, scope: ExitStack) -> Response:
         async def upstream(body: bytes) -> httpx.Response:
             return await self._send(request, body)
 
@@ -269,7 +269,7 @@ class Proxy:
         """What the proxy asks of a request."""
         by_key = token_admits(self.token, open_paths=("/rollbus/health",))
 
-        def admit(head: Head) -> None:
+        def admit(head: RequestHead) -> None:
             given = head.headers.get("proxy-authorization", "").partition(" ")[2].strip()
             if self.token is None or not same(given, self.token):
                 by_key(head)
@@ -285,7 +285,7 @@ class Proxy:
         return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
 
 
-async def _unless_gone(request: Request, call: Call, work: Coroutine[Any, Any, Result]) -> Result:
+async def _unless_gone(request: Request, call: RecordedCall, work: Coroutine[Any, Any, Result]) -> Result:
     """Return what the server answers; where the program hangs up before, stop the server and raise HungUpError.
 
     A program that waits no longer asks again: an answer that nobody received would be a second turn for one.

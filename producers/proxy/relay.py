@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from rollbus.producers.capture.attributes import dump, parse
-from rollbus.producers.capture.call import Call, Watch
+from rollbus.producers.capture.call import RecordedCall, StreamWatch
 
 Send = Callable[[bytes], "Any"]
 """Sends a body upstream and returns (awaitable) the response, whose own body is not read yet."""
@@ -19,13 +19,13 @@ DONE = b"[DONE]"
 
 @dataclass(slots=True)
 class RefusalError(Exception):
-    """An answer of the server that says what it does not accept; read by `Call.retry`."""
+    """An answer of the server that says what it does not accept; read by `RecordedCall.retry`."""
 
     status_code: int
     body: str
 
 
-async def send(call: Call, upstream: Send) -> httpx.Response:
+async def send(call: RecordedCall, upstream: Send) -> httpx.Response:
     """Return the server's answer, asked for once more without our additions where it refuses them."""
     response: httpx.Response = await upstream(_body(call.kwargs))
     if response.is_success:
@@ -35,7 +35,7 @@ async def send(call: Call, upstream: Send) -> httpx.Response:
     return await send(call, upstream) if call.retry(refusal) else response
 
 
-def whole(call: Call, body: bytes) -> bytes:
+def whole(call: RecordedCall, body: bytes) -> bytes:
     """Record an unstreamed answer and return what the program gets; a body that is not JSON is returned as it is."""
     try:
         answer = parse(body)
@@ -46,7 +46,7 @@ def whole(call: Call, body: bytes) -> bytes:
     return dump(answer) if call.is_hiding else body
 
 
-async def streamed(call: Call, watch: Watch, response: httpx.Response) -> AsyncIterator[bytes]:
+async def streamed(call: RecordedCall, watch: StreamWatch, response: httpx.Response) -> AsyncIterator[bytes]:
     """Record a stream of server-sent events while the program reads it."""
     try:
         async with aclosing(_events(response)) as events:
@@ -58,7 +58,7 @@ async def streamed(call: Call, watch: Watch, response: httpx.Response) -> AsyncI
         watch.finish(complete=False)
 
 
-def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
+def _shown(call: RecordedCall, watch: StreamWatch, event: bytes) -> bytes | None:
     """Record one event and return what the program gets of it; None where it is to see nothing."""
     lines = event.splitlines()
     data = b"".join(line[len(DATA) :].strip() for line in lines if line.startswith(DATA))

@@ -24,7 +24,7 @@ MOST_FAILURES = 100
 Result = TypeVar("Result")
 
 
-class Guard:
+class HostGuard:
     """Keeps what the recorder raises away from its host."""
 
     def __init__(self, counters: Counters) -> None:

@@ -21,7 +21,7 @@ EXIT_DEADLINE_S = 5.0
 """All recorders together may delay the exit by so much."""
 
 
-class Recording(Protocol):
+class HookedRecorder(Protocol):
     """The part of a recorder that is called here."""
 
     def after_fork(self) -> None:
@@ -37,13 +37,13 @@ class Recording(Protocol):
         """Flush and stop."""
 
 
-_recorders: "weakref.WeakSet[Recording]" = weakref.WeakSet()
+_recorders: "weakref.WeakSet[HookedRecorder]" = weakref.WeakSet()
 _installed = False
 _spent_s = 0.0
 """How long the exit was held back so far."""
 
 
-def register(recorder: Recording) -> None:
+def register(recorder: HookedRecorder) -> None:
     """Call this recorder from now on."""
     global _installed
     if not _installed:
@@ -63,7 +63,7 @@ def flush_all_on_sigterm() -> None:
     flush_on_sigterm(_flush_all)
 
 
-def unregister(recorder: Recording) -> None:
+def unregister(recorder: HookedRecorder) -> None:
     """Stop calling this recorder."""
     _recorders.discard(recorder)
 
@@ -93,7 +93,7 @@ def _close_all() -> None:
     _for_all(lambda recorder, left_s: recorder.close(left_s))
 
 
-def _for_all(end: Callable[[Recording, float], object]) -> None:
+def _for_all(end: Callable[[HookedRecorder, float], object]) -> None:
     global _spent_s
     for recorder in tuple(_recorders):
         began = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollbus.producers.integrations.instrument import Instrumentation, instrument
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.sending import process_hooks
-from rollbus.producers.startup.plan import Ended, read_plan, write_ended
+from rollbus.producers.startup.plan import ProcessReport, read_plan, write_ended
 from rollbus.schemas.records.events import TurnRecorded
 
 
@@ -65,7 +65,7 @@ class _Reporting:
     def _report(self, *, whole: bool) -> None:
         part, counters = self._recorder.episodes.of_process, self._recorder.counters
         writers = () if part is None else part.writer_ids
-        ended = Ended(
+        ended = ProcessReport(
             whole=whole,
             counters=counters,
             writer_ids=writers,

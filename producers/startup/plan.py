@@ -48,7 +48,7 @@ class CapturePlan(BaseModel):
         )
 
 
-class Ended(BaseModel):
+class ProcessReport(BaseModel):
     """What one process did and lost."""
 
     whole: bool = True
@@ -78,15 +78,15 @@ def read_plan(folder: Path) -> CapturePlan:
     return CapturePlan.model_validate_json((folder / _PLAN).read_bytes())
 
 
-def write_ended(folder: Path, ended: Ended) -> None:
+def write_ended(folder: Path, ended: ProcessReport) -> None:
     """Leave a process's report in the place of an earlier one; none where the command has ended before."""
     _write(folder / _REPORTS.replace("*", str(os.getpid())), json.dumps(ended.model_dump()))
 
 
-def read_ended(folder: Path) -> Iterator[Ended]:
+def read_ended(folder: Path) -> Iterator[ProcessReport]:
     """Yield the reports that are there."""
     for path in sorted(folder.glob(_REPORTS)):
-        yield Ended.model_validate_json(path.read_bytes())
+        yield ProcessReport.model_validate_json(path.read_bytes())
 
 
 def _write(path: Path, text: str) -> None:

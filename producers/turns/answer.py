@@ -22,7 +22,7 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AnswerChoice:
     """One of the answers asked for by `n`."""
 
     index: int = 0
@@ -42,7 +42,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServerAnswer:
     """What the server said to one request."""
 
     model: str = ""
@@ -50,18 +50,18 @@ class Answer:
     prompt_token_ids: Sequence[int] | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AnswerChoice, ...] = ()
     complete: bool = True
     """False where a stream was not read to its end."""
 
 
 @dataclass(slots=True)
 class Unread:
-    """An answer as references to its parts, as they were when it came: `read` makes an `Answer` of it. Not frozen, as
+    """An answer as references to its parts, as they came: `read` makes a `ServerAnswer` of it. Not frozen, as
     it is made on the thread of an agent that waits.
     """
 
-    make: Callable[[Any], Answer]
+    make: Callable[[Any], ServerAnswer]
     kept: Any
     turns: int
     """How many choices it has; 1 where it has none."""
@@ -101,7 +101,7 @@ def fields_of(value: Any) -> Callable[[str], Any]:
     return lambda name: known[name] if name in known else extra.get(name)
 
 
-def answer_of(response: Any) -> Answer:
+def answer_of(response: Any) -> ServerAnswer:
     """Return the neutral form of a chat completion; ids are as they came and log-probs unread, which `read` does."""
     field = fields_of(response)
     usage = fields_of(field("usage"))
@@ -109,7 +109,7 @@ def answer_of(response: Any) -> Answer:
     prompt_ids = field("prompt_token_ids")
     if prompt_ids is None and raw_choices:
         prompt_ids = fields_of(raw_choices[0])("prompt_token_ids")
-    return Answer(
+    return ServerAnswer(
         model=text_of(field("model")) or "",
         response_id=text_of(field("id")),
         prompt_token_ids=prompt_ids,
@@ -119,9 +119,9 @@ def answer_of(response: Any) -> Answer:
     )
 
 
-def _choice_of(choice: Any) -> Choice:
+def _choice_of(choice: Any) -> AnswerChoice:
     field, message = fields_of(choice), fields_of(fields_of(choice)("message"))
-    return Choice(
+    return AnswerChoice(
         index=count_of(field("index")) or 0,
         role=text_of(message("role")) or "assistant",
         content=text_of(message("content")),
@@ -134,11 +134,11 @@ def _choice_of(choice: Any) -> Choice:
     )
 
 
-def read(answer: Answer | Unread) -> Answer:
+def read(answer: ServerAnswer | Unread) -> ServerAnswer:
     """Return the answer with its token ids checked and its log-probs read: what `answer_of` leaves for later."""
     if isinstance(answer, Unread):
         answer = answer.make(answer.kept)
-    return Answer(
+    return ServerAnswer(
         model=answer.model,
         response_id=answer.response_id,
         prompt_token_ids=ids_of(answer.prompt_token_ids),
@@ -149,7 +149,7 @@ def read(answer: Answer | Unread) -> Answer:
     )
 
 
-def _read_choice(choice: Choice) -> Choice:
+def _read_choice(choice: AnswerChoice) -> AnswerChoice:
     token_ids = ids_of(choice.token_ids)
     if not choice.entries:
         return replace(choice, token_ids=token_ids)
@@ -195,7 +195,7 @@ def read_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], tuple[float |
         )
 
 
-def token_ids_of(choice: Choice) -> Sequence[int] | None:
+def token_ids_of(choice: AnswerChoice) -> Sequence[int] | None:
     """Return the sampled ids: as the server gave them, else out of `token_id:N` strings; None where neither is
     whole.
     """

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.producers.turns.answer import (
-    Answer,
-    Choice,
+    AnswerChoice,
+    ServerAnswer,
     Unread,
     canonical,
     count_of,
@@ -48,7 +48,7 @@ class Exchange:
 
     request: Mapping[str, Any]
     """Keyword arguments of the call as the application made it."""
-    answer: Answer | Unread
+    answer: ServerAnswer | Unread
     streamed: bool = False
     latency_ms: int | None = None
     withheld: str | None = None
@@ -85,7 +85,7 @@ def exchange_of(
 ) -> Exchange:
     """Return the exchange that a caller describes by hand; the server's count is that of the ids given."""
     message: Mapping[str, Any] = {"content": answer} if isinstance(answer, str) else plain(answer)
-    choice = Choice(
+    choice = AnswerChoice(
         content=text_of(message.get("content")),
         refusal=text_of(message.get("refusal")),
         reasoning=text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")),
@@ -94,7 +94,7 @@ def exchange_of(
         logprobs=tuple(map(number_of, logprobs or ())),
         token_ids=None if token_ids is None else ids_of(list(token_ids)),
     )
-    whole = Answer(
+    whole = ServerAnswer(
         model=model,
         prompt_token_ids=None if prompt_token_ids is None else ids_of(list(prompt_token_ids)),
         prompt_tokens=None if prompt_token_ids is None else len(prompt_token_ids),
@@ -141,7 +141,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         **_sampling_of(request),
     }
     drafts = []
-    for choice, token_ids in zip(answer.choices or (Choice(),), sampled or [None], strict=True):
+    for choice, token_ids in zip(answer.choices or (AnswerChoice(),), sampled or [None], strict=True):
         own = Redactor(privacy)
         completion = own.message(completion_of(choice))
         withheld = redactor.reason or own.reason or exchange.withheld or _unreadable_input(request)
@@ -161,8 +161,8 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
 
 
 def _tokens(
-    answer: Answer,
-    choice: Choice,
+    answer: ServerAnswer,
+    choice: AnswerChoice,
     token_ids: Sequence[int] | None,
     sampled_tokens: int | None,
     withheld: str | None,
@@ -226,7 +226,7 @@ def message_of(message: Any) -> Message:
     )
 
 
-def completion_of(choice: Choice) -> Message:
+def completion_of(choice: AnswerChoice) -> Message:
     """Return the sampled message."""
     refusal = [{"type": "refusal", "refusal": choice.refusal}] if choice.refusal else None
     return Message(

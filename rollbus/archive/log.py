@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from rollbus.archive.archive import Archive
-from rollbus.consumers.clickhouse.sink.log import Partition, Span
+from rollbus.consumers.clickhouse.sink.log import OffsetSpan, Partition
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 
 
@@ -16,12 +16,12 @@ class ArchiveLog:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
-    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
+    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, OffsetSpan]:
         """Return the partitions of these topics in the archive."""
         found = self._archive.contents.partitions.items()
-        return {name: Span(each.begin, each.end) for name, each in found if each.topic in topics}
+        return {name: OffsetSpan(each.begin, each.end) for name, each in found if each.topic in topics}
 
-    async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+    async def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
         """Yield the records of a span; raises DataLossError for a file that was altered."""
         topic, number = partition
         files = self._archive.read_partition(partition, span.begin)

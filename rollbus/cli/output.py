@@ -41,7 +41,7 @@ class Console(rich.console.Console):
             yield Segment(text if control else escape_unseen(text), style, control)
 
 
-class Table(rich.table.Table):
+class OutputTable(rich.table.Table):
     """Rich's table, with a line under the head and nothing else."""
 
     def __init__(self, *columns: str, **options: Any) -> None:
@@ -64,7 +64,7 @@ def format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def show_rows(table: Table, nothing: str) -> None:
+def show_rows(table: OutputTable, nothing: str) -> None:
     """Print a table, or, if it has no rows, what is missing and which command makes it."""
     if table.row_count:
         Console().print(table)

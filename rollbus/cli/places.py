@@ -47,7 +47,7 @@ HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataPlace:
     """What becomes of a person's data in one place."""
 
     name: str
@@ -59,19 +59,21 @@ class Place:
 
 
 ELSEWHERE = (
-    Place("art-server's journal", IDS, "cannot", "after a crash it tells which batch was trained"),
-    Place("art-server's batch on disk", "token ids, log-probs", "removed", "after each update, and at each start"),
-    Place("dead letters that name no episode", "bytes as they came", "cannot", "nothing says whose they are"),
-    Place("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
-    Place("spool folders of producers", ALL, "cannot", "they are on the agents' machines, until they are delivered"),
-    Place("folders of import and ingest", ALL, "removed", "trace by trace, once the broker has it"),
-    Place("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
-    Place("exports, outputs of finetune runs", ALL, "cannot", "rollbus does not know the copies; delete them"),
-    Place(
+    DataPlace("art-server's journal", IDS, "cannot", "after a crash it tells which batch was trained"),
+    DataPlace("art-server's batch on disk", "token ids, log-probs", "removed", "after each update, and at each start"),
+    DataPlace("dead letters that name no episode", "bytes as they came", "cannot", "nothing says whose they are"),
+    DataPlace("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
+    DataPlace(
+        "spool folders of producers", ALL, "cannot", "they are on the agents' machines, until they are delivered"
+    ),
+    DataPlace("folders of import and ingest", ALL, "removed", "trace by trace, once the broker has it"),
+    DataPlace("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
+    DataPlace("exports, outputs of finetune runs", ALL, "cannot", "rollbus does not know the copies; delete them"),
+    DataPlace(
         "archives that `archive: url:` does not name", ALL, "cannot", "rollbus does not know them; name one at a time"
     ),
-    Place("ClickHouse backups, copies of disks", ALL, "cannot", "rollbus does not make them, nor know them"),
-    Place("W&B, MLflow, Langfuse, OpenPipe", "what was logged there", "cannot", "other services; ask them"),
+    DataPlace("ClickHouse backups, copies of disks", ALL, "cannot", "rollbus does not make them, nor know them"),
+    DataPlace("W&B, MLflow, Langfuse, OpenPipe", "what was logged there", "cannot", "other services; ask them"),
 )
 
 
@@ -86,7 +88,7 @@ def find_places(
     now_ms: int,
     archived: tuple[str, str] | None = None,
     restored: Iterable[str] = (),
-) -> Iterator[Place]:
+) -> Iterator[DataPlace]:
     """Yield every place.
 
     `changelogs` says by name how many milliseconds of stream time the stage keeps what it cannot assign to an episode;
@@ -97,30 +99,32 @@ def find_places(
     for topic in TOPICS:
         name, holds = f"Kafka {topic.full_name(namespace)}", TOPIC_HOLDS[topic.name]
         if topic.retention == "time":
-            yield Place(name, holds, "expires", "retention; Kafka removes no single record", expiry_ms)
+            yield DataPlace(name, holds, "expires", "retention; Kafka removes no single record", expiry_ms)
         else:
-            yield Place(name, holds, "cannot", "the ledger keeps for ever what was trained and why not")
+            yield DataPlace(name, holds, "cannot", "the ledger keeps for ever what was trained and why not")
     for changelog, kept_ms in changelogs.items():
         dropped = "after the late horizon" if kept_ms else "at once"
         why = f"while a worker runs: the stage drops its state {dropped}, compaction the bytes"
         by_ms = now_ms + kept_ms + COMPACTION_HOURS * HOUR_MS
-        yield Place(f"Kafka {changelog}", f"what is open: {ALL}", "expires", why, by_ms)
+        yield DataPlace(f"Kafka {changelog}", f"what is open: {ALL}", "expires", why, by_ms)
     for replay in replays:
         why = f"it keeps its copy until `rollbus replay delete {replay}`"
-        yield Place(f"Kafka, replay {replay}", ALL, "cannot", why)
+        yield DataPlace(f"Kafka, replay {replay}", ALL, "cannot", why)
     for other in restored:
         name = other.removeprefix("restored-").partition(".")[0]
-        yield Place(f"Kafka, {other}*", ALL, "cannot", f"it keeps its copy until `rollbus archive discard {name}`")
+        yield DataPlace(f"Kafka, {other}*", ALL, "cannot", f"it keeps its copy until `rollbus archive discard {name}`")
     if archived is not None:
         why = f"{archived[1]}; a bucket that keeps versions has the old files until it deletes them"
-        yield Place(f"the archive {archived[0]}", ALL, "removed", why)
+        yield DataPlace(f"the archive {archived[0]}", ALL, "removed", why)
     if rows is None:
-        yield Place("ClickHouse", ALL, "cannot", "--no-clickhouse left it out")
+        yield DataPlace("ClickHouse", ALL, "cannot", "--no-clickhouse left it out")
     else:
-        yield Place("ClickHouse's tables", ALL, "removed", f"{rows}; groups, steps, drops keep ids")
+        yield DataPlace("ClickHouse's tables", ALL, "removed", f"{rows}; groups, steps, drops keep ids")
         parts_ms = now_ms + OLD_PARTS_MINUTES * MINUTE_MS
-        yield Place("ClickHouse's old parts on disk", ALL, "expires", "the server deletes what it replaced", parts_ms)
+        yield DataPlace(
+            "ClickHouse's old parts on disk", ALL, "expires", "the server deletes what it replaced", parts_ms
+        )
     if trained_steps:
         why = f"{format_count(trained_steps, 'step')} learned from it; `rollbus policy rollback` goes back"
-        yield Place("checkpoints", "weights", "cannot", why)
+        yield DataPlace("checkpoints", "weights", "cannot", why)
     yield from ELSEWHERE

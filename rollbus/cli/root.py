@@ -101,24 +101,24 @@ class Nouns(Verbs):
         except RollbusError as error:
             if ctx.params.get("debug"):
                 raise
-            raise Ended(escape_unseen(str(error)), ctx) from error
+            raise CommandEnd(escape_unseen(str(error)), ctx) from error
         except OSError as error:
             if ctx.params.get("debug") or isinstance(error, ConnectionError):  # click handles a closed pipe
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            raise Ended(escape_unseen(f"{where}{error.strerror or error}"), ctx) from error
+            raise CommandEnd(escape_unseen(f"{where}{error.strerror or error}"), ctx) from error
         except ModuleNotFoundError as error:
             entry = COMMANDS.get(ctx.invoked_subcommand or "")
             if entry is None or (error.name or "").startswith("rollbus"):
                 raise
-            raise Ended(
+            raise CommandEnd(
                 f"`rollbus {ctx.invoked_subcommand}` needs the package {error.name}; "
                 f"run: pip install 'rollbus[{entry.extra}]'",
                 ctx,
             ) from error
 
 
-class Ended(click.ClickException):
+class CommandEnd(click.ClickException):
     """What ended a command; among log lines in JSON it is one, too."""
 
     def __init__(self, message: str, ctx: click.Context) -> None:

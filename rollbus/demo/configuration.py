@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from rollbus.demo.job import MODEL, NAMESPACE, Job
+from rollbus.demo.job import MODEL, NAMESPACE, DemoJob
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import make_secrets
 from rollbus.settings import Settings
@@ -17,7 +17,7 @@ WORKER = {"event_partitions": 2, "linger_ms": 500, "fetch_max_wait_ms": 500}
 """Few large transactions, likewise: by default worker and Kafka took half of a core for 8 attempts a second."""
 
 
-def settings_document(job: Job, stack: StackSettings, base_model: Path) -> dict[str, Any]:
+def settings_document(job: DemoJob, stack: StackSettings, base_model: Path) -> dict[str, Any]:
     """Return the content of the settings file."""
     document = job.settings()
     trainer, art_server = document.pop("trainer"), document.pop("art_server", {})
@@ -45,7 +45,7 @@ def settings_document(job: Job, stack: StackSettings, base_model: Path) -> dict[
     }
 
 
-def write_settings(path: Path, job: Job, stack: StackSettings, base_model: Path) -> Settings:
+def write_settings(path: Path, job: DemoJob, stack: StackSettings, base_model: Path) -> Settings:
     """Write the file and return the settings that every process will read from it."""
     document = settings_document(job, stack, base_model)
     make_secrets(stack.secrets_dir)

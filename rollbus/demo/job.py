@@ -72,7 +72,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackPlace:
     """Where the stack of this demo is."""
 
     stack: StackSettings
@@ -80,7 +80,7 @@ class Place:
     token: str
 
 
-class Job(Protocol):
+class DemoJob(Protocol):
     """One demo."""
 
     @property
@@ -101,7 +101,7 @@ class Job(Protocol):
         """Return the parts of the settings file that decide what learns, and how: `runs`, `trainer`, `art_server`."""
         ...
 
-    def traffic(self, place: Place, seed: int, amounts: Amounts) -> tuple[Service, ...]:
+    def traffic(self, place: StackPlace, seed: int, amounts: Amounts) -> tuple[Service, ...]:
         """Return the processes in the order of their start; the last one ends by itself."""
         ...
 

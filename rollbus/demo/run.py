@@ -26,9 +26,9 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo import processes
 from rollbus.demo.configuration import write_settings
-from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, Job, Place
+from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, DemoJob, StackPlace
 from rollbus.demo.show import report
-from rollbus.demo.show.comparison import Comparison, rate_of
+from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.plot import draw
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
@@ -75,13 +75,13 @@ class DemoOptions:
 class Demo:
     """One run of the demo."""
 
-    job: Job
+    job: DemoJob
     options: DemoOptions
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by phase."""
 
-    def run(self) -> Comparison:
+    def run(self) -> BeforeAndAfter:
         """Run all phases; raises UnavailableError, with the end of its log, if a part has died."""
         with self.hold_folder():
             return self._run()
@@ -95,7 +95,7 @@ class Demo:
         with state.hold_file(folder.with_name(f"{folder.name}.lock"), lambda holder: busy):
             yield
 
-    def _run(self) -> Comparison:
+    def _run(self) -> BeforeAndAfter:
         find_jars(report=self.console.print)
         with self._timed("base model"):
             model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
@@ -114,7 +114,7 @@ class Demo:
             with self._timed("learning"):
                 supervisor.wait()
                 amounts = self._pace()
-                place = Place(stack, settings_file, _token(stack))
+                place = StackPlace(stack, settings_file, _token(stack))
                 last = asyncio.run(self._learn(supervisor, place, query, amounts))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
@@ -125,7 +125,7 @@ class Demo:
                 self.console.print(
                     f"[yellow]{escape(last.pause)}. What it had learned by then:[/yellow]", highlight=False
                 )
-            comparison = Comparison(before, after, success=self.job.outcomes[0][0])
+            comparison = BeforeAndAfter(before, after, success=self.job.outcomes[0][0])
             self._report(settings.clickhouse, query, comparison, last, amounts)
         return comparison
 
@@ -187,7 +187,7 @@ class Demo:
             )
         return amounts
 
-    async def _learn(self, supervisor: Supervisor, place: Place, query: Query, amounts: Amounts) -> DemoStatus:
+    async def _learn(self, supervisor: Supervisor, place: StackPlace, query: Query, amounts: Amounts) -> DemoStatus:
         """Let the traffic come and the rest learn; return the status once nothing changes any more."""
         traffic = self.job.traffic(place, self.options.seed, amounts)
         for service in traffic:
@@ -217,7 +217,12 @@ class Demo:
             raise UnavailableError(f"the {name} ended before they were done; {log_tail(log)}")
 
     def _report(
-        self, clickhouse: ClickHouseSettings, query: Query, comparison: Comparison, last: DemoStatus, amounts: Amounts
+        self,
+        clickhouse: ClickHouseSettings,
+        query: Query,
+        comparison: BeforeAndAfter,
+        last: DemoStatus,
+        amounts: Amounts,
     ) -> None:
         folder, job, seed = self.options.folder, self.job, self.options.seed
         references = job.references(seed, amounts)

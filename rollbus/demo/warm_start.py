@@ -24,7 +24,7 @@ from rollbus.demo.game.game import (
     MODEL,
     OPPONENT,
     Board,
-    Position,
+    GamePosition,
     begin,
     free_cells,
     line_cells,
@@ -117,7 +117,7 @@ def beginner(board: Board, *, sees_lines: float) -> dict[int, float]:
 def random_game(chance: random.Random) -> Iterator[Board]:
     """The boards of one game of random legal moves at which the model is to move."""
     reply = seeded(chance.getrandbits(32))
-    position: Position = begin(chance.choice(training_openings()), reply)
+    position: GamePosition = begin(chance.choice(training_openings()), reply)
     while position.result is None:
         yield position.board
         position = play(position, chance.choice(free_cells(position.board)), reply)

@@ -33,7 +33,7 @@ def find_due(versions: list[KnownVersion]) -> int | None:
 
 
 @dataclass(slots=True)
-class Following:
+class CandidateEstimator:
     """Estimates the newest candidate when it is due; `run` until stopped."""
 
     settings: TrainerSettings

@@ -70,7 +70,7 @@ def broker_problem(connection: KafkaConnection, error: UnavailableError) -> Prob
 
 
 @dataclass(slots=True)
-class Watch:
+class HealthReporter:
     """Looks again and again, and reports changes; `run` until stopped."""
 
     connection: KafkaConnection

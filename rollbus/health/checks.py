@@ -24,7 +24,7 @@ GPU_WAIT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     subject: str
@@ -34,10 +34,10 @@ class Finding:
     """A command, or a setting; empty if nothing is to be done."""
 
 
-Check = Callable[[Settings], Iterable[Finding]]
+Check = Callable[[Settings], Iterable[CheckResult]]
 
 
-def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
+def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
     """Make every check, the cheap ones first."""
     checks: tuple[tuple[str, Check], ...] = (
         ("versions", find_versions),
@@ -51,15 +51,15 @@ def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
         try:
             yield from check(settings)
         except UnavailableError as error:
-            yield Finding(subject, "problem", str(error), "docs/runbook.md#broker")
+            yield CheckResult(subject, "problem", str(error), "docs/runbook.md#broker")
             return  # the others ask the same broker
         except RollbusError as error:
-            yield Finding(subject, "problem", str(error))
+            yield CheckResult(subject, "problem", str(error))
         except OSError as error:
-            yield Finding(subject, "problem", f"cannot be checked: {error}")
+            yield CheckResult(subject, "problem", f"cannot be checked: {error}")
 
 
-def find_versions(settings: Settings) -> Iterator[Finding]:
+def find_versions(settings: Settings) -> Iterator[CheckResult]:
     """Name the releases that are installed."""
     installed = []
     for package in PACKAGES:
@@ -67,11 +67,11 @@ def find_versions(settings: Settings) -> Iterator[Finding]:
             installed.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    yield Finding("versions", "ok", f"Python {platform.python_version()}, {', '.join(installed)}")
+    yield CheckResult("versions", "ok", f"Python {platform.python_version()}, {', '.join(installed)}")
     try:
         from rollbus.schemas.avro import native  # noqa: F401
     except ImportError:
-        yield Finding(
+        yield CheckResult(
             "codec",
             "note",
             "records are read and written in Python, several times more slowly",
@@ -79,35 +79,35 @@ def find_versions(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def find_disk(settings: Settings) -> Iterator[Finding]:
+def find_disk(settings: Settings) -> Iterator[CheckResult]:
     """Say how much room there is where this machine writes."""
     folder = settings.stack.data_dir
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     usage = shutil.disk_usage(there)
     what = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.0f} GiB free for {folder}"
     if is_disk_low(usage.free, usage.total):
-        yield Finding("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
+        yield CheckResult("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
     else:
-        yield Finding("disk", "ok", what)
+        yield CheckResult("disk", "ok", what)
 
 
-def find_gpus(settings: Settings) -> Iterator[Finding]:
+def find_gpus(settings: Settings) -> Iterator[CheckResult]:
     """Name the GPUs; without any, models are trained and served on the CPU."""
     try:
         answer = subprocess.run(GPU_COMMAND, capture_output=True, text=True, timeout=GPU_WAIT_S, check=True)
     except FileNotFoundError:
-        yield Finding("GPU", "note", "none found: models are trained and served on the CPU")
+        yield CheckResult("GPU", "note", "none found: models are trained and served on the CPU")
         return
     except (subprocess.SubprocessError, OSError) as error:
-        yield Finding(
+        yield CheckResult(
             "GPU", "problem", f"the driver does not answer: {error}", "run `nvidia-smi`, and read docs/gpu.md"
         )
         return
     for line in answer.stdout.splitlines():
-        yield Finding("GPU", "ok", line.strip())
+        yield CheckResult("GPU", "ok", line.strip())
 
 
-def find_services(settings: Settings) -> Iterator[Finding]:
+def find_services(settings: Settings) -> Iterator[CheckResult]:
     """Look at the ports of the local stack, where it is used."""
     from rollbus.local import stack
 
@@ -118,12 +118,12 @@ def find_services(settings: Settings) -> Iterator[Finding]:
             remedy = (
                 "`rollbus up` starts it" if row.state == "crashed" else "end it, or set another port under `stack:`"
             )
-            yield Finding("services", "problem", f"{row.name}: {row.state}; {row.detail}", remedy)
+            yield CheckResult("services", "problem", f"{row.name}: {row.state}; {row.detail}", remedy)
     running = [f"{row.name} at {row.address}" for row in rows if row.state == "running"]
-    yield Finding("services", "ok", f"of the local stack run: {', '.join(running) or 'none'}")
+    yield CheckResult("services", "ok", f"of the local stack run: {', '.join(running) or 'none'}")
 
 
-def find_permissions(settings: Settings) -> Iterator[Finding]:
+def find_permissions(settings: Settings) -> Iterator[CheckResult]:
     """Write nothing that stays, ask for lag, and compare this machine's clock with the broker's."""
     from rollbus.health.asking_kafka import ask_permissions
 
@@ -131,23 +131,25 @@ def find_permissions(settings: Settings) -> Iterator[Finding]:
     user = settings.kafka.username or "this machine"
     remedy = "`rollbus topics acls` prints what each role needs"
     for what, refusal in answer.refused.items():
-        yield Finding("permissions", "problem", f"{user} may not {what}: {refusal}", remedy)
+        yield CheckResult("permissions", "problem", f"{user} may not {what}: {refusal}", remedy)
     if not answer.refused:
-        yield Finding("permissions", "ok", f"{user} may write heartbeats, read steps, and see the lag of every group")
+        yield CheckResult(
+            "permissions", "ok", f"{user} may write heartbeats, read steps, and see the lag of every group"
+        )
     if answer.ahead_ms is not None:
         limit_ms = (settings.health.alarms.clock_s or 5.0) * 1000
         side = "ahead of" if answer.ahead_ms > 0 else "behind"
         what = f"this machine's is {abs(answer.ahead_ms) / 1000:.1f} s {side} the broker's"
         is_wrong = abs(answer.ahead_ms) > limit_ms
-        yield Finding("clock", "problem" if is_wrong else "ok", what, "set the clocks by NTP" if is_wrong else "")
+        yield CheckResult("clock", "problem" if is_wrong else "ok", what, "set the clocks by NTP" if is_wrong else "")
 
 
-def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
+def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
     """Compare the broker's topics with what the settings need."""
     from rollbus.streams.kafka.topics_on_broker import check_topics
 
     wrong = asyncio.run(check_topics(settings.stream_settings(), stages))
     for line in wrong:
-        yield Finding("topics", "problem", line)
+        yield CheckResult("topics", "problem", line)
     if not wrong:
-        yield Finding("topics", "ok", f"all exist at {settings.kafka.bootstrap_servers} with the right settings")
+        yield CheckResult("topics", "ok", f"all exist at {settings.kafka.bootstrap_servers} with the right settings")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from rollbus.cli.output import Table, format_time
+from rollbus.cli.output import OutputTable, format_time
 from rollbus.health.picture import GroupHealth, Picture, Problem, ProcessHealth, RunHealth
 
 STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
@@ -44,8 +44,8 @@ def _summary(picture: Picture) -> Text:
     )
 
 
-def _problems(problems: tuple[Problem, ...]) -> Table:
-    table = Table("alarm", "what", "what to do")
+def _problems(problems: tuple[Problem, ...]) -> OutputTable:
+    table = OutputTable("alarm", "what", "what to do")
     for problem in problems:
         table.add_row(Text(problem.alarm, "red"), problem.what, problem.remedy)
     return table
@@ -60,7 +60,7 @@ class _Processes:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [_row_of(one) for one in self.processes]
         names = [name for name in rows[0] if options.max_width >= WIDE or name not in SPARED]
-        table = Table()
+        table = OutputTable()
         for name in names:
             table.add_column(name, no_wrap=name in WHOLE)
         for row in rows:
@@ -84,8 +84,8 @@ def _row_of(one: ProcessHealth) -> dict[str, str | Text]:
     }
 
 
-def _runs(runs: tuple[RunHealth, ...]) -> Table:
-    table = Table("run", "step", "version", "age", "steps/h", "open step", "reward", "before", "no signal")
+def _runs(runs: tuple[RunHealth, ...]) -> OutputTable:
+    table = OutputTable("run", "step", "version", "age", "steps/h", "open step", "reward", "before", "no signal")
     for run in runs:
         opened = "" if run.open_step is None else f"{run.open_step}, for {age(run.open_age_ms)}"
         table.add_row(
@@ -96,8 +96,8 @@ def _runs(runs: tuple[RunHealth, ...]) -> Table:
     return table
 
 
-def _groups(groups: tuple[GroupHealth, ...]) -> Table:
-    table = Table("consumer group", "topic", "members", "lag", "growth/s")
+def _groups(groups: tuple[GroupHealth, ...]) -> OutputTable:
+    table = OutputTable("consumer group", "topic", "members", "lag", "growth/s")
     for group in groups:
         members = Text(str(group.members), "" if group.members else "yellow")
         table.add_row(group.group, group.topic, members, str(group.lag), _number(group.growth_per_s, "+.1f"))

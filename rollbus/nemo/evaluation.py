@@ -33,7 +33,7 @@ from pydantic import BaseModel, SecretStr
 
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import TASK, labels_of
-from rollbus.nemo.bus.run_view import Attempt, group_id_of
+from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.llms import with_recorded_models
 from rollbus.nemo.runs.recording import RECORDING, with_recorded
 from rollbus.nemo.runs.run import Run
@@ -54,7 +54,7 @@ USER = "nat_eval_user"
 class Played:
     """An attempt whose workflow has returned, or has crashed for the last time; its episode is still open."""
 
-    attempt: Attempt
+    attempt: ExampleAttempt
     episode: Episode
     turns: list[str]
     """Event ids."""
@@ -170,19 +170,21 @@ class BusEvaluation(EvaluationRun):
                 self._crashes[item.id] = error
             attempt = attempt and replace(attempt, number=attempt.number + 1)
 
-    def _first_attempt(self, item: EvalInputItem) -> Attempt | None:
+    def _first_attempt(self, item: EvalInputItem) -> ExampleAttempt | None:
         """Return the attempt to make now; its example is left out where an earlier process finished it."""
         play = self._play
         if play is None:
             return None
-        attempt = Attempt(self._run.run_id, play.epoch, str(item.id), play.generation)
+        attempt = ExampleAttempt(self._run.run_id, play.epoch, str(item.id), play.generation)
         attempt, is_finished = self._run.next_attempt(attempt)
         if is_finished:
             self._left_out.add(item.id)
             play.trajectory_ids.append(attempt.trajectory_id)
         return attempt
 
-    async def _try(self, item: EvalInputItem, attempt: Attempt | None, work: Work, *, is_last: bool) -> str | None:
+    async def _try(
+        self, item: EvalInputItem, attempt: ExampleAttempt | None, work: Work, *, is_last: bool
+    ) -> str | None:
         """Run the workflow once; return why it crashed."""
         recording, play, error = self._run.recording, self._play, None
         episode = self._start_episode(item, attempt)
@@ -207,7 +209,7 @@ class BusEvaluation(EvaluationRun):
             episode.end("error", error)
         return error
 
-    def _start_episode(self, item: EvalInputItem, attempt: Attempt | None) -> Episode:
+    def _start_episode(self, item: EvalInputItem, attempt: ExampleAttempt | None) -> Episode:
         recording, example = self._run.recording, str(item.id)
         episode_id = recording.local_episode_id() if attempt is None else attempt.episode_id
         recording.watch(episode_id)

@@ -19,7 +19,7 @@ from nat.llm.nim_llm import NIMModelConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 
 from rollbus.nemo.components import RecordedOpenAIConfig
-from rollbus.nemo.runs.recording import RECORDING, Recording
+from rollbus.nemo.runs.recording import RECORDING, RunRecording
 from rollbus.runtime.credentials import token_for
 
 CLIENTS = {
@@ -56,7 +56,7 @@ async def recorded_model(
         yield model
 
 
-def record_clients(model: Any, recording: Recording) -> None:
+def record_clients(model: Any, recording: RunRecording) -> None:
     """Put recorded twins in place of the OpenAI clients of a LangChain model."""
     for name, resource in CLIENTS.items():
         if (client := getattr(model, name, None)) is not None:
@@ -65,7 +65,7 @@ def record_clients(model: Any, recording: Recording) -> None:
             setattr(model, resource, twin.chat.completions)
 
 
-def _recorded_llama_index(model: Any, recording: Recording | None) -> Any:
+def _recorded_llama_index(model: Any, recording: RunRecording | None) -> Any:
     """Return LlamaIndex's model; its OpenAI class knows OpenAI's own models alone, so another's is made OpenAILike."""
     made = model
     try:

@@ -35,7 +35,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.runtime.http.guard import Door, Head, RefusedError, same
+from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
@@ -164,7 +164,7 @@ def page_door(token: str | None, owner: str | None = None) -> Door:
     The page's own files are open: they are the same for everybody. Without an owner's token nothing can be written.
     """
 
-    def admit(head: Head) -> int:
+    def admit(head: RequestHead) -> int:
         if head.path == "/" or head.path.startswith("/static/"):
             return 0
         if head.method != "POST" or head.path not in WRITING:

@@ -36,7 +36,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """What is known of a request before its body."""
 
     method: str
@@ -67,11 +67,11 @@ class RefusedError(Exception):
 
 Answered = tuple[Mapping[str, str], bytes]
 """Headers, with the content type, and body."""
-Admit = Callable[[Head], int | None]
+Admit = Callable[[RequestHead], int | None]
 """Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
 
 
-def json_refusal(refused: RefusedError, head: Head) -> Answered:
+def json_refusal(refused: RefusedError, head: RequestHead) -> Answered:
     """Write a refusal as OpenAI's clients read it."""
     return as_json({"error": {"message": refused.message, "type": "refused"}})
 
@@ -92,7 +92,7 @@ class Door:
     """Names under which the server is asked; None for any, where other machines reach it."""
     media_types: Collection[str] | None = JSON_TYPES
     """Kinds of bodies; None for any."""
-    describe: Callable[[RefusedError, Head], Answered] = json_refusal
+    describe: Callable[[RefusedError, RequestHead], Answered] = json_refusal
     body_s: float = BODY_S
     encodings: Collection[str] = ()
     """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""
@@ -106,7 +106,7 @@ def names_of(host: str) -> Collection[str] | None:
 def token_admits(token: str | None, *, open_paths: Collection[str] = ()) -> Admit:
     """Return a check for a bearer token; with None everybody may come in, `open_paths` are open anyway."""
 
-    def admit(head: Head) -> None:
+    def admit(head: RequestHead) -> None:
         if token is not None and head.path not in open_paths and not same(head.bearer(), token):
             raise RefusedError(401, "the API key is missing or wrong", {"www-authenticate": "Bearer"})
 
@@ -151,7 +151,7 @@ class Guard:
         finally:
             self._held -= held
 
-    async def _read_admitted(self, head: Head, receive: Receive, hold: Callable[[int], None]) -> bytes:
+    async def _read_admitted(self, head: RequestHead, receive: Receive, hold: Callable[[int], None]) -> bytes:
         door = self._door
         _check_name(head, door.names)
         _check_origin(head)
@@ -163,7 +163,7 @@ class Guard:
         body = await _read_body(receive, most, door.body_s, hold)
         return _expand(body, head, most, hold) if _encoding_of(head) in door.encodings else body
 
-    async def _refuse(self, refused: RefusedError, head: Head, receive: Receive, send: Send) -> None:
+    async def _refuse(self, refused: RefusedError, head: RequestHead, receive: Receive, send: Send) -> None:
         described, body = self._door.describe(refused, head)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
@@ -180,20 +180,20 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
 
-def _read_head(scope: Scope) -> Head:
+def _read_head(scope: Scope) -> RequestHead:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
-    return Head(scope["method"], scope["path"], headers, query)
+    return RequestHead(scope["method"], scope["path"], headers, query)
 
 
-def _check_name(head: Head, names: Collection[str] | None) -> None:
+def _check_name(head: RequestHead, names: Collection[str] | None) -> None:
     if names is not None and _host_of(f"//{head.headers.get('host', '')}") not in names:
         raise RefusedError(403, f"this server is asked as {', '.join(sorted(names))}, under no other name")
 
 
-def _check_origin(head: Head) -> None:
+def _check_origin(head: RequestHead) -> None:
     """Refuse what another page sends; only following a link is not its doing. A sandbox has origin `null`.
 
     On this machine each port is a program of its own, so another port is another page.
@@ -218,7 +218,7 @@ def _is_of(origin: str, host: str) -> bool:
     return (_host_of(origin) or "") == name
 
 
-def _check_kind(head: Head, media_types: Collection[str] | None, encodings: Collection[str]) -> None:
+def _check_kind(head: RequestHead, media_types: Collection[str] | None, encodings: Collection[str]) -> None:
     if media_types is None:
         return
     given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -229,11 +229,11 @@ def _check_kind(head: Head, media_types: Collection[str] | None, encodings: Coll
         raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{known}")
 
 
-def _encoding_of(head: Head) -> str:
+def _encoding_of(head: RequestHead) -> str:
     return head.headers.get("content-encoding", "identity").strip().lower()
 
 
-def _expand(body: bytes, head: Head, most: int, hold: Callable[[int], None]) -> bytes:
+def _expand(body: bytes, head: RequestHead, most: int, hold: Callable[[int], None]) -> bytes:
     """Return the body as it was before it was compressed."""
     from rollbus.runtime.expanding import expand  # of the servers that need it alone
 
@@ -245,7 +245,7 @@ def _expand(body: bytes, head: Head, most: int, hold: Callable[[int], None]) -> 
     return plain
 
 
-def _check_stated_size(head: Head, most: int) -> None:
+def _check_stated_size(head: RequestHead, most: int) -> None:
     stated = head.headers.get("content-length", "0")
     if not stated.isascii() or not stated.isdigit():
         raise RefusedError(400, "the content length is not a number")

@@ -43,7 +43,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     """One consumer group."""
 
     state: str
@@ -83,7 +83,7 @@ async def list_groups(admin: Any, prefix: str, *, pause_s: float = PAUSE_S) -> l
     return sorted(name for name, *_ in groups if name.startswith(prefix))
 
 
-async def describe_groups(admin: AIOKafkaAdminClient, names: Collection[str]) -> dict[str, Group]:
+async def describe_groups(admin: AIOKafkaAdminClient, names: Collection[str]) -> dict[str, ConsumerGroup]:
     """Return each group by its name; raises KafkaError."""
     return {name: await _asked_again(partial(_describe, admin, name)) for name in names}
 
@@ -116,13 +116,13 @@ async def _offsets(admin: AIOKafkaAdminClient, group_id: str) -> dict[TopicParti
     }
 
 
-async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
+async def _describe(admin: AIOKafkaAdminClient, name: str) -> ConsumerGroup:
     coordinator = await admin.find_coordinator(name)
     answer = await admin._send_request(_DescribeGroups([name]), coordinator)
     ((code, _, state, protocol_type, _, members),) = answer.groups
     if code:
         raise for_code(code)(f"group {name} cannot be described")
-    return Group(
+    return ConsumerGroup(
         state,
         tuple(
             Member(client, str(host).lstrip("/"), _assigned(assignment, protocol_type))

@@ -40,7 +40,7 @@ from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
-from rollbus.streams.exactly_once.transaction import FENCED, Session, Sessions
+from rollbus.streams.exactly_once.transaction import FENCED, ProducerSession, ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
@@ -102,7 +102,7 @@ class Runner:
         partition: int,
         *,
         settings: StreamSettings,
-        sessions: Sessions,
+        sessions: ProducerSessions,
         host: Host,
         on_fatal: Callable[[BaseException], None],
         app_version: str = "",
@@ -136,7 +136,7 @@ class Runner:
         self._failures: tuple[str, int, int] = ("", -1, 0)
         """Error, position and how often in a row."""
         self._task: asyncio.Task[None] | None = None
-        self._session: Session | None = None
+        self._session: ProducerSession | None = None
         self._stage_partition: StagePartition | None = None
 
     @property
@@ -269,7 +269,7 @@ class Runner:
         self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
-    async def _take_over(self, session: Session) -> Committed | None:
+    async def _take_over(self, session: ProducerSession) -> Committed | None:
         """Fence the last owner, claim the partition, and return what was committed; raises CommitFailedError.
 
         Fencing also waits until the commits of the last owner can be read. Each session claims again under the same id:

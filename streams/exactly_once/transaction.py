@@ -39,7 +39,7 @@ _OTHERS = "a transaction of other partitions has failed, and with it the produce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class PartitionPart:
     """What one input partition adds to a transaction."""
 
     partition: Partition
@@ -56,7 +56,7 @@ def new_producer(settings: StreamSettings, transactional_id: str) -> AIOKafkaPro
     return new_transactional_producer(settings.kafka, transactional_id, settings.transaction_timeout_s)
 
 
-class Session:
+class ProducerSession:
     """One life of a stage's producer, from its start to its first failure."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Session:
         """The error that its other users receive after a failure; nothing more is written then."""
         self._settings, self._group = settings, group
         self._producer = new_producer(settings, transactional_id)
-        self._waiting: list[Part] = []
+        self._waiting: list[PartitionPart] = []
         self._writing: asyncio.Task[None] | None = None
         self._preparing = 0
         """Partitions at work on what they will write."""
@@ -133,7 +133,7 @@ class Session:
         """Write a partition's rows and offset in the next transaction; raises what that one fails with."""
         if self._ended is not None:
             raise self._ended.with_traceback(None)  # one error for all, to which each raise adds its frames
-        part = Part(partition, end, rows, sum(len(row.value or b"") for row in rows))
+        part = PartitionPart(partition, end, rows, sum(len(row.value or b"") for row in rows))
         self._waiting.append(part)
         if self._writing is None or self._writing.done():
             self._writing = start_task(self._write_all(), f"transactions {self.id}", endless=False)
@@ -169,7 +169,7 @@ class Session:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._prepared.wait(), remaining)
 
-    def _next_parts(self) -> list[Part]:
+    def _next_parts(self) -> list[PartitionPart]:
         """Return the parts of the next transaction, in order of arrival; at least one."""
         waiting = [part for part in self._waiting if not part.done.done()]
         sizes = accumulate(part.size for part in waiting)
@@ -180,7 +180,7 @@ class Session:
         self._waiting = waiting[count:]
         return waiting[:count]
 
-    async def _write(self, parts: list[Part]) -> None:
+    async def _write(self, parts: list[PartitionPart]) -> None:
         """Write one transaction.
 
         Step after step: a broker that is adding the offsets to a transaction refuses its rows for a while.
@@ -193,23 +193,23 @@ class Session:
             await self._producer.commit_transaction()
 
 
-class Sessions:
+class ProducerSessions:
     """What the partitions of a stage share while they are assigned to this process: one session at a time."""
 
     def __init__(self, settings: StreamSettings, group: str, transactional_id: str) -> None:
         self._settings, self._group, self._id = settings, group, transactional_id
-        self._session: Session | None = None
+        self._session: ProducerSession | None = None
         self._lock = asyncio.Lock()
         self.reading = SharedReading(settings.kafka)
         """Of the changelogs of partitions that open."""
 
-    async def get(self) -> Session:
+    async def get(self) -> ProducerSession:
         """Return the session, or a new one if the last has ended."""
         async with self._lock:
             if self._session is None or self._session.ended:
                 failed = self._session is not None
                 await self._stop()
-                session = Session(self._settings, self._group, self._id, after_failure=failed)
+                session = ProducerSession(self._settings, self._group, self._id, after_failure=failed)
                 try:
                     await session.start()
                 except BaseException:
@@ -230,13 +230,13 @@ class Sessions:
             await session.stop()
 
 
-def _complete_parts(parts: Iterable[Part]) -> None:
+def _complete_parts(parts: Iterable[PartitionPart]) -> None:
     for part in parts:
         if not part.done.done():
             part.done.set_result(None)
 
 
-def _fail_parts(parts: Iterable[Part], error: BaseException) -> None:
+def _fail_parts(parts: Iterable[PartitionPart], error: BaseException) -> None:
     for part in parts:
         if isinstance(error, asyncio.CancelledError):
             part.done.cancel()

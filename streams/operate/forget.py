@@ -13,7 +13,7 @@ ORIGIN = "resampled_from"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Episode:
+class RootedEpisode:
     """One episode, and the one that it belongs to."""
 
     episode_id: str
@@ -42,21 +42,21 @@ class Search:
         if origin := start.labels.get(ORIGIN):
             self.attempts[origin].add(start.root_episode_id)
 
-    def matching_episodes(self) -> list[Episode]:
+    def matching_episodes(self) -> list[RootedEpisode]:
         """Return every episode whose root, or itself, matched."""
         return self._below(self.roots)
 
-    def attempts_at(self, episode_ids: Iterable[str]) -> list[Episode]:
+    def attempts_at(self, episode_ids: Iterable[str]) -> list[RootedEpisode]:
         """Return what was resampled of these episodes: it holds what the person said first."""
         origins = (trajectory_id(each) for each in episode_ids)
         return self._below({root for origin in origins for root in self.attempts.get(origin, ())})
 
-    def _below(self, roots: set[str]) -> list[Episode]:
-        known = {Episode(one, root) for one, root in self.seen.items() if root in roots}
-        return sorted(known | {Episode(root, root) for root in roots})
+    def _below(self, roots: set[str]) -> list[RootedEpisode]:
+        known = {RootedEpisode(one, root) for one, root in self.seen.items() if root in roots}
+        return sorted(known | {RootedEpisode(root, root) for root in roots})
 
 
-def exclusions(episodes: Iterable[Episode], *, reason: str, now_ms: int) -> list[Excluded]:
+def exclusions(episodes: Iterable[RootedEpisode], *, reason: str, now_ms: int) -> list[Excluded]:
     """Return the records that exclude episodes; the same episode gives the same id however often it is forgotten."""
     return [
         Excluded(

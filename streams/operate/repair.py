@@ -19,7 +19,7 @@ from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import committed_offset
 from rollbus.streams.exactly_once.shared_reading import SharedReading
-from rollbus.streams.exactly_once.transaction import Session
+from rollbus.streams.exactly_once.transaction import ProducerSession
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
@@ -89,7 +89,7 @@ async def _write_position(
         Row(changelog_topic, place.partition, *changelog.position_row(position)),
         Row(DEAD_LETTERS.full_name(settings.namespace), 0, None, encode(letter)),
     ]
-    session = Session(settings, group, names.transactional_id(settings.namespace, stage.name, WRITER_ID))
+    session = ProducerSession(settings, group, names.transactional_id(settings.namespace, stage.name, WRITER_ID))
     try:
         await session.start()
         if owner:

@@ -12,7 +12,7 @@ MOST_UNANNOUNCED = 1_000
 """How far above all known ones a version may be that no record has announced yet: numbers have gaps."""
 
 
-class Lineage:
+class VersionPath:
     """The path from the newest version back along parents."""
 
     def __init__(self, parents: Mapping[int, int], newest: int | None) -> None:

@@ -19,7 +19,7 @@ from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation
 from rollbus.streams.exactly_once.runner import Runner
-from rollbus.streams.exactly_once.transaction import Sessions
+from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker.transport import BatchApp, BatchThread
@@ -43,7 +43,7 @@ class StageApp:
         """Nothing connects before `start`; `process_id` names this process, by default at random."""
         self.stage, self.settings = stage, settings
         self._process_id = process_id or uuid.uuid4().hex
-        self._sessions: Sessions | None = None
+        self._sessions: ProducerSessions | None = None
         self.runners: dict[Partition, Runner] = {}
         self._on_fatal, self._on_partitions, self._app_version = on_fatal, on_partitions, app_version
         self.app = BatchApp(names.group_id(settings.namespace, stage.name), settings)
@@ -101,11 +101,11 @@ class StageApp:
         logger.info("assigned stage=%s partitions=%s", self.stage.name, [p.partition for p in self.runners])
         self._on_partitions(frozenset(p.partition for p in self.runners))
 
-    def _new_sessions(self, generation: int) -> Sessions:
+    def _new_sessions(self, generation: int) -> ProducerSessions:
         """Return sessions under an id of this assignment alone: fencing it cannot hit a later one."""
         namespace, stage = self.settings.namespace, self.stage.name
         owner = names.transactional_id(namespace, stage, f"{self._process_id}.{generation}")
-        return Sessions(self.settings, names.group_id(namespace, stage), owner)
+        return ProducerSessions(self.settings, names.group_id(namespace, stage), owner)
 
     async def _close_all(self) -> None:
         runners, self.runners = self.runners, {}

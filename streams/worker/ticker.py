@@ -42,7 +42,7 @@ LOOKED_AT = 2_000
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenTicks:
     """What a namespace's tickers have kept of what they wrote."""
 
     tick: Tick | None = None
@@ -50,9 +50,9 @@ class Written:
     """By place: the configuration's hash, and the fingerprint of the owner's key, empty for none."""
 
 
-async def read_written(settings: StreamSettings) -> Written:
+async def read_written(settings: StreamSettings) -> WrittenTicks:
     """Return what is in the ticker's changelog."""
-    written = Written()
+    written = WrittenTicks()
     changelog = TopicPartition(names.changelog_topic(settings.namespace, names.TICKER), 0)
     async with aclosing(read_from(settings.kafka, {changelog: 0})) as rows:
         async for row in rows:

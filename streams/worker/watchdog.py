@@ -24,7 +24,7 @@ CHECK_S = 1.0
 
 
 @dataclass(slots=True)
-class Progress:
+class StandstillWatch:
     """Since when each part of the worker is behind without moving. Pure."""
 
     stalled_s: float

@@ -24,7 +24,7 @@ from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
 from rollbus.streams.worker.process import prepare_process
 from rollbus.streams.worker.ticker import Ticker, require_owner_key
-from rollbus.streams.worker.watchdog import Progress, Watchdog
+from rollbus.streams.worker.watchdog import StandstillWatch, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Worker:
             for stage in stages
         ]
         self._ends = EndOffsets(settings)
-        self._progress = Progress(settings.stalled_s)
+        self._progress = StandstillWatch(settings.stalled_s)
         self._watchdog = Watchdog(settings.stalled_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._stalled: list[str] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.cli.commands.producers.capture import time_left
-from rollbus.producers.startup.plan import Ended
+from rollbus.producers.startup.plan import ProcessReport
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded, WriterClosed
 from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
@@ -201,10 +201,10 @@ def test_what_neither_the_program_nor_the_command_could_send_is_counted(server: 
 
 
 def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command_together() -> None:
-    reports = [Ended(waited_s=1.0), Ended(waited_s=4.0)]
+    reports = [ProcessReport(waited_s=1.0), ProcessReport(waited_s=4.0)]
     assert time_left(reports, 5.0, is_healthy=False) == 1.0
     assert time_left([], 5.0, is_healthy=None) == 5.0
-    assert time_left([Ended(waited_s=5.5)], 5.0, is_healthy=None) == 0.0
+    assert time_left([ProcessReport(waited_s=5.5)], 5.0, is_healthy=None) == 0.0
     assert time_left(reports, 5.0, is_healthy=True) == 5.0
 
 

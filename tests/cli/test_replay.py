@@ -19,7 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
 from rollbus.settings import Settings
-from rollbus.streams.replay.compare.differences import Comparison, Difference
+from rollbus.streams.replay.compare.differences import Difference, ReplayComparison
 from rollbus.streams.replay.plan.plan import ReplayPlan, applied
 from rollbus.streams.rewards.endpoint import Endpoint
 
@@ -234,7 +234,7 @@ def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFi
     """Brackets are no markup, which would vanish or end the command, and a name between colons is no emoji."""
     told = ("task [withheld 9f2c]", "judge raised ValueError('[/INST]')", "example:key:7")
     differences = tuple(Difference("score", "changed", why, False, 1, (why,)) for why in told)
-    show_comparison(Comparison("live", "again", {}, differences), "rollbus.")
+    show_comparison(ReplayComparison("live", "again", {}, differences), "rollbus.")
     shown = capsys.readouterr().out
     assert all(shown.count(each) == 2 for each in told)
 
@@ -242,7 +242,7 @@ def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFi
 def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of_groups(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_comparison(Comparison("live", "again", {}, ()), "rollbus.")
+    show_comparison(ReplayComparison("live", "again", {}, ()), "rollbus.")
     shown = capsys.readouterr().out
     assert "after `rollbus replay load again`" in shown
     assert "live_against_replay --param namespace=rollbus. --param replay=replay-again." in shown

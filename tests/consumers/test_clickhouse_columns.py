@@ -22,7 +22,7 @@ from rollbus.consumers.clickhouse.rows.rows import FILLS, PARTS, fills_of
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
 from rollbus.consumers.clickhouse.store.fills import Filled
-from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Origin, Place
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Origin, PartitionOrigin
 from rollbus.schemas.codec import encode as encode_record
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.events import Message
@@ -47,7 +47,7 @@ def test_a_message_is_kept_as_its_canonical_json(message: Message) -> None:
 def test_columns_hold_what_the_rows_of_the_same_records_hold(kind: type) -> None:
     records = [record for record in RECORDS if type(record) is kind]
     for fill in fills_of(records[0]):
-        filled = Filled(fill, Place("t.", "episode-events", 3))
+        filled = Filled(fill, PartitionOrigin("t.", "episode-events", 3))
         for offset, record in enumerate(records):
             filled.add(record, offset, START_MS + offset)
         rows, columns = list(filled), filled.columns()

@@ -11,7 +11,7 @@ from rollbus.consumers.clickhouse.store.origin import MAX_TIME_MS, Origin
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import RECORDS, TOPICS
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from tests.builders import make_config, make_started, make_trajectory, make_turn
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
@@ -104,7 +104,7 @@ def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> Non
 
 def test_control_is_stored_from_the_owners_topics_alone() -> None:
     """A producer's word that an episode is forgotten made a rebuild leave out its rows."""
-    (forgotten,) = exclusions([Episode("e1", "e1")], reason="", now_ms=0)
+    (forgotten,) = exclusions([RootedEpisode("e1", "e1")], reason="", now_ms=0)
     config = make_config("assembly", AssemblyConfig())
     for record, own in ((forgotten, "exclusions"), (config, "trajectories")):
         assert fills_of(record, own)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSource, Partition
+from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSinkSource, Partition
 from rollbus.consumers.clickhouse.sink.sink import Sink
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
@@ -90,7 +90,7 @@ class GatedTables:
 
 def make_sink(log: EndlessLog, tables: GatedTables, stop: asyncio.Event, max_rows: int) -> Sink:
     settings = SinkSettings(max_rows=max_rows, linger_ms=10**9)
-    return Sink(settings, cast(KafkaSource, log), cast(ClickHouse, tables), stop=stop)
+    return Sink(settings, cast(KafkaSinkSource, log), cast(ClickHouse, tables), stop=stop)
 
 
 @pytest.mark.parametrize("max_rows", [8, 40])
@@ -130,7 +130,7 @@ async def test_inserts_that_fail_are_made_again_in_order_and_none_is_left_out() 
 async def test_a_tick_is_counted_once_however_often_its_range_grows() -> None:
     log, tables, stop = EndlessLog(polls=6, only_ticks=True), GatedTables(), asyncio.Event()
     tables.gate.set()
-    sink = Sink(SinkSettings(linger_ms=0), cast(KafkaSource, log), cast(ClickHouse, tables), stop=stop)
+    sink = Sink(SinkSettings(linger_ms=0), cast(KafkaSinkSource, log), cast(ClickHouse, tables), stop=stop)
     running = asyncio.create_task(sink.run())
     await log.all_committed.wait()
     stop.set()

@@ -15,7 +15,7 @@ from rollbus.demo.game.agents import Agents, AgentSettings, attempts
 from rollbus.demo.game.evaluation import evaluate, schedule
 from rollbus.demo.game.game import EMPTY, free_cells, held_out_openings
 from rollbus.demo.game.prompt import messages
-from rollbus.demo.show.comparison import Comparison, rate_of
+from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.producers import MemorySink
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 
@@ -122,7 +122,7 @@ async def test_an_evaluation_names_the_version_holds_its_rates_and_is_the_same_e
         ]
     assert {request["model"] for request in model.requests} == {"agent@3"}
     assert (before.metrics, before.evaluation_id) == (after.metrics, after.evaluation_id)
-    assert not Comparison(before, after, "win").is_real
+    assert not BeforeAndAfter(before, after, "win").is_real
     assert all("seed" in request for request in model.requests)
     assert rate_of(before, "win").low < before.metrics["win"] < rate_of(before, "win").high
     assert sum(before.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rollbus.demo.base_model import WarmStartSettings, ensure, folder
 from rollbus.demo.configuration import write_settings
-from rollbus.demo.game.job import GROUP_SIZE, Game
+from rollbus.demo.game.job import GROUP_SIZE, GameJob
 from rollbus.demo.run import Demo, DemoOptions
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
@@ -25,14 +25,14 @@ def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
         art_port=1004,
         model_port=1005,
     )
-    written = write_settings(tmp_path / "settings.yaml", Game(), stack, tmp_path / "model")
+    written = write_settings(tmp_path / "settings.yaml", GameJob(), stack, tmp_path / "model")
     assert load_settings(Settings, tmp_path / "settings.yaml", {}).with_credentials({}) == written
     assert written.art_server.token is not None
     assert written.stream_settings().kafka.bootstrap_servers == "127.0.0.1:1001"
     assert written.sink_settings().clickhouse.port == 1003
-    assert written.trainer_settings(Game.run).train.learning_rate == 4e-4
+    assert written.trainer_settings(GameJob.run).train.learning_rate == 4e-4
     assert written.art_server_settings(tmp_path / "model").port == 1005
-    assert written.run(Game.run).grouping.group_size == GROUP_SIZE
+    assert written.run(GameJob.run).grouping.group_size == GROUP_SIZE
 
 
 def test_a_base_model_is_found_again_by_its_settings(tmp_path: Path) -> None:
@@ -44,16 +44,16 @@ def test_a_base_model_is_found_again_by_its_settings(tmp_path: Path) -> None:
 
 
 def test_the_demo_replaces_no_folder_that_it_did_not_make(tmp_path: Path) -> None:
-    options = DemoOptions(Game.amounts, data_dir=tmp_path)
+    options = DemoOptions(GameJob.amounts, data_dir=tmp_path)
     options.folder.mkdir()
     (options.folder / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="was not made by the demo"):
-        Demo(Game(), options, Console(quiet=True))._fresh_stack()
+        Demo(GameJob(), options, Console(quiet=True))._fresh_stack()
     assert (options.folder / "thesis.txt").exists()
 
 
 def test_each_demo_begins_in_an_empty_folder_on_five_ports(tmp_path: Path) -> None:
-    demo = Demo(Game(), DemoOptions(Game.amounts, data_dir=tmp_path), Console(quiet=True))
+    demo = Demo(GameJob(), DemoOptions(GameJob.amounts, data_dir=tmp_path), Console(quiet=True))
     first = demo._fresh_stack()
     (first.data_dir / "left-over").touch()
     second = demo._fresh_stack()

@@ -4,8 +4,8 @@ import pytest
 
 from rollbus.demo.game.game import (
     EMPTY,
+    GamePosition,
     Opening,
-    Position,
     Result,
     begin,
     free_cells,
@@ -57,22 +57,22 @@ def test_the_result_is_read_off_the_board(board: str, result: Result | None) -> 
 
 
 def test_the_opponent_moves_first_where_the_opening_leaves_it_the_move() -> None:
-    assert begin(Opening("O", ()), reply_first_free) == Position("O23456789")
-    assert begin(Opening("X", (5,)), reply_first_free) == Position("O234X6789")
-    assert begin(Opening("O", (5,)), reply_first_free) == Position("1234O6789")
+    assert begin(Opening("O", ()), reply_first_free) == GamePosition("O23456789")
+    assert begin(Opening("X", (5,)), reply_first_free) == GamePosition("O234X6789")
+    assert begin(Opening("O", (5,)), reply_first_free) == GamePosition("1234O6789")
 
 
 def test_a_turn_is_the_models_move_and_the_opponents_answer() -> None:
-    assert play(Position("O234X6789"), 9, reply_first_free) == Position("OO34X678X")
+    assert play(GamePosition("O234X6789"), 9, reply_first_free) == GamePosition("OO34X678X")
 
 
 def test_a_line_of_the_model_wins_before_the_opponent_answers() -> None:
-    assert play(Position("OO34X67XX"), 7, reply_first_free) == Position("OO34X6XXX", Result.WIN)
+    assert play(GamePosition("OO34X67XX"), 7, reply_first_free) == GamePosition("OO34X6XXX", Result.WIN)
 
 
 @pytest.mark.parametrize("cell", [None, 1, 5])
 def test_no_move_or_a_taken_cell_is_illegal_and_ends_the_game(cell: int | None) -> None:
-    assert play(Position("O234X6789"), cell, reply_first_free) == Position("O234X6789", Result.ILLEGAL)
+    assert play(GamePosition("O234X6789"), cell, reply_first_free) == GamePosition("O234X6789", Result.ILLEGAL)
 
 
 def test_there_are_164_openings_of_which_29_are_held_out() -> None:

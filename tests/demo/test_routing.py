@@ -24,7 +24,7 @@ from rollbus.demo.routing.customers import (
     verdict_of,
 )
 from rollbus.demo.routing.desk import DeskSettings, Settlements, start_recorder
-from rollbus.demo.routing.job import LookUp, Routing
+from rollbus.demo.routing.job import LookUp, RoutingJob
 from rollbus.demo.routing.prompt import EXAMPLES, messages, read_team
 from rollbus.demo.routing.references import bag_of_words
 from rollbus.demo.routing.tickets import TEAMS, TRAFFIC, UNSEEN
@@ -74,8 +74,8 @@ def test_only_a_teams_name_is_a_team(said: str | None, team: str | None) -> None
     assert read_team(said) == team
 
 
-@pytest.mark.parametrize("job", [Routing(), LookUp()], ids=["routing", "orders"])
-def test_the_desk_notes_of_log_probs_what_the_server_reports(job: Routing) -> None:
+@pytest.mark.parametrize("job", [RoutingJob(), LookUp()], ids=["routing", "orders"])
+def test_the_desk_notes_of_log_probs_what_the_server_reports(job: RoutingJob) -> None:
     recorder = start_recorder(DeskSettings(1, "http://127.0.0.1:1/v1", "127.0.0.1:1", "demo.", "agent", job.run, 0))
     recorder.close(0.0)
     assert recorder.settings.logprob_mode == job.settings()["art_server"]["logprobs_mode"]

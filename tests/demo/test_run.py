@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 
 from rollbus.cli.commands.local.demo import demo as command
-from rollbus.demo.game.job import Game
+from rollbus.demo.game.job import GameJob
 from rollbus.demo.job import Amounts
-from rollbus.demo.routing.job import LookUp, Routing
+from rollbus.demo.routing.job import LookUp, RoutingJob
 from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
 from rollbus.demo.show.status import DemoStatus
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
 def demo(data_dir: Path, seed: int = 0) -> Demo:
-    return Demo(Game(), DemoOptions(Game.amounts, seed, data_dir=data_dir), Console(file=io.StringIO()))
+    return Demo(GameJob(), DemoOptions(GameJob.amounts, seed, data_dir=data_dir), Console(file=io.StringIO()))
 
 
 def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
     assert amounts.paced(50.0) == amounts
     assert amounts.paced(200.0).episodes_per_s == pytest.approx(0.8)
     assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000)
-    assert Game.amounts.paced(1e6) == Game.amounts
+    assert GameJob.amounts.paced(1e6) == GameJob.amounts
 
 
 def test_fewer_tickets_come_where_they_would_take_longer_but_not_fewer_than_teach_something() -> None:
@@ -83,7 +83,7 @@ def test_fewer_tickets_come_where_they_would_take_longer_but_not_fewer_than_teac
 
 def test_the_help_names_the_amounts_of_each_job() -> None:
     helps = {option.name: option.help for option in command.params if isinstance(option, click.Option)}
-    tickets, orders, games = Routing.amounts, LookUp.amounts, Game.amounts
+    tickets, orders, games = RoutingJob.amounts, LookUp.amounts, GameJob.amounts
     slower = f"({tickets.episodes}, on a slower machine down to {tickets.fewest}; orders {orders.episodes})"
     assert f"{slower}, or games ({games.episodes})" in (helps["episodes"] or "")
     assert f"({tickets.episodes_per_s:g}, or fewer" in (helps["rate"] or "")

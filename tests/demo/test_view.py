@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollbus.demo.game.job import Game
-from rollbus.demo.job import Job
-from rollbus.demo.routing.job import LookUp, Routing
-from rollbus.demo.show.comparison import Comparison, rate_of
+from rollbus.demo.game.job import GameJob
+from rollbus.demo.job import DemoJob
+from rollbus.demo.routing.job import LookUp, RoutingJob
+from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.plot import build_figure, draw, points
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
@@ -39,9 +39,9 @@ def make_evaluation(version: int, **counts: int) -> Evaluation:
     return build_evaluation(games, model="agent", policy_version=version, name="held out", now_ms=1)
 
 
-def make_comparison() -> Comparison:
+def make_comparison() -> BeforeAndAfter:
     before = make_evaluation(0, win=360, draw=100, loss=340, illegal=12)
-    return Comparison(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6), "win")
+    return BeforeAndAfter(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6), "win")
 
 
 def test_one_line_says_everything_that_matters() -> None:
@@ -53,19 +53,21 @@ def test_one_line_says_everything_that_matters() -> None:
 
 
 def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
-    text = _drawn(render(STATUS, Game.words, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
+    text = _drawn(render(STATUS, GameJob.words, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
     for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", "1.5 min left"):
         assert part in text
 
 
 def test_without_a_terminal_there_is_no_more_than_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    with LiveView(Console(force_terminal=False), Game.words, replace(Game.amounts, episodes=400)) as view:
+    with LiveView(Console(force_terminal=False), GameJob.words, replace(GameJob.amounts, episodes=400)) as view:
         view.show(STATUS, phase="agents play")
     assert capsys.readouterr().out == ""
 
 
 def test_a_view_of_nothing_yet_can_be_drawn() -> None:
-    assert "no rewards yet" in _drawn(render(DemoStatus(), Game.words, phase="x", episodes=8, elapsed_s=0, left_s=None))
+    assert "no rewards yet" in _drawn(
+        render(DemoStatus(), GameJob.words, phase="x", episodes=8, elapsed_s=0, left_s=None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,23 +101,23 @@ def test_the_band_is_of_groups_since_attempts_at_one_opening_end_alike() -> None
 
 
 def test_reference_lines_rise_with_what_the_player_knows() -> None:
-    shares = [share for _, share in Game().references(0, Game.amounts)]
+    shares = [share for _, share in GameJob().references(0, GameJob.amounts)]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(0.930, abs=5e-4)
 
 
 def test_the_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "learning.png"
-    job, groups = Game(), [GroupWins(0, 0.4), GroupWins(1, 0.6)]
+    job, groups = GameJob(), [GroupWins(0, 0.4), GroupWins(1, 0.6)]
     draw(path, job, groups, make_comparison(), [("words", 0.5)], seed=0)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("job", [Routing(), LookUp(), Game()], ids=lambda job: job.run)
-def test_every_text_of_the_plot_is_inside_it(job: Job) -> None:
+@pytest.mark.parametrize("job", [RoutingJob(), LookUp(), GameJob()], ids=lambda job: job.run)
+def test_every_text_of_the_plot_is_inside_it(job: DemoJob) -> None:
     names = [name for name, _ in job.outcomes]
     before, after = (make_evaluation(n, **dict.fromkeys(names, 100 + 50 * n)) for n in range(2))
-    figure = build_figure(job, [GroupWins(0, 0.4)], Comparison(before, after, names[0]), [("words", 0.5)], seed=0)
+    figure = build_figure(job, [GroupWins(0, 0.4)], BeforeAndAfter(before, after, names[0]), [("words", 0.5)], seed=0)
     figure.draw_without_rendering()
     assert len(figure.texts) == 2
     for text in figure.texts:
@@ -127,8 +129,8 @@ def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
     comparison = make_comparison()
     assert comparison.is_real
     assert comparison.gain.value == pytest.approx(140 / 812)
-    assert not Comparison(comparison.after, comparison.before, "win").is_real
-    assert not Comparison(comparison.before, comparison.before, "win").is_real
+    assert not BeforeAndAfter(comparison.after, comparison.before, "win").is_real
+    assert not BeforeAndAfter(comparison.before, comparison.before, "win").is_real
 
 
 def test_a_rate_reads_as_percent() -> None:

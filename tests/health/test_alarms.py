@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.alarms import Alarms, Watch, export_picture
+from rollbus.health.alarms import Alarms, HealthReporter, export_picture
 from rollbus.health.picture import AlarmLimits, Problem
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.health import metrics
@@ -59,7 +59,7 @@ async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes
             raise OSError("503")
         loop.call_soon_threadsafe(told_once.set)
 
-    watch = Watch(away(), "t.", AlarmLimits(), 0.05, tell, lambda: 1)
+    watch = HealthReporter(away(), "t.", AlarmLimits(), 0.05, tell, lambda: 1)
     running = asyncio.create_task(watch.run(stop))
     await asyncio.wait_for(told_once.wait(), 120)
     stop.set()

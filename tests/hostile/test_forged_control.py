@@ -10,7 +10,7 @@ from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.signing import OWNER, Signing
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import (
@@ -27,7 +27,7 @@ from tests.builders import (
 from tests.hostile.attacker import KEY, Door, forgeries, keys
 
 FOREVER = 2**53
-(EXCLUSION,) = exclusions([Episode("e1", "e1")], reason="forgotten on request", now_ms=START_MS)
+(EXCLUSION,) = exclusions([RootedEpisode("e1", "e1")], reason="forgotten on request", now_ms=START_MS)
 FORGED = (
     make_tick(1, stream_time_ms=FOREVER),
     make_config("assembly", AssemblyConfig(target_model="nobody")),

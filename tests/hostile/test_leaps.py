@@ -11,7 +11,7 @@ from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.processing import APPEND_TIME, LEAP_MS, StagePartition
 from rollbus.streams.stages.assembly.stage import AssemblyStage
-from rollbus.streams.stages.lineage import MOST_UNANNOUNCED, Lineage
+from rollbus.streams.stages.lineage import MOST_UNANNOUNCED, VersionPath
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import SECOND_MS, START_MS, make_closed, make_started, make_tick
 from tests.hostile.attacker import Door
@@ -48,7 +48,7 @@ async def test_without_the_brokers_clock_in_the_log_ticks_count_as_they_are() ->
 
 
 def test_a_version_far_above_all_known_ones_is_not_new_but_made_up() -> None:
-    lineage = Lineage({1: 0, 4: 1}, 4)
+    lineage = VersionPath({1: 0, 4: 1}, 4)
     assert lineage.lag(5) == lineage.lag(4 + MOST_UNANNOUNCED) == 0
     assert lineage.lag(5 + MOST_UNANNOUNCED) is None
     assert lineage.lag(FOREVER) is None

@@ -21,7 +21,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from tests.builders import make_config, make_tick
 from tests.faults.episodes import Traffic, check_fates, pipeline
 from tests.faults.recorded import read_everything
@@ -85,7 +85,7 @@ async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_
         signed = admin.model_copy(update={"signing": SIGNING})
         async with running(signed, pipeline()):
             await traffic.send(range(2))
-            episodes = [Episode(each, each) for each in sorted({event.episode_id for event in traffic.events})]
+            episodes = [RootedEpisode(each, each) for each in sorted({event.episode_id for event in traffic.events})]
             forged = [*FORGED, *exclusions(episodes, reason="forgotten", now_ms=0)]
             for topic in (EPISODE_EVENTS, ALIASES):
                 name = topic.full_name(namespace)

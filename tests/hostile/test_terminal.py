@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.log_filter import LogFormatter
-from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Nouns
 from rollbus.consumers.clickhouse.questions.chart import as_chart
 from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
@@ -61,7 +61,7 @@ def assert_tame(shown: str) -> None:
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
 def test_nothing_that_commands_print_moves_the_terminal(text: str) -> None:
-    table = Table(f"name {text}", title=text)
+    table = OutputTable(f"name {text}", title=text)
     table.add_row(text)
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, color_system=None, width=80)

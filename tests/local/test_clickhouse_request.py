@@ -3,7 +3,7 @@
 import pytest
 
 from rollbus.local.clickhouse.errors import ClickHouseError
-from rollbus.local.clickhouse.request import Request, find_lowered_limits, parse_request
+from rollbus.local.clickhouse.request import EngineRequest, find_lowered_limits, parse_request
 
 
 def parse(
@@ -13,7 +13,7 @@ def parse(
     headers: dict[str, str] | None = None,
     login: tuple[str, str] | None = None,
     **parameters: str,
-) -> Request:
+) -> EngineRequest:
     return parse_request(method=method, parameters=parameters, headers=headers or {}, body=body, login=login)
 
 

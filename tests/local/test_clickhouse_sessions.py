@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rollbus.local.clickhouse.errors import ClickHouseError
-from rollbus.local.clickhouse.sessions import IDLE_S, Sessions
+from rollbus.local.clickhouse.sessions import IDLE_S, EngineSessions
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Handles:
         self.opened += 1
         return Handle(self.opened - 1, self.closed)
 
-    def sessions(self) -> Sessions:
-        return Sessions(self.open, clock=lambda: self.now)
+    def sessions(self) -> EngineSessions:
+        return EngineSessions(self.open, clock=lambda: self.now)
 
 
 def test_a_session_keeps_its_handle() -> None:

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaTimeoutError
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.bus.protocol import Bus
 from rollbus.nemo.bus.run_log import RunLog
-from rollbus.nemo.runs.recording import Recording
+from rollbus.nemo.runs.recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import RunCommand
@@ -38,7 +38,7 @@ class Told:
 
 
 def run_log(*told: Any) -> RunLog:
-    return RunLog(cast(Bus, Told(*told)), "r", cast(Recording, None), stalled_s=0.1)
+    return RunLog(cast(Bus, Told(*told)), "r", cast(RunRecording, None), stalled_s=0.1)
 
 
 async def test_a_step_may_take_longer_than_anything_else() -> None:

@@ -22,7 +22,7 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.finetune import Components, components
-from rollbus.nemo.runs.recording import Recording
+from rollbus.nemo.runs.recording import RunRecording
 from rollbus.nemo.runs.run import CURRENT, Plan, Run
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
@@ -195,7 +195,7 @@ async def opened(
     plan: Plan, bus: MemoryBus, model: Endpoint, *, resume: bool = False, plots: bool = False, **options: Any
 ) -> AsyncIterator[Components]:
     """The components of a run on the bus in memory, their model at the endpoint."""
-    recording = Recording("test.", bus.sink)
+    recording = RunRecording("test.", bus.sink)
     log = RunLog(bus, RUN, recording, stalled_s=120.0)
     await bus.open()
     await log.begin(resume=resume)

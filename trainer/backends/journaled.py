@@ -13,7 +13,7 @@ from pathlib import Path
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.appending import append_line, whole_lines
 from rollbus.trainer.backends.jobs import JobBackend
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Version, Versions
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json
 
 JOURNAL_NAME = "journal.jsonl"
@@ -55,7 +55,7 @@ class JournaledBackend(JobBackend):
         """Return every version since the base."""
         tree = self.weights_tree
         known = tuple(
-            Version(version, parent, batch_hash, tree.checkpoints[version], loaded=True)
+            WeightsVersion(version, parent, batch_hash, tree.checkpoints[version], loaded=True)
             for version, (parent, batch_hash) in sorted(tree.versions.items())
         )
         return Versions(tree.head, tree.serving, known)

@@ -172,7 +172,7 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class WeightsVersion:
     """One directory of weights."""
 
     version: int
@@ -190,7 +190,7 @@ class Versions:
     """What the next batch must name as its base."""
     serving: int
     """The version that answers requests for the bare model name."""
-    known: tuple[Version, ...]
+    known: tuple[WeightsVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rollbus.trainer.backends.protocol import FrozenSettings
 Metrics = Mapping[str, float]
 
 
-class AlarmLimits(FrozenSettings):
+class CollapseLimits(FrozenSettings):
     """What pauses the run: a little more than runs without a collapse reached at lags up to 4 (docs/staleness.md)."""
 
     window_steps: int = Field(default=5, ge=1)
@@ -65,7 +65,7 @@ _REMEDIES = {
 }
 
 
-def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: AlarmLimits) -> Alarm | None:
+def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> Alarm | None:
     """Return the first limit passed by the last steps, given with their numbers; None before the window is full."""
     recent = steps[-limits.window_steps :]
     if len(recent) < limits.window_steps:

@@ -61,7 +61,7 @@ _TOPICS: tuple[Topic, ...] = (
 )
 
 
-class KafkaLog:
+class KafkaTrainerLog:
     """Fulfils `TrainerLog`."""
 
     def __init__(

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from rollbus.consumers.clickhouse.sink.log import Partition, Span
+from rollbus.consumers.clickhouse.sink.log import OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import RANGES
@@ -38,19 +38,19 @@ def read_noted(client: ClickHouse, namespace: str) -> dict[Partition, list[Noted
     return noted
 
 
-def split_by_ranges(span: Span, noted: Sequence[NotedRange]) -> list[tuple[Span, bool]]:
+def split_by_ranges(span: OffsetSpan, noted: Sequence[NotedRange]) -> list[tuple[OffsetSpan, bool]]:
     """Return the parts of a span in turn, each with True where ranges cover it; the ranges are in order."""
-    parts, at = list[tuple[Span, bool]](), span.begin
+    parts, at = list[tuple[OffsetSpan, bool]](), span.begin
     for each in noted:
         first, end = max(each.first, at), min(each.next, span.end)
         if first >= end:
             continue
         if first > at:
-            parts.append((Span(at, first), False))
+            parts.append((OffsetSpan(at, first), False))
         begin = parts.pop()[0].begin if parts and parts[-1][1] else first
-        parts.append((Span(begin, end), True))
+        parts.append((OffsetSpan(begin, end), True))
         at = end
-    return [*parts, (Span(at, span.end), False)] if at < span.end else parts
+    return [*parts, (OffsetSpan(at, span.end), False)] if at < span.end else parts
 
 
 def note_ranges(client: ClickHouse, namespace: str, cuts: Collection[OffsetRange]) -> int:
@@ -72,7 +72,7 @@ class Digests:
     """Compares the ranges of one partition, as the sink noted them, with the bytes of the log."""
 
     def __init__(
-        self, partition: Partition, span: Span, noted: Sequence[NotedRange], *, lacks_forgotten: bool = False
+        self, partition: Partition, span: OffsetSpan, noted: Sequence[NotedRange], *, lacks_forgotten: bool = False
     ) -> None:
         """Take the ranges of the partition; those that reach out of the span are not compared.
 

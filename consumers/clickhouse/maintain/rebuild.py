@@ -35,7 +35,7 @@ from rollbus.consumers.clickhouse.maintain.forgotten import (
 )
 from rollbus.consumers.clickhouse.maintain.noted import Digests, note_ranges, read_noted, split_by_ranges
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
-from rollbus.consumers.clickhouse.sink.log import Log, Partition, Span
+from rollbus.consumers.clickhouse.sink.log import Log, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost
@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TableComparison:
     """One table before and after."""
 
     table: str
@@ -77,7 +77,7 @@ class Rebuilt:
     """Those of which an archive has not every record, as episodes were forgotten: their rows alone are compared."""
     noted_ranges: int = 0
     """Ranges that the sink had not noted, or that were lost."""
-    tables: list[Comparison] = field(default_factory=list)
+    tables: list[TableComparison] = field(default_factory=list)
     forgotten: int = 0
     """Episodes on the list of exclusions."""
     left_out: int = 0
@@ -176,7 +176,7 @@ class _Rebuild:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
         drop_list(self._client)
 
-    def _written_spans(self, spans: Mapping[Partition, Span]) -> dict[Partition, Span]:
+    def _written_spans(self, spans: Mapping[Partition, OffsetSpan]) -> dict[Partition, OffsetSpan]:
         """Cut the spans to what the sink has written or committed; keep one whole where it has noted nothing."""
         _, rows = self._client.query(
             "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges "
@@ -189,11 +189,11 @@ class _Rebuild:
             for partition, span in spans.items()
         }
         return {
-            partition: Span(span.begin, max(span.begin, min(span.end, ends[partition])))
+            partition: OffsetSpan(span.begin, max(span.begin, min(span.end, ends[partition])))
             for partition, span in spans.items()
         }
 
-    def _create_tables(self, spans: Mapping[Partition, Span]) -> None:
+    def _create_tables(self, spans: Mapping[Partition, OffsetSpan]) -> None:
         self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
         if "events" not in self._lost:
             self._forgotten |= stored_list(self._client, self._namespace)
@@ -210,7 +210,7 @@ class _Rebuild:
             outside = {table: f"({where} OR {lacking_condition(table)})" for table, where in outside.items()}
         self._copy(outside, "", SUFFIX)
 
-    async def _read_log(self, spans: Mapping[Partition, Span]) -> None:
+    async def _read_log(self, spans: Mapping[Partition, OffsetSpan]) -> None:
         total, done = sum(span.end - span.begin for span in spans.values()), 0
         ranges = await asyncio.to_thread(read_noted, self._client, self._namespace)
         lacks_forgotten = self._log.lacks_forgotten and bool(self._forgotten)
@@ -251,7 +251,7 @@ class _Rebuild:
             digest = "" if self._log.lacks_forgotten and self._forgotten else cut.digest
             self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={}, digest=digest)
 
-    def _compare_and_exchange(self, spans: Mapping[Partition, Span]) -> None:
+    def _compare_and_exchange(self, spans: Mapping[Partition, OffsetSpan]) -> None:
         if "rewards" in self._tables:
             if "rewards" not in self._lost:
                 self._reports.delete(self._client, "rewards")
@@ -300,7 +300,7 @@ class _Rebuild:
             selected = f"SELECT {names} FROM {table}{source} WHERE {where[table]}"
             self._client.command(f"INSERT INTO {table}{target} ({names}) {selected}")
 
-    def _compare(self, table: str, spans: Mapping[Partition, Span]) -> Comparison:
+    def _compare(self, table: str, spans: Mapping[Partition, OffsetSpan]) -> TableComparison:
         old = {} if table in self._lost else self._fingerprints(table, spans)
         new = self._fingerprints(f"{table}{SUFFIX}", spans)
         for place, (rows, _) in old.items():
@@ -311,9 +311,11 @@ class _Rebuild:
                     f"nothing was changed. Look at the topic's retention, or rebuild from an archive of the log"
                 )
         others = tuple(_range_name(place) for place in sorted(new) if old.get(place) != new[place])
-        return Comparison(table, sum(rows for rows, _ in new.values()), len(new) - len(others), others)
+        return TableComparison(table, sum(rows for rows, _ in new.values()), len(new) - len(others), others)
 
-    def _fingerprints(self, table: str, spans: Mapping[Partition, Span]) -> dict[tuple[str, int, int], tuple[int, int]]:
+    def _fingerprints(
+        self, table: str, spans: Mapping[Partition, OffsetSpan]
+    ) -> dict[tuple[str, int, int], tuple[int, int]]:
         """Return the number and digest of rows by topic, partition and start of the sink's range that they came in."""
         base = table.removesuffix(SUFFIX)
         names = [name for name in self._columns[base] if name != "ingested_at"]
@@ -340,13 +342,13 @@ class _Rebuild:
         return {str(table).removesuffix(SUFFIX): names for table, names in rows}
 
 
-def _in_log(table: str, namespace: str, spans: Mapping[Partition, Span]) -> str:
+def _in_log(table: str, namespace: str, spans: Mapping[Partition, OffsetSpan]) -> str:
     """Return the condition of a table's rows that the log gives again."""
     places = []
     for topic in topics_of((table,)):
         known = {number: span for (name, number), span in spans.items() if name == topic}
         if known:
-            given = [known.get(number, Span(0, 0)) for number in range(max(known) + 1)]
+            given = [known.get(number, OffsetSpan(0, 0)) for number in range(max(known) + 1)]
             begins, ends = [span.begin for span in given], [span.end for span in given]
             at = "[kafka_partition + 1]"  # ClickHouse arrays count from 1
             places.append(f"(kafka_topic = '{topic}' AND kafka_offset >= {begins}{at} AND kafka_offset < {ends}{at})")

@@ -60,7 +60,7 @@ class SavedQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """Columns and rows."""
 
     columns: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def run_query(
     values: Mapping[str, Any] | None = None,
     *,
     configured: Collection[str] | None = None,
-) -> Answer:
+) -> QueryResult:
     """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError.
 
     With the runs of the settings, a run that is not one of them and has no rows is refused.
@@ -105,7 +105,7 @@ def run_query(
 
 def ask(
     settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None, *, writes: bool = False
-) -> Answer:
+) -> QueryResult:
     """Answer any one statement, with limits on time and size; the server refuses one that changes anything.
 
     With `writes` it does not.
@@ -114,7 +114,7 @@ def ask(
         columns, rows = client.query(sql, values, LIMITS if writes else LIMITS | READ_ONLY)
         if not columns:  # the server names no columns for an answer without rows
             columns = _read_columns(client, sql, values)
-    return Answer(columns, rows)
+    return QueryResult(columns, rows)
 
 
 def _read_columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None) -> list[str]:

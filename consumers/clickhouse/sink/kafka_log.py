@@ -5,7 +5,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from rollbus.consumers.clickhouse.sink.log import BLOCK, Partition, Span
+from rollbus.consumers.clickhouse.sink.log import BLOCK, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.runtime.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -16,7 +16,7 @@ from rollbus.schemas.topics import topic_of
 POLL_MS = 500
 
 
-class KafkaLog:
+class KafkaSinkLog:
     """Committed records of a namespace's topics; use it as an async context."""
 
     lacks_forgotten = False
@@ -27,7 +27,7 @@ class KafkaLog:
         self._namespace = namespace
         self._consumer: Any = None
 
-    async def __aenter__(self) -> "KafkaLog":
+    async def __aenter__(self) -> "KafkaSinkLog":
         """Connect; raises UnavailableError."""
         with kafka_errors(self._kafka):
             self._consumer = await start_client(new_consumer(self._kafka, fetch_max_wait_ms=SHORT_WAIT_MS))
@@ -37,16 +37,16 @@ class KafkaLog:
         """Disconnect."""
         await stop_clients(self._consumer)
 
-    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
+    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, OffsetSpan]:
         """Return where each partition of these topics begins and ends; topics that do not exist are left out."""
         names = {topic_of(topic).full_name(self._namespace): topic for topic in topics}
         async with running(self._kafka, new_admin(self._kafka)) as admin, open_reader(self._kafka) as reader:
             places = await find_partitions(admin, names)
             assign_paused(reader, places)
             bounds = await read_bounds(reader, places)
-        return {(names[place.topic], place.partition): Span(*bounds[place]) for place in bounds}
+        return {(names[place.topic], place.partition): OffsetSpan(*bounds[place]) for place in bounds}
 
-    async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+    async def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
         """Yield the committed records of a span; an open transaction delays them."""
         if span.begin >= span.end:
             return  # to choose a partition is to fetch from it

@@ -51,7 +51,7 @@ class Fetched:
     """Of the new partitions, those of which the log still has records from before the committed offset."""
 
 
-class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
+class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
     """The consumer behind the sink."""
 
     def __init__(self, settings: SinkSettings) -> None:

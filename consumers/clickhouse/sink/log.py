@@ -13,7 +13,7 @@ BLOCK = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """Offsets begin … end − 1 of a partition."""
 
     begin: int
@@ -26,8 +26,8 @@ class Log(Protocol):
     lacks_forgotten: bool
     """Whether the records of forgotten episodes were taken out of it."""
 
-    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
+    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, OffsetSpan]:
         """Return the partitions of these topics and their offsets; raises UnavailableError."""
 
-    def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+    def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
         """Yield the committed records of a span, in order."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollbus.consumers.clickhouse.rows.rows import FILLS, fills_of, part_rows
 from rollbus.consumers.clickhouse.store.fills import Fill, Filled
-from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Place, Row, Rows
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord, PartitionOrigin, Row, Rows
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
@@ -110,7 +110,7 @@ class PartitionBuffer:
         self._planned_last = planned_last
         self._next_offset = self._position = start
         self._waiting = Waiting()
-        self._place = Place(namespace, topic, partition)
+        self._place = PartitionOrigin(namespace, topic, partition)
         self._idle: OffsetRange | None = None
 
     @property

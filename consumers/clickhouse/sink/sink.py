@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSource, Partition
+from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSinkSource, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.migrator import migrate
@@ -51,7 +51,7 @@ Two full buffers hold 300,000 objects."""
 Result = TypeVar("Result")
 
 
-class Attempt(Protocol):
+class ServiceCall(Protocol):
     """How to call a service: once, or again until it answers."""
 
     async def __call__(self, call: Callable[[], Awaitable[Result]], /) -> Result:
@@ -104,7 +104,7 @@ class Sink:
     def __init__(
         self,
         settings: SinkSettings,
-        source: KafkaSource,
+        source: KafkaSinkSource,
         client: ClickHouse,
         *,
         stop: asyncio.Event,
@@ -153,7 +153,7 @@ class Sink:
             await self.flush(_call_once)  # first what failed, then what is still buffered
         await self.flush(_call_once)
 
-    async def flush(self, attempt: Attempt) -> None:
+    async def flush(self, attempt: ServiceCall) -> None:
         """Write and commit the buffers; the module's docstring lists the steps."""
         generation = self._generation
         if generation != self._source.generation:
@@ -304,7 +304,7 @@ async def run_sink_async(
 
     Raises ConfigurationError that names the topics that do not exist.
     """
-    source, client = KafkaSource(settings), ClickHouse(settings.clickhouse)
+    source, client = KafkaSinkSource(settings), ClickHouse(settings.clickhouse)
     sink = Sink(settings, source, client, stop=stop)
     async with beating(heart, sink.report):
         await _run(settings, sink, source, client, stop, prepare)
@@ -314,7 +314,7 @@ async def run_sink_async(
 async def _run(
     settings: SinkSettings,
     sink: Sink,
-    source: KafkaSource,
+    source: KafkaSinkSource,
     client: ClickHouse,
     stop: asyncio.Event,
     prepare: Sequence[Prepare],

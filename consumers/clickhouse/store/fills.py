@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, get_type_hints, overload
 
-from rollbus.consumers.clickhouse.store.origin import Origin, Place, Row, time_ms, times_ms
+from rollbus.consumers.clickhouse.store.origin import Origin, PartitionOrigin, Row, time_ms, times_ms
 from rollbus.schemas.avro.types import kind_of
 from rollbus.schemas.records.trajectories import Location
 
@@ -82,7 +82,7 @@ class Filled(Sequence[Row]):
     """Rows of one table and one partition, kept as their records; a row is built when somebody reads it."""
 
     fill: Fill
-    place: Place
+    place: PartitionOrigin
     records: list[Any] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)

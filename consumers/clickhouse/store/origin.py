@@ -51,7 +51,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionOrigin:
     """A partition; with an offset it gives an origin."""
 
     namespace: str

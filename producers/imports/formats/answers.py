@@ -12,7 +12,7 @@ from rollbus.producers.capture.attributes import Attributes
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
-from rollbus.producers.turns.answer import Answer, Choice, answer_of, count_of, read, text_of
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, answer_of, count_of, read, text_of
 
 INPUT_TOKENS = ("prompt_tokens", "input_tokens", "input", "promptTokens", "inputTokens")
 OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output", "completionTokens", "outputTokens")
@@ -41,7 +41,7 @@ def read_answer(
     response_id: str | None = None,
     finish_reason: str | None = None,
     usage: Any = None,
-) -> Answer | None:
+) -> ServerAnswer | None:
     """Return the answer that a value holds, None where it holds none; the named fields fill what it does not say."""
     answer = _whole_answer(read_json(value)) or _of_messages(value)
     if answer is None:
@@ -61,13 +61,13 @@ def read_answer(
     )
 
 
-def choice_of(message: Mapping[str, Any], index: int = 0) -> Choice:
+def choice_of(message: Mapping[str, Any], index: int = 0) -> AnswerChoice:
     """Return a message of the OpenAI form as a sampled one."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping)) or None
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return Choice(
+    return AnswerChoice(
         index=index,
         content=text_of(content),
         refusal=text_of(message.get("refusal")),
@@ -77,7 +77,7 @@ def choice_of(message: Mapping[str, Any], index: int = 0) -> Choice:
     )
 
 
-def _whole_answer(value: Any) -> Answer | None:
+def _whole_answer(value: Any) -> ServerAnswer | None:
     """Return a response of OpenAI's API, or LangChain's generations; None for anything else."""
     if not isinstance(value, Mapping):
         return None
@@ -92,10 +92,10 @@ def _whole_answer(value: Any) -> Answer | None:
     return _of_generations(generations, value.get("llm_output")) if isinstance(generations, list) else None
 
 
-def _of_generations(generations: list[Any], llm_output: Any) -> Answer | None:
+def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer | None:
     """Return LangChain's result: a list of choices for each prompt, of which a run has one."""
     first = generations[0] if generations and isinstance(generations[0], list) else generations
-    choices: list[Choice] = []
+    choices: list[AnswerChoice] = []
     for index, each in enumerate(each for each in first if isinstance(each, Mapping)):
         (message, *_) = read_messages(each.get("message") or each.get("text"), "assistant") or [{"role": "assistant"}]
         info = each.get("generation_info")
@@ -105,7 +105,7 @@ def _of_generations(generations: list[Any], llm_output: Any) -> Answer | None:
     usage = told.get("token_usage") if isinstance(told.get("token_usage"), Mapping) else {}
     if not choices:
         return None
-    return Answer(
+    return ServerAnswer(
         model=text_of(told.get("model_name")) or "",
         prompt_tokens=_count(usage or {}, INPUT_TOKENS),
         completion_tokens=_count(usage or {}, OUTPUT_TOKENS),
@@ -113,10 +113,10 @@ def _of_generations(generations: list[Any], llm_output: Any) -> Answer | None:
     )
 
 
-def _of_messages(value: Any) -> Answer | None:
+def _of_messages(value: Any) -> ServerAnswer | None:
     """Return the last message that a value holds as the answer; those before it are not of the model."""
     messages: list[Message] = [each for each in read_messages(value, "assistant") if not _is_empty(each)]
-    return Answer(choices=(choice_of(messages[-1]),)) if messages else None
+    return ServerAnswer(choices=(choice_of(messages[-1]),)) if messages else None
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:

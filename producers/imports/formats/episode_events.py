@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rollbus.producers.imports.formats.trace import MS, Call, Score, Span, Tool, Trace
+from rollbus.producers.imports.formats.trace import MS, ImportedCall, ImportedScore, ImportedSpan, ImportedTool, Trace
 from rollbus.producers.imports.formats.tree import find_missing_parents, place_spans
 from rollbus.producers.turns.answer import json_of, text_of, token_ids_of
 from rollbus.producers.turns.prompt_log import PromptLog
@@ -86,9 +86,9 @@ class EpisodeWriter:
         }
         yield EpisodeStarted(**self._next(self._started_ms), **started)
         for span, function in placed:
-            if isinstance(span.content, Call):
+            if isinstance(span.content, ImportedCall):
                 yield from self._turns(span, span.content, function)
-            elif isinstance(span.content, Tool):
+            elif isinstance(span.content, ImportedTool):
                 yield self._tool(span, span.content)
         yield from map(self._reward, trace.scores)  # before the end: the trajectory then has them from its start
         if wrappers:
@@ -104,7 +104,7 @@ class EpisodeWriter:
         envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)
         yield AliasDeclared(**envelope, alias=trace.id)
 
-    def _turns(self, span: Span, call: Call, function: str) -> Iterator[TurnRecorded]:
+    def _turns(self, span: ImportedSpan, call: ImportedCall, function: str) -> Iterator[TurnRecorded]:
         sampled = [token_ids_of(choice) for choice in call.answer.choices]
         withheld = None if sampled and all(sampled) else NO_TOKEN_IDS if sampled else FAILED_CALL
         at_ms = max(span.start_ns, span.end_ns) // MS
@@ -128,7 +128,7 @@ class EpisodeWriter:
             self._turn_ids.setdefault(span.id, envelope["event_id"])
             yield TurnRecorded(**envelope, **fields)
 
-    def _tool(self, span: Span, tool: Tool) -> ToolCalled:
+    def _tool(self, span: ImportedSpan, tool: ImportedTool) -> ToolCalled:
         at_ms = max(span.start_ns, span.end_ns) // MS
         self._counts["tools"] += 1
         error = self._masked(span.error, "errors")
@@ -142,7 +142,7 @@ class EpisodeWriter:
             latency_ms=at_ms - span.start_ns // MS,
         )
 
-    def _reward(self, score: Score) -> RewardReported:
+    def _reward(self, score: ImportedScore) -> RewardReported:
         name = text_of(score.name) or "reward"
         event_id = ids.reward_event_id(self.episode_id, name, text_of(score.id) or "")
         self._counts["rewards"] += 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.producers.imports.formats import langfuse, langsmith, openai_files, otlp
-from rollbus.producers.imports.formats.trace import Part, Trace
+from rollbus.producers.imports.formats.trace import Trace, TracePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class Format:
     name: str
     says: str
     """What its files are, for the help text."""
-    split: Callable[[Mapping[str, Any]], Iterable[Part]]
+    split: Callable[[Mapping[str, Any]], Iterable[TracePart]]
     """The parts that a document holds; raises ForeignDocumentError."""
-    assemble: Callable[[str, Sequence[Part], Counter[str]], Trace]
+    assemble: Callable[[str, Sequence[TracePart], Counter[str]], Trace]
     """The trace of its parts; counts what it does not read. May raise ForeignDocumentError."""
     has_times: bool = True
     """False where a document may lack a time: it then has `read_at`, the file's own."""

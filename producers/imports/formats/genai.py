@@ -11,7 +11,7 @@ from typing import Any
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
 from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
-from rollbus.producers.imports.formats.trace import Call, Fields, Tool
+from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 
 CALLS = ("chat", "text_completion", "generate_content")
 TOOLS = ("execute_tool",)
@@ -37,7 +37,7 @@ def is_call(operation: str | None, fields: Fields) -> bool:
     return fields.take("gen_ai.request.model", "gen_ai.response.model", "llm.request.type") is not None
 
 
-def read_call(fields: Fields, events: Sequence[Event]) -> Call | None:
+def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     """Return the call of a span and its events; None where no answer was recorded."""
     asked: dict[str, Any] = {name: fields.take(f"gen_ai.request.{name}") for name in SAMPLING}
     asked["seed"] = fields.take("gen_ai.request.seed", "gen_ai.openai.request.seed")
@@ -63,14 +63,14 @@ def read_call(fields: Fields, events: Sequence[Event]) -> Call | None:
         usage=usage,
     )
     streamed = fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
-    return None if answer is None else Call(request=request, answer=answer, streamed=streamed)
+    return None if answer is None else ImportedCall(request=request, answer=answer, streamed=streamed)
 
 
-def read_tool(fields: Fields, name: str) -> Tool:
+def read_tool(fields: Fields, name: str) -> ImportedTool:
     """Return the tool of a span."""
     fields.take("gen_ai.tool.type", "gen_ai.tool.description")
     arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input")
-    return Tool(
+    return ImportedTool(
         name=fields.text("gen_ai.tool.name", "traceloop.entity.name") or name,
         arguments=arguments if arguments is not None else "",
         result=fields.take("gen_ai.tool.call.result", "traceloop.entity.output"),

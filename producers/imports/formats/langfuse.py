@@ -12,19 +12,19 @@ from typing import Any
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.messages import read_json
 from rollbus.producers.imports.formats.trace import (
-    Call,
     Fields,
     ForeignDocumentError,
-    Part,
-    Score,
-    Span,
-    Tool,
+    ImportedCall,
+    ImportedScore,
+    ImportedSpan,
+    ImportedTool,
     Trace,
+    TracePart,
     labels_of,
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer, number_of
+from rollbus.producers.turns.answer import ServerAnswer, number_of
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
@@ -57,7 +57,7 @@ CALLS = ("GENERATION",)
 TOOLS = ("TOOL",)
 
 
-def split(document: Mapping[str, Any]) -> Iterator[Part]:
+def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page of the API; raises
     ForeignDocumentError.
     """
@@ -71,7 +71,7 @@ def split(document: Mapping[str, Any]) -> Iterator[Part]:
     row_id = text_field(row, "id")
     if "trace_id" not in row and "timestamp" in row and not _is_score(row):
         observations, scores = row.pop("observations", None), row.pop("scores", None)
-        yield Part(row_id, "trace", row_id, row)
+        yield TracePart(row_id, "trace", row_id, row)
         for kind, held in (("observation", observations), ("score", scores)):
             for each in held if isinstance(held, list) else ():
                 if isinstance(each, Mapping):  # a list of traces has ids here
@@ -103,17 +103,17 @@ def _subject(subject: Any) -> dict[str, Any]:
     return {"trace_id" if kind == "trace" else "session_id": known.get("id")}
 
 
-def _part(kind: str, row: Mapping[str, Any]) -> Part:
+def _part(kind: str, row: Mapping[str, Any]) -> TracePart:
     if kind == "observation":
         ns_of(row.get("start_time"), "start_time")
-    return Part(text_field(row, "trace_id"), kind, text_field(row, "id"), row, is_score=kind == "score")
+    return TracePart(text_field(row, "trace_id"), kind, text_field(row, "id"), row, is_score=kind == "score")
 
 
-def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these rows; an enriched observation says what its trace's row would."""
     row = Fields(next((part.document for part in parts if part.kind == "trace"), {}))
     labels: dict[str, str] = {}
-    spans: list[Span] = []
+    spans: list[ImportedSpan] = []
     names: list[str] = []
     environments = [str(row.take("environment") or "")]
     _add_labels(labels, row)
@@ -145,13 +145,13 @@ def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Tr
     )
 
 
-def _alone(trace_id: str, row: Fields, inputs: Any, outputs: Any) -> list[Span]:
+def _alone(trace_id: str, row: Fields, inputs: Any, outputs: Any) -> list[ImportedSpan]:
     """Return a trace without observations as one call: its input and output are all there is."""
     at = ns_of(row.take("timestamp"), "timestamp")
     if (answer := read_answer(outputs)) is None:
         return []
-    call = Call(request=read_request(inputs), answer=answer)
-    return [Span(id=trace_id, parent_id=None, name="", start_ns=at, end_ns=at, content=call)]
+    call = ImportedCall(request=read_request(inputs), answer=answer)
+    return [ImportedSpan(id=trace_id, parent_id=None, name="", start_ns=at, end_ns=at, content=call)]
 
 
 def _add_labels(labels: dict[str, str], fields: Fields) -> None:
@@ -163,7 +163,7 @@ def _add_labels(labels: dict[str, str], fields: Fields) -> None:
         labels.setdefault("tags", ",".join(map(str, tags)))
 
 
-def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> Span:
+def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> ImportedSpan:
     start = ns_of(fields.take("start_time"), "start_time")
     ended = fields.take("end_time", "completion_start_time")
     kind, name = str(fields.take("type") or "SPAN").upper(), fields.text("name") or ""
@@ -175,7 +175,7 @@ def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> Span:
     message = fields.text("status_message")
     _ignore_bookkeeping(fields)
     fields.take("id", "trace_id", "environment")
-    return Span(
+    return ImportedSpan(
         id=span_id,
         parent_id=fields.text("parent_observation_id"),
         name=name,
@@ -187,7 +187,7 @@ def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> Span:
     )
 
 
-def _content(kind: str, name: str, fields: Fields) -> Call | Tool | None:
+def _content(kind: str, name: str, fields: Fields) -> ImportedCall | ImportedTool | None:
     inputs, outputs = fields.take("input"), fields.take("output")
     model = fields.text("model", "provided_model_name")
     parameters = read_json(fields.take("model_parameters"))
@@ -199,13 +199,15 @@ def _content(kind: str, name: str, fields: Fields) -> Call | Tool | None:
         if tools := read_json(fields.take("tool_definitions")):
             request.setdefault("tools", tools if isinstance(tools, list) else None)
         fields.take("tool_calls", "tool_call_names")  # they are in the output
-        return Call(request=request, answer=answer or Answer(model=model or ""))
+        return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""))
     if kind in TOOLS:
-        return Tool(name=name, arguments=read_json(inputs) if inputs is not None else "", result=read_json(outputs))
+        return ImportedTool(
+            name=name, arguments=read_json(inputs) if inputs is not None else "", result=read_json(outputs)
+        )
     return None
 
 
-def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
+def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | None:
     """Return a score; one without a number, such as a category or a text, is counted."""
     fields = Fields(row)
     name, value = fields.text("name") or "reward", fields.take("value")
@@ -216,7 +218,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
         return None
     at = fields.take("timestamp", "created_at")
     source = fields.text("source")
-    score = Score(
+    score = ImportedScore(
         id=str(fields.take("id")),
         name=name,
         value=number,

@@ -7,19 +7,19 @@ from typing import Any
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.messages import read_json
 from rollbus.producers.imports.formats.trace import (
-    Call,
     Fields,
     ForeignDocumentError,
-    Part,
-    Score,
-    Span,
-    Tool,
+    ImportedCall,
+    ImportedScore,
+    ImportedSpan,
+    ImportedTool,
     Trace,
+    TracePart,
     labels_of,
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer, number_of, text_of
+from rollbus.producers.turns.answer import ServerAnswer, number_of, text_of
 
 SESSIONS, USERS = ("session_id", "thread_id", "conversation_id"), ("user_id", "user")
 """Names in a run's metadata."""
@@ -53,7 +53,7 @@ BOOKKEEPING = (
 FROM_METADATA = ("ls_provider", "ls_model_name", "ls_model_type", "ls_temperature", "ls_max_tokens", "ls_stop")
 
 
-def split(document: Mapping[str, Any]) -> Iterator[Part]:
+def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield a run or a piece of feedback; raises ForeignDocumentError."""
     row_id = text_field(document, "id", "run_id" if "run_type" in document else "id")
     if "run_type" in document:
@@ -63,18 +63,18 @@ def split(document: Mapping[str, Any]) -> Iterator[Part]:
         )
         if not trace_id and document.get("parent_run_id"):
             raise ForeignDocumentError("it has a parent, and neither trace_id nor dotted_order")
-        yield Part(text_of(str(trace_id or row_id)) or "", "run", row_id, document)
+        yield TracePart(text_of(str(trace_id or row_id)) or "", "run", row_id, document)
     elif "key" in document and ("run_id" in document or "trace_id" in document):
-        yield Part(text_field(document, "trace_id", "run_id"), "feedback", row_id, document, is_score=True)
+        yield TracePart(text_field(document, "trace_id", "run_id"), "feedback", row_id, document, is_score=True)
     else:
         raise ForeignDocumentError("it is neither a run (run_type) nor feedback (key, run_id)")
 
 
-def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these runs; the statistics of feedback count only where the feedback itself is not there."""
     scores = [score for part in parts if part.kind == "feedback" if (score := _score(part.document, unmapped))]
     labels: dict[str, str] = {}
-    spans: list[Span] = []
+    spans: list[ImportedSpan] = []
     root: Mapping[str, Any] = {}
     given = {(score.name, score.span_id) for score in scores}
     runs = sorted((part for part in parts if part.kind == "run"), key=lambda each: each.id)
@@ -114,13 +114,13 @@ def _metadata(fields: Fields) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def _span(run_id: str, fields: Fields) -> Span:
+def _span(run_id: str, fields: Fields) -> ImportedSpan:
     start, ended = ns_of(fields.take("start_time"), "start_time"), fields.take("end_time")
     error, name = fields.text("error"), fields.text("name") or ""
     kind = fields.take("run_type")
     fields.take("reference_example_id", "tags")
     metadata = _metadata(fields)
-    return Span(
+    return ImportedSpan(
         id=run_id,
         parent_id=fields.text("parent_run_id"),
         name=name,
@@ -132,7 +132,7 @@ def _span(run_id: str, fields: Fields) -> Span:
     )
 
 
-def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) -> Call | Tool | None:
+def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) -> ImportedCall | ImportedTool | None:
     inputs, outputs = read_json(fields.take("inputs")), read_json(fields.take("outputs"))
     usage = {name: fields.take(name) for name in ("prompt_tokens", "completion_tokens")}
     if kind == "llm":
@@ -142,11 +142,11 @@ def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) 
         model = asked.get("model") or asked.get("model_name") or metadata.get("ls_model_name")
         request = read_request(_first_prompt(inputs), **{**asked, "model": model})
         answer = read_answer(outputs, model=str(model or ""), usage=usage)
-        return Call(request=request, answer=answer or Answer(model=str(model or "")))
+        return ImportedCall(request=request, answer=answer or ServerAnswer(model=str(model or "")))
     if kind == "tool":
         result = outputs.get("output") if isinstance(outputs, Mapping) and set(outputs) == {"output"} else outputs
         arguments = inputs.get("input") if isinstance(inputs, Mapping) and set(inputs) == {"input"} else inputs
-        return Tool(name=name, arguments="" if arguments is None else arguments, result=_content_of(result))
+        return ImportedTool(name=name, arguments="" if arguments is None else arguments, result=_content_of(result))
     return None
 
 
@@ -166,7 +166,7 @@ def _first_prompt(inputs: Any) -> Any:
     return inputs
 
 
-def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
+def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | None:
     """Return a piece of feedback; one without a number, such as a category or a correction, is counted."""
     fields = Fields(row)
     value = fields.take("score", "value")
@@ -178,7 +178,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> Score | None:
     kind = source.get("type") if isinstance(source, Mapping) else None
     run_id, trace_id = fields.text("run_id"), fields.text("trace_id")
     at = fields.take("created_at", "modified_at")
-    score = Score(
+    score = ImportedScore(
         id=str(fields.take("id")),
         name=str(fields.take("key")),
         value=number,
@@ -199,10 +199,10 @@ def _stats(fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield str(name), each
 
 
-def _of_stats(part: Part, name: str, stats: Mapping[str, Any]) -> Score:
+def _of_stats(part: TracePart, name: str, stats: Mapping[str, Any]) -> ImportedScore:
     is_root = not part.document.get("parent_run_id")
     ended = part.document.get("end_time") or part.document.get("start_time")
-    return Score(
+    return ImportedScore(
         id=f"{part.id}:stats",
         name=name,
         value=float(stats["avg"]),

@@ -10,30 +10,30 @@ from typing import Any
 
 from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
 from rollbus.producers.imports.formats.trace import (
-    Call,
     Fields,
     ForeignDocumentError,
-    Part,
-    Span,
+    ImportedCall,
+    ImportedSpan,
     Trace,
+    TracePart,
     hash_document,
     labels_of,
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer
+from rollbus.producers.turns.answer import ServerAnswer
 
 TIMES = ("created", "created_at", "timestamp")
 
 
-def split_chat(document: Mapping[str, Any]) -> Iterator[Part]:
+def split_chat(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield the line; raises ForeignDocumentError."""
     if not isinstance(document.get("messages"), list) and not isinstance(document.get("request"), Mapping):
         raise ForeignDocumentError("it has no list `messages`, nor `request` and `response`")
-    yield Part(_hash(document), "chat", "0", document, is_last=True)
+    yield TracePart(_hash(document), "chat", "0", document, is_last=True)
 
 
-def assemble_chat(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+def assemble_chat(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the conversation."""
     fields = Fields(parts[0].document)
     at = ns_of(fields.take(*TIMES, "read_at"))
@@ -44,7 +44,7 @@ def assemble_chat(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) 
     if isinstance(request, Mapping) or response is not None:
         answer = read_answer({"choices": response} if isinstance(response, list) else response)
         asked = read_request(request if isinstance(request, Mapping) else {"messages": fields.take("messages")})
-        calls = [Call(request=asked, answer=answer or Answer())]
+        calls = [ImportedCall(request=asked, answer=answer or ServerAnswer())]
     else:
         model, tools = fields.text("model"), fields.take("tools", "functions")
         fields.take("parallel_tool_calls")
@@ -53,20 +53,20 @@ def assemble_chat(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) 
     name = fields.text("task", "name") or "openai-chat"
     fields.count_unread(unmapped, "openai-chat")
     spans = [
-        Span(id=str(index), parent_id=None, name="", start_ns=at + index, end_ns=at + index, content=call)
+        ImportedSpan(id=str(index), parent_id=None, name="", start_ns=at + index, end_ns=at + index, content=call)
         for index, call in enumerate(calls)
     ]
     return Trace(id=trace_id, name=name, spans=spans, labels=labels)
 
 
-def _turns(asked: Mapping[str, Any], model: str) -> Iterator[Call]:
+def _turns(asked: Mapping[str, Any], model: str) -> Iterator[ImportedCall]:
     """Yield a call for each answer, with the messages before it; an assistant's first words are its prompt's."""
     messages = asked["messages"]
     for index, message in enumerate(messages):
         if message["role"] == "assistant" and index:
-            yield Call(
+            yield ImportedCall(
                 request={**asked, "messages": messages[:index]},
-                answer=Answer(model=model, choices=(choice_of(message),)),
+                answer=ServerAnswer(model=model, choices=(choice_of(message),)),
             )
 
 
@@ -75,18 +75,18 @@ def _hash(document: Mapping[str, Any]) -> str:
     return hash_document({name: value for name, value in document.items() if name != "read_at"})
 
 
-def split_batch(document: Mapping[str, Any]) -> Iterator[Part]:
+def split_batch(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield a request or an answer; raises ForeignDocumentError."""
     custom_id = text_field(document, "custom_id")
     if isinstance(document.get("body"), Mapping):
-        yield Part(custom_id, "input", _hash(document), document)
+        yield TracePart(custom_id, "input", _hash(document), document)
     elif "response" in document or "error" in document:
-        yield Part(custom_id, "output", _hash(document), document)
+        yield TracePart(custom_id, "output", _hash(document), document)
     else:
         raise ForeignDocumentError("it is neither a request (body) nor an answer (response or error)")
 
 
-def assemble_batch(custom_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+def assemble_batch(custom_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return one request with its answer; raises ForeignDocumentError where several have this id."""
     inputs, outputs = ([part.document for part in parts if part.kind == kind] for kind in ("input", "output"))
     if len(inputs) > 1 or len(outputs) > 1:
@@ -110,11 +110,11 @@ def assemble_batch(custom_id: str, parts: Sequence[Part], unmapped: Counter[str]
         fields.count_unread(unmapped, "openai-batch")
     metadata = body_asked.get("metadata") if isinstance(body_asked, Mapping) else None
     failed = error.get("message") if isinstance(error, Mapping) else error
-    call = Call(request=request, answer=answer or Answer(model=str(request.get("model") or "")))
+    call = ImportedCall(request=request, answer=answer or ServerAnswer(model=str(request.get("model") or "")))
     return Trace(
         id=f"{custom_id}:{hash_document([body_asked, body])}",
         name="openai-batch",
-        spans=[Span(id="0", parent_id=None, name="", start_ns=at, end_ns=at, content=call, error=failed)],
+        spans=[ImportedSpan(id="0", parent_id=None, name="", start_ns=at, end_ns=at, content=call, error=failed)],
         labels={**labels_of(metadata, unmapped, "openai-batch.metadata"), "custom_id": custom_id},
         error=str(failed) if failed else None,
     )

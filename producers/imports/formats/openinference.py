@@ -10,7 +10,7 @@ from typing import Any
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
 from rollbus.producers.imports.formats.messages import read_json, read_messages, read_tools
-from rollbus.producers.imports.formats.trace import Call, Fields, Tool
+from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 
 KIND = "openinference.span.kind"
 CALLS = ("LLM",)
@@ -18,7 +18,7 @@ TOOLS = ("TOOL",)
 AGENTS = ("AGENT",)
 
 
-def read_call(fields: Fields) -> Call | None:
+def read_call(fields: Fields) -> ImportedCall | None:
     """Return the call of an LLM span."""
     asked = read_json(fields.take("llm.invocation_parameters"))
     model = fields.text("llm.model_name", "llm.response.model_name")
@@ -40,14 +40,14 @@ def read_call(fields: Fields) -> Call | None:
     finish = fields.text("llm.finish_reason")
     whole = said if is_response or not outputs else outputs
     answer = read_answer(whole, model=model, finish_reason=finish, usage=usage)
-    return None if answer is None else Call(request=request, answer=answer)
+    return None if answer is None else ImportedCall(request=request, answer=answer)
 
 
-def read_tool(fields: Fields, name: str) -> Tool:
+def read_tool(fields: Fields, name: str) -> ImportedTool:
     """Return the tool of a TOOL span."""
     fields.take("tool.description", "tool.json_schema", "input.mime_type", "output.mime_type")
     arguments = fields.take("input.value", "tool_call.function.arguments", "tool.parameters")
-    return Tool(
+    return ImportedTool(
         name=fields.text("tool.name", "tool_call.function.name") or name,
         arguments=arguments if arguments is not None else "",
         result=fields.take("output.value"),

@@ -14,20 +14,20 @@ from typing import Any
 from rollbus.producers.imports.formats import genai, openinference
 from rollbus.producers.imports.formats.messages import read_json
 from rollbus.producers.imports.formats.trace import (
-    Call,
     Fields,
     ForeignDocumentError,
-    Part,
-    Score,
-    Span,
-    Tool,
+    ImportedCall,
+    ImportedScore,
+    ImportedSpan,
+    ImportedTool,
     Trace,
+    TracePart,
     hash_document,
     labels_of,
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer, number_of
+from rollbus.producers.turns.answer import ServerAnswer, number_of
 
 SESSIONS = (
     "session.id",
@@ -46,7 +46,7 @@ MAX_DEPTH = 64
 """Of lists and maps in a value."""
 
 
-def split(document: Mapping[str, Any]) -> Iterator[Part]:
+def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield the spans and log records of an export request; raises ForeignDocumentError."""
     found = False
     for kind, (groups, scopes, rows) in zip(("span", "log"), SIGNALS, strict=True):
@@ -60,7 +60,7 @@ def split(document: Mapping[str, Any]) -> Iterator[Part]:
         raise ForeignDocumentError("it has neither resourceSpans nor resourceLogs")
 
 
-def _parts(kind: str, row: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[Part]:
+def _parts(kind: str, row: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[TracePart]:
     attributes = _attributes(row.get("attributes"))
     environment = next((str(resource[name]) for name in ENVIRONMENTS if name in resource), "")
     if kind == "log":
@@ -84,10 +84,10 @@ def _parts(kind: str, row: Mapping[str, Any], resource: Mapping[str, Any]) -> It
         "error": str(status.get("message") or "the span failed") if _is_error(status) else None,
         "environment": environment,
     }
-    yield Part(trace_id, "span", span_id, span, is_last=parent is None)
+    yield TracePart(trace_id, "span", span_id, span, is_last=parent is None)
 
 
-def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> Part | None:
+def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> TracePart | None:
     """Return a log record that is an event of a span; None for any other."""
     name = str(row.get("eventName") or attributes.get("event.name") or "")
     if not name.startswith("gen_ai.") or not row.get("traceId"):
@@ -98,17 +98,17 @@ def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> Part | None:
     span_id = _id(row, "spanId", 16) if row.get("spanId") else ""
     document = {"span": span_id, "name": name, "at": at, "fields": fields}
     key = hash_document(document)  # sent twice, it is the same
-    return Part(_id(row, "traceId", 32), "log", key, document, is_score=name == genai.EVALUATION)
+    return TracePart(_id(row, "traceId", 32), "log", key, document, is_score=name == genai.EVALUATION)
 
 
-def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Trace:
+def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these spans and records."""
     logs: dict[str, list[Mapping[str, Any]]] = {}
     for part in sorted((each for each in parts if each.kind == "log"), key=lambda each: (each.document["at"], each.id)):
         logs.setdefault(part.document["span"], []).append(part.document)
     rows = sorted((part for part in parts if part.kind == "span"), key=lambda each: (each.document["start"], each.id))
     labels: dict[str, str] = {}
-    spans: list[Span] = []
+    spans: list[ImportedSpan] = []
     scores = [score for records in logs.values() for record in records if (score := _score(record, unmapped))]
     for part in rows:
         row, fields = part.document, Fields(part.document["attributes"])
@@ -136,12 +136,12 @@ def assemble(trace_id: str, parts: Sequence[Part], unmapped: Counter[str]) -> Tr
     )
 
 
-def _span(part: Part, fields: Fields, events: Sequence[genai.Event]) -> Span:
+def _span(part: TracePart, fields: Fields, events: Sequence[genai.Event]) -> ImportedSpan:
     row = part.document
     kind = fields.text(openinference.KIND)
     operation = fields.text("gen_ai.operation.name")
     loop = fields.text("traceloop.span.kind")
-    content: Call | Tool | None = None
+    content: ImportedCall | ImportedTool | None = None
     failed: str | None = None
     if kind is not None:
         if kind in openinference.TOOLS:
@@ -156,9 +156,9 @@ def _span(part: Part, fields: Fields, events: Sequence[genai.Event]) -> Span:
         content = genai.read_call(fields, events)
     is_call = kind in openinference.CALLS or (kind is None and content is None and failed is not None)
     if content is None and is_call:  # asked, and no answer recorded
-        content = Call(request={"model": failed, "messages": []}, answer=Answer(model=failed or ""))
+        content = ImportedCall(request={"model": failed, "messages": []}, answer=ServerAnswer(model=failed or ""))
     is_agent = kind in openinference.AGENTS or operation in genai.AGENTS or loop in ("agent", "workflow")
-    return Span(
+    return ImportedSpan(
         id=part.id,
         parent_id=row["parent"],
         name=row["name"],
@@ -170,7 +170,7 @@ def _span(part: Part, fields: Fields, events: Sequence[genai.Event]) -> Span:
     )
 
 
-def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> Score | None:
+def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> ImportedScore | None:
     """Return the score of an evaluation event; one without a number is counted."""
     if record["name"] != genai.EVALUATION:
         return None
@@ -179,7 +179,7 @@ def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> 
     if name is None or value is None:
         unmapped["otlp.gen_ai.evaluation.result without a number"] += 1
         return None
-    return Score(
+    return ImportedScore(
         id=key or hash_document(record),
         name=name,
         value=value,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rollbus.producers.turns.answer import Answer, text_of
+from rollbus.producers.turns.answer import ServerAnswer, text_of
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import hash_bytes
 
@@ -27,7 +27,7 @@ class ForeignDocumentError(InvalidRecordError):
     """A document is not of the format that it is read as; the message says what is wrong with it."""
 
 
-class Part(NamedTuple):
+class TracePart(NamedTuple):
     """A document, or a piece of one, and where it belongs."""
 
     trace_id: str
@@ -42,17 +42,17 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ImportedCall:
     """One generation of a model."""
 
     request: Mapping[str, Any]
     """With `messages` in the OpenAI form, and what else was asked."""
-    answer: Answer
+    answer: ServerAnswer
     streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class ImportedTool:
     """One use of a tool."""
 
     name: str
@@ -62,7 +62,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ImportedSpan:
     """A stretch of work; only those with a call or a tool become events, the others give the tree."""
 
     id: str
@@ -70,14 +70,14 @@ class Span:
     name: str
     start_ns: int
     end_ns: int
-    content: Call | Tool | None = None
+    content: ImportedCall | ImportedTool | None = None
     agent: str | None = None
     """Set where the span is an agent, to its name: the function that the calls below it belong to."""
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class ImportedScore:
     """What somebody, or something, said of a trace or of one of its spans."""
 
     id: str
@@ -95,8 +95,8 @@ class Trace:
 
     id: str
     name: str
-    spans: Sequence[Span] = ()
-    scores: Sequence[Score] = ()
+    spans: Sequence[ImportedSpan] = ()
+    scores: Sequence[ImportedScore] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: str = ""
     agent: str = ""

@@ -7,28 +7,28 @@ order. A span comes after those below it, as it ends after them.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rollbus.producers.imports.formats.trace import Call, Span, Tool
+from rollbus.producers.imports.formats.trace import ImportedCall, ImportedSpan, ImportedTool
 
 
 class Placed(NamedTuple):
     """A span with a call or a tool, in its place."""
 
-    span: Span
+    span: ImportedSpan
     function: str
     """Name of the nearest agent at or above it."""
 
 
-def place_spans(spans: Iterable[Span]) -> tuple[list[Placed], int]:
+def place_spans(spans: Iterable[ImportedSpan]) -> tuple[list[Placed], int]:
     """Return the calls and tools in order, and how many calls were left out.
 
     A call that has a call below it is the same one, seen by two instrumentations: the inner one counts.
     """
     known = {span.id: span for span in spans}
-    children: dict[str | None, list[Span]] = {}
+    children: dict[str | None, list[ImportedSpan]] = {}
     for span in sorted(known.values(), key=lambda span: (span.start_ns, span.id)):
         parent = span.parent_id if span.parent_id in known else None
         children.setdefault(parent, []).append(span)
-    ordered: list[tuple[Span, str]] = []
+    ordered: list[tuple[ImportedSpan, str]] = []
     seen: set[str] = set()
     for root in (*children.get(None, ()), *known.values()):  # the rest only where spans are each other's parents
         _walk(root, children, seen, ordered)
@@ -37,14 +37,19 @@ def place_spans(spans: Iterable[Span]) -> tuple[list[Placed], int]:
     return placed, len(wraps)
 
 
-def find_missing_parents(spans: Sequence[Span]) -> int:
+def find_missing_parents(spans: Sequence[ImportedSpan]) -> int:
     """Return how many spans name a parent that is not there."""
     known = {span.id for span in spans}
     return sum(1 for span in spans if span.parent_id is not None and span.parent_id not in known)
 
 
-def _walk(root: Span, children: dict[str | None, list[Span]], seen: set[str], ordered: list[tuple[Span, str]]) -> None:
-    stack: list[tuple[Span, str, bool]] = [(root, "", False)]
+def _walk(
+    root: ImportedSpan,
+    children: dict[str | None, list[ImportedSpan]],
+    seen: set[str],
+    ordered: list[tuple[ImportedSpan, str]],
+) -> None:
+    stack: list[tuple[ImportedSpan, str, bool]] = [(root, "", False)]
     while stack:
         span, function, is_done = stack.pop()
         if is_done:
@@ -56,15 +61,15 @@ def _walk(root: Span, children: dict[str | None, list[Span]], seen: set[str], or
             stack += [(child, function, False) for child in reversed(children.get(span.id, ()))]
 
 
-def _find_wrappers(known: dict[str, Span], ordered: list[Span]) -> set[str]:
+def _find_wrappers(known: dict[str, ImportedSpan], ordered: list[ImportedSpan]) -> set[str]:
     """Return the ids of calls with a call below them, up to the next tool."""
     wrappers: set[str] = set()
     for span in ordered:
-        above = known.get(span.parent_id or "") if isinstance(span.content, Call) else None
+        above = known.get(span.parent_id or "") if isinstance(span.content, ImportedCall) else None
         for _ in known:
-            if above is None or above is span or isinstance(above.content, Tool) or above.id in wrappers:
+            if above is None or above is span or isinstance(above.content, ImportedTool) or above.id in wrappers:
                 break
-            if isinstance(above.content, Call):
+            if isinstance(above.content, ImportedCall):
                 wrappers.add(above.id)
             above = known.get(above.parent_id or "")
     return wrappers

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rollbus.cli.output import Console, Table, format_count, format_time, show_rows
+from rollbus.cli.output import Console, OutputTable, format_count, format_time, show_rows
 
 if TYPE_CHECKING:
     from rollbus.runtime.health.heart import Report
     from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
-    from rollbus.streams.replay.compare.differences import Comparison
+    from rollbus.streams.replay.compare.differences import ReplayComparison
     from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
 
 
 @dataclass(slots=True)
-class Followed:
+class ShadowProgress:
     """What a shadow has read so far, for its heartbeat."""
 
     name: str
@@ -96,7 +96,7 @@ def show_manifest(
     console = Console()
     for lost in manifest.missing:
         console.print(f"missing: {lost.topic}[{lost.partition}] {lost.from_offset} … {lost.to_offset - 1}")
-    table = Table("stage", "records in", "records out", "dead letters", "digest")
+    table = OutputTable("stage", "records in", "records out", "dead letters", "digest")
     for one in manifest.digests:
         table.add_row(one.stage, f"{one.records_in:,}", f"{one.records_out:,}", str(one.dead_letters), one.digest)
     console.print(table)
@@ -118,7 +118,7 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
     """Print a line for each replay of a namespace."""
     from rollbus.streams.replay.plan.plan import CHAIN
 
-    table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "changed", "records", "code")
+    table = OutputTable("name", "state", "stages", "from (stream time, UTC)", "to", "changed", "records", "code")
     for one in manifests:
         changed = ", ".join(_describe_changes(one)) or "–"
         span = (_time(one.from_ms), _time(one.to_ms))
@@ -135,7 +135,7 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
     show_rows(table, f"no replay of {namespace!r} yet: `rollbus replay --from '2h ago' --as NAME` makes one")
 
 
-def show_comparison(found: "Comparison", namespace: str) -> None:
+def show_comparison(found: "ReplayComparison", namespace: str) -> None:
     """Print what is equal, what differs, and the SQL questions that show more."""
     from rollbus.streams.replay.plan.plan import namespace_of
 
@@ -145,7 +145,7 @@ def show_comparison(found: "Comparison", namespace: str) -> None:
     for title, edge in (("different", False), ("cut by the range's edge", True)):
         rows = [each for each in found.differences if each.edge is edge]
         if rows:
-            table = Table("what", "how", "why", "count", "examples", title=title, title_justify="left")
+            table = OutputTable("what", "how", "why", "count", "examples", title=title, title_justify="left")
             for each in rows:
                 table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
             console.print(table)

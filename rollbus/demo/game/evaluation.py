@@ -32,7 +32,7 @@ TEMPERATURE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class EvaluationGame:
     """One game of an evaluation."""
 
     index: int
@@ -40,16 +40,16 @@ class Game:
     opponent_seed: str
 
 
-def schedule(seed: int, games: int = GAMES) -> tuple[Game, ...]:
+def schedule(seed: int, games: int = GAMES) -> tuple[EvaluationGame, ...]:
     openings = held_out_openings()
-    return tuple(Game(n, openings[n % len(openings)], f"evaluation-{seed}-{n}") for n in range(games))
+    return tuple(EvaluationGame(n, openings[n % len(openings)], f"evaluation-{seed}-{n}") for n in range(games))
 
 
 async def evaluate(
     client: AsyncOpenAI,
     model: str,
     version: int,
-    games: Sequence[Game],
+    games: Sequence[EvaluationGame],
     *,
     run: str,
     seed: int,
@@ -77,7 +77,7 @@ async def evaluate(
     )
 
 
-async def _play(client: AsyncOpenAI, model: str, game: Game) -> Result:
+async def _play(client: AsyncOpenAI, model: str, game: EvaluationGame) -> Result:
     async def ask(board: Board, turn: int) -> str | None:
         answer = await client.chat.completions.create(
             model=model,

@@ -32,7 +32,7 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class GamePosition:
     """A board with the model to move, or a finished game."""
 
     board: Board
@@ -95,25 +95,25 @@ def result_of(board: Board) -> Result | None:
     return None if free_cells(board) else Result.DRAW
 
 
-def begin(opening: Opening, reply: Reply) -> Position:
+def begin(opening: Opening, reply: Reply) -> GamePosition:
     """The first position the model sees; the opponent moves first if it is its turn."""
     if opening.to_move == MODEL:
-        return Position(opening.board)
+        return GamePosition(opening.board)
     return _after_reply(opening.board, reply)
 
 
-def play(position: Position, cell: int | None, reply: Reply) -> Position:
+def play(position: GamePosition, cell: int | None, reply: Reply) -> GamePosition:
     """The model takes `cell` and the opponent answers. None, or a taken cell, ends the game as illegal."""
     if cell is None or cell not in free_cells(position.board):
-        return Position(position.board, Result.ILLEGAL)
+        return GamePosition(position.board, Result.ILLEGAL)
     board = place(position.board, cell, MODEL)
     result = result_of(board)
-    return Position(board, result) if result else _after_reply(board, reply)
+    return GamePosition(board, result) if result else _after_reply(board, reply)
 
 
-def _after_reply(board: Board, reply: Reply) -> Position:
+def _after_reply(board: Board, reply: Reply) -> GamePosition:
     board = place(board, reply(board), OPPONENT)
-    return Position(board, result_of(board))
+    return GamePosition(board, result_of(board))
 
 
 def openings() -> tuple[Opening, ...]:

@@ -16,7 +16,7 @@ from rollbus.demo.game.agents import AgentSettings
 from rollbus.demo.game.evaluation import GAMES, evaluate, schedule
 from rollbus.demo.game.game import Result, held_out_openings
 from rollbus.demo.game.reference import fixed_order, lines_first, optimum, uniform, value_on
-from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Place, Progress, Words
+from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Progress, StackPlace, Words
 from rollbus.demo.processes import traffic_row
 from rollbus.local.process.service import Service
 from rollbus.schemas.records.steps import Evaluation
@@ -30,7 +30,7 @@ ENTROPY_BONUS = 0.02
 """A bonus of 0.2 spreads probability over tokens that are not cells."""
 
 
-class Game:
+class GameJob:
     """The job."""
 
     run = "tictactoe"
@@ -89,7 +89,7 @@ class Game:
             },
         }
 
-    def traffic(self, place: Place, seed: int, amounts: Amounts) -> tuple[Service, ...]:
+    def traffic(self, place: StackPlace, seed: int, amounts: Amounts) -> tuple[Service, ...]:
         """Return the agents' process."""
         settings = AgentSettings(
             model_url=place.stack.model_url,

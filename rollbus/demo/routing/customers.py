@@ -54,7 +54,7 @@ class CustomerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ColleagueVerdict:
     """What a colleague says about one ticket."""
 
     teams: tuple[str, ...]
@@ -62,7 +62,7 @@ class Verdict:
     delay_s: float
 
 
-def verdict_of(ticket: Ticket, seed: int) -> Verdict | None:
+def verdict_of(ticket: Ticket, seed: int) -> ColleagueVerdict | None:
     """Return what a colleague will say; None for nothing."""
     rng = random.Random(f"verdict:{seed}:{ticket.order}")
     others = [team for team in TEAMS if team != ticket.team]
@@ -71,8 +71,8 @@ def verdict_of(ticket: Ticket, seed: int) -> Verdict | None:
     if rng.random() < SILENT:
         return None
     if kind < WRONG:
-        return Verdict((wrong,), delay_s)
-    return Verdict((wrong, ticket.team) if kind < WRONG + TAKEN_BACK else (ticket.team,), delay_s)
+        return ColleagueVerdict((wrong,), delay_s)
+    return ColleagueVerdict((wrong, ticket.team) if kind < WRONG + TAKEN_BACK else (ticket.team,), delay_s)
 
 
 class Customers:
@@ -118,7 +118,7 @@ class Customers:
             self.failed += 1
             logger.warning("ticket failed: order=%s %r", ticket.order, error)
 
-    async def _report(self, order: str, answered: str | None, verdict: Verdict) -> None:
+    async def _report(self, order: str, answered: str | None, verdict: ColleagueVerdict) -> None:
         earlier: str | None = None
         for named in verdict.teams:
             await asyncio.sleep(verdict.delay_s)

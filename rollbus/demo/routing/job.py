@@ -13,7 +13,7 @@ from typing import Any
 from openai import AsyncOpenAI
 from rich.console import Console
 
-from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Place, Progress, Words
+from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Progress, StackPlace, Words
 from rollbus.demo.processes import traffic_row
 from rollbus.demo.routing.customers import CustomerSettings
 from rollbus.demo.routing.desk import DESK_VARIABLE, MODEL_VARIABLE, DeskSettings
@@ -37,7 +37,7 @@ RANK = 16
 LEARNING_RATE = 2e-4
 
 
-class Routing:
+class RoutingJob:
     """Tickets say what is wrong; the answer is a team's name."""
 
     task: Task = ROUTING
@@ -116,7 +116,7 @@ class Routing:
             },
         }
 
-    def traffic(self, place: Place, seed: int, amounts: Amounts) -> tuple[Service, ...]:
+    def traffic(self, place: StackPlace, seed: int, amounts: Amounts) -> tuple[Service, ...]:
         """Return the desk, the further attempts, and the customers, who end by themselves."""
         port = find_free_port()
         desk_url, stack = f"http://127.0.0.1:{port}", place.stack
@@ -155,7 +155,7 @@ class Routing:
         return ("always the same team", 1 / len(TEAMS)), ("logistic regression on words", words)
 
 
-class LookUp(Routing):
+class LookUp(RoutingJob):
     """Tickets name an order; the agent looks it up by a tool, then names the team."""
 
     task = ORDERS

@@ -9,7 +9,7 @@ from rollbus.trainer.validation.evaluation import difference, interval_of
 FORMULAS = "rates: Wilson 95 %; difference: Newcombe 95 % (method 10)"
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A value and the bounds of its 95 % interval."""
 
     low: float
@@ -21,7 +21,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BeforeAndAfter:
     """The same episodes, before and after."""
 
     before: Evaluation
@@ -30,19 +30,19 @@ class Comparison:
     """The metric that says whether it learned."""
 
     @property
-    def gain(self) -> Interval:
-        return Interval(*difference(self.after, self.before, self.success))
+    def gain(self) -> ConfidenceInterval:
+        return ConfidenceInterval(*difference(self.after, self.before, self.success))
 
     @property
     def is_real(self) -> bool:
         """Whether the interval of the difference lies above zero."""
         return self.gain.low > 0
 
-    def rates(self) -> tuple[Interval, Interval]:
+    def rates(self) -> tuple[ConfidenceInterval, ConfidenceInterval]:
         """Return the share of successes before and after."""
         return rate_of(self.before, self.success), rate_of(self.after, self.success)
 
 
-def rate_of(evaluation: Evaluation, outcome: str) -> Interval:
+def rate_of(evaluation: Evaluation, outcome: str) -> ConfidenceInterval:
     """Return the share of episodes that ended so."""
-    return Interval(*interval_of(evaluation, outcome))
+    return ConfidenceInterval(*interval_of(evaluation, outcome))

@@ -12,8 +12,8 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rollbus.demo.job import Job
-from rollbus.demo.show.comparison import FORMULAS, Comparison, Interval, rate_of
+from rollbus.demo.job import DemoJob
+from rollbus.demo.show.comparison import FORMULAS, BeforeAndAfter, ConfidenceInterval, rate_of
 from rollbus.demo.show.status import GroupWins
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.evaluation import mean_interval
@@ -29,7 +29,7 @@ class Point:
 
     version: float
     """Their mean."""
-    wins: Interval
+    wins: ConfidenceInterval
 
 
 def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Point, ...]:
@@ -42,9 +42,9 @@ def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Poin
 
 def draw(
     path: Path,
-    job: Job,
+    job: DemoJob,
     groups: Sequence[GroupWins],
-    comparison: Comparison,
+    comparison: BeforeAndAfter,
     references: Sequence[tuple[str, float]],
     *,
     seed: int,
@@ -55,9 +55,9 @@ def draw(
 
 
 def build_figure(
-    job: Job,
+    job: DemoJob,
     groups: Sequence[GroupWins],
-    comparison: Comparison,
+    comparison: BeforeAndAfter,
     references: Sequence[tuple[str, float]],
     *,
     seed: int,
@@ -87,11 +87,15 @@ def build_figure(
 def _point(groups: Sequence[GroupWins]) -> Point:
     """Attempts of a group are not independent of one another, groups are."""
     middle = sum(group.version for group in groups) / len(groups)
-    return Point(middle, Interval(*mean_interval([group.wins for group in groups])))
+    return Point(middle, ConfidenceInterval(*mean_interval([group.wins for group in groups])))
 
 
 def _draw_course(
-    axes: Axes, job: Job, course: Sequence[Point], comparison: Comparison, references: Sequence[tuple[str, float]]
+    axes: Axes,
+    job: DemoJob,
+    course: Sequence[Point],
+    comparison: BeforeAndAfter,
+    references: Sequence[tuple[str, float]],
 ) -> None:
     versions = [point.version for point in course]
     low, value, high = ([100 * getattr(p.wins, side) for p in course] for side in ("low", "value", "high"))
@@ -130,7 +134,7 @@ def _draw_course(
     _plain(axes)
 
 
-def _draw_outcomes(axes: Axes, job: Job, comparison: Comparison) -> None:
+def _draw_outcomes(axes: Axes, job: DemoJob, comparison: BeforeAndAfter) -> None:
     for place, evaluation in enumerate((comparison.before, comparison.after)):
         _draw_bar(axes, job, place, evaluation)
     axes.set_xticks(
@@ -145,7 +149,7 @@ def _draw_outcomes(axes: Axes, job: Job, comparison: Comparison) -> None:
     _plain(axes)
 
 
-def _draw_bar(axes: Axes, job: Job, place: int, evaluation: Evaluation) -> None:
+def _draw_bar(axes: Axes, job: DemoJob, place: int, evaluation: Evaluation) -> None:
     bottom, success = 0.0, job.outcomes[0][0]
     for outcome, colour in job.outcomes:
         share = 100 * rate_of(evaluation, outcome).value
@@ -159,7 +163,7 @@ def _draw_bar(axes: Axes, job: Job, place: int, evaluation: Evaluation) -> None:
     axes.errorbar(place + 0.24, 100 * rate.value, yerr=error, color=INK, capsize=4, linewidth=1.4)
 
 
-def _lowest(course: Sequence[Point], comparison: Comparison, references: Sequence[tuple[str, float]]) -> float:
+def _lowest(course: Sequence[Point], comparison: BeforeAndAfter, references: Sequence[tuple[str, float]]) -> float:
     """Return where the axis begins: below everything that is drawn, at a round ten."""
     shown = [
         *(point.wins.low for point in course),

@@ -13,8 +13,8 @@ from rich.table import Table
 from rollbus.consumers.clickhouse.questions.output import as_table
 from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.demo.job import Job
-from rollbus.demo.show.comparison import FORMULAS, Comparison, rate_of
+from rollbus.demo.job import DemoJob
+from rollbus.demo.show.comparison import FORMULAS, BeforeAndAfter, rate_of
 
 QUESTIONS = (
     "reward_by_policy_version",
@@ -28,7 +28,7 @@ MOST_ROWS = 8
 
 
 def print_comparison(
-    console: Console, job: Job, comparison: Comparison, references: Sequence[tuple[str, float]]
+    console: Console, job: DemoJob, comparison: BeforeAndAfter, references: Sequence[tuple[str, float]]
 ) -> None:
     """Print the evaluation before and after."""
     table = Table(title=f"{comparison.before.episodes} {job.words.evaluated}, the same before and after")
@@ -81,7 +81,7 @@ def _command() -> str:
 
 def write_result(
     path: Path,
-    comparison: Comparison,
+    comparison: BeforeAndAfter,
     references: Sequence[tuple[str, float]],
     *,
     seed: int,

@@ -3,7 +3,7 @@
 clickhouse-connect's ordinary HTTP client, sync and async, works against it unchanged; production changes
 the host.
 
-    request ─clickhouse_request▶ Request ─clickhouse_engine▶ Answer ─▶ headers, body in the encoding the client accepts
+    request ─clickhouse_request▶ EngineRequest ─clickhouse_engine▶ EngineAnswer ─▶ headers, body in its encoding
 
 It answers with ClickHouse's own error code to what it does not serve: external tables, native block framing,
 several statements in one request, engines and functions that reach outside. Answers over a megabyte are sent
@@ -45,18 +45,18 @@ from rollbus.local.clickhouse.request import (
     OWNER_BYTES,
     READONLY_BYTES,
     READONLY_SEND_S,
-    Request,
+    EngineRequest,
     find_credentials,
     parse_request,
 )
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, read_secret
-from rollbus.runtime.http.guard import Answered, Door, Head, RefusedError
+from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbus.local.clickhouse.engine import Answer, Engine
+    from rollbus.local.clickhouse.engine import Engine, EngineAnswer
     from rollbus.local.clickhouse.stream import Rest
 
 THREADS = 16
@@ -120,7 +120,7 @@ def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
 def statement_door(engine: "Engine") -> Door:
     """What the endpoint asks of a request: a user's password, before the body is read."""
 
-    def admit(head: Head) -> int | None:
+    def admit(head: RequestHead) -> int | None:
         if head.path != "/" or (head.method == "GET" and "query" not in head.query and not head.has_body):
             return 0
         try:
@@ -131,7 +131,7 @@ def statement_door(engine: "Engine") -> Door:
             raise RefusedError(error.status, str(error), {"X-ClickHouse-Exception-Code": str(error.code)}) from error
         return READONLY_BYTES if user == READONLY_USER else None
 
-    def describe(refused: RefusedError, head: Head) -> Answered:
+    def describe(refused: RefusedError, head: RequestHead) -> Answered:
         """Write the error as the protocol's clients read it."""
         code = REFUSALS.get(refused.status, Code.AUTHENTICATION_FAILED)
         text = refused.message if refused.message.startswith("Code: ") else str(refusal(code, refused.message))
@@ -209,7 +209,7 @@ def _read_passwords(folder: Path | None) -> dict[str, str]:
     return {user: str(password) for user, password in found.items()}
 
 
-async def _read_request(http: HttpRequest) -> Request | None:
+async def _read_request(http: HttpRequest) -> EngineRequest | None:
     """Return the request, or None for the bare GET that only asks whether the server is there."""
     has_body = not {"content-length", "transfer-encoding"}.isdisjoint(http.headers.keys())
     if http.method != "POST" and not has_body and "query" not in http.query_params:
@@ -227,7 +227,12 @@ async def _read_request(http: HttpRequest) -> Request | None:
 
 
 def _make_success(
-    answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor, limit_s: float | None
+    answer: "EngineAnswer",
+    request: EngineRequest,
+    http: HttpRequest,
+    engine: "Engine",
+    threads: Executor,
+    limit_s: float | None,
 ) -> Response:
     headers = {
         "X-ClickHouse-Summary": json.dumps(answer.summary, separators=(",", ":")),

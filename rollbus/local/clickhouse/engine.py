@@ -1,4 +1,4 @@
-"""ClickHouse's engine (chDB) in this process: one `Request` → one `Answer`, or a ClickHouseError.
+"""ClickHouse's engine (chDB) in this process: one `EngineRequest` → one `EngineAnswer`, or a ClickHouseError.
 
 One engine serves one data folder and one process; handles on it are cheap, and SET, USE and temporary tables belong
 to a handle. A request without a session has a fresh handle, so it leaves nothing behind; a session has one handle, one
@@ -23,8 +23,8 @@ import chdb
 from rollbus.local.clickhouse.errors import Code, from_engine, refusal
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
 from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
-from rollbus.local.clickhouse.request import Request, find_lowered_limits
-from rollbus.local.clickhouse.sessions import Sessions
+from rollbus.local.clickhouse.request import EngineRequest, find_lowered_limits
+from rollbus.local.clickhouse.sessions import EngineSessions
 from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote, use
 from rollbus.local.clickhouse.sql import (
     InsertData,
@@ -44,7 +44,7 @@ _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     body: bytes
     query_id: str
     format: str | None
@@ -76,7 +76,7 @@ class Engine:
             raise ConfigurationError("this chdb cannot classify statements; install chdb 4.4 or later")
         self._classify: Callable[[bytes], dict[str, Any]] = self._keeper._conn.classify_query
         self._classify_lock = threading.Lock()
-        self._sessions = Sessions(lambda: self._open(None))
+        self._sessions = EngineSessions(lambda: self._open(None))
         self._reach = find_reach(execute(self._keeper, FUNCTIONS), execute(self._keeper, TABLE_FUNCTIONS))
         self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
 
@@ -92,7 +92,7 @@ class Engine:
                 f"{' and '.join(map(repr, self._passwords))}; check the password",
             )
 
-    def run(self, request: Request) -> Answer:
+    def run(self, request: EngineRequest) -> EngineAnswer:
         """Check, run and count one statement of an authenticated user.
 
         The `rest` of a long answer holds its session until it is closed.
@@ -101,7 +101,7 @@ class Engine:
         statement = insert.statement if insert is not None else request.sql
         kind = self._check(request, statement, is_insert=insert is not None)
         if request.names_revision and request.sql.strip() == _GO_HELLO:
-            return Answer(_go_hello(self.version, self.timezone), _query_id(request), "Native", {})
+            return EngineAnswer(_go_hello(self.version, self.timezone), _query_id(request), "Native", {})
         with ExitStack() as held:
             if request.user == READONLY_USER:
                 held.enter_context(self._reader())
@@ -128,7 +128,7 @@ class Engine:
         self._sessions.close()
         self._keeper.close()
 
-    def _check(self, request: Request, statement: bytes, *, is_insert: bool) -> str:
+    def _check(self, request: EngineRequest, statement: bytes, *, is_insert: bool) -> str:
         """Return the class that the engine gives the statement; raises if it must not run."""
         refuse_unservable(statement)
         if is_insert:
@@ -152,7 +152,7 @@ class Engine:
             )
         return str(kind)
 
-    def _check_reading(self, request: Request) -> None:
+    def _check_reading(self, request: EngineRequest) -> None:
         """Raise unless a reader may ask this, by the engine's own parse, with the values of its parameters."""
         if request.database == "system":
             raise refusal(Code.READONLY, f"Database system is not served to user {READONLY_USER!r} as the current one")
@@ -180,7 +180,7 @@ class Engine:
             self._readers.release()
 
     @contextmanager
-    def _handle(self, request: Request, *, alters: bool) -> Iterator[Any]:
+    def _handle(self, request: EngineRequest, *, alters: bool) -> Iterator[Any]:
         """Give a handle with the settings and database of the request: the session's, or a new one."""
         is_reader = request.user == READONLY_USER  # the reader can store nothing in a session
         if request.session_id is not None and not is_reader and not needs_own_handle(request.settings):
@@ -213,7 +213,7 @@ class Engine:
         return handle
 
 
-def _can_stream(request: Request) -> bool:
+def _can_stream(request: EngineRequest) -> bool:
     """Whether the engine can stream it: not SHOW, DESCRIBE and EXPLAIN, whose answers are short, nor non-UTF-8."""
     first = next(tokens(request.sql), None)
     if request.wait_for_end or first is None or first.text not in {"SELECT", "WITH", "FROM", "("}:
@@ -231,7 +231,7 @@ def _is_text(sql: bytes) -> bool:
     return True
 
 
-def _begin_answer(handle: Any, request: Request, held: ExitStack) -> tuple[Answer, Iterator[bytes] | None]:
+def _begin_answer(handle: Any, request: EngineRequest, held: ExitStack) -> tuple[EngineAnswer, Iterator[bytes] | None]:
     """Return the first part of an answer, and the pieces that follow it."""
     started = time.monotonic_ns()
     try:
@@ -251,10 +251,10 @@ def _begin_answer(handle: Any, request: Request, held: ExitStack) -> tuple[Answe
     )
     named = find_format(request.sql) or request.default_format
     pieces = None if following is None else (result.bytes() for result in following)
-    return Answer(body, _query_id(request), named, summary), pieces
+    return EngineAnswer(body, _query_id(request), named, summary), pieces
 
 
-def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
+def _query(handle: Any, request: EngineRequest, *, reads: bool) -> EngineAnswer:
     started = time.monotonic_ns()
     try:
         result = handle.query(request.sql, request.default_format, params=dict(request.parameters))
@@ -269,10 +269,10 @@ def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
         result=(written or result.rows_read(), len(body)),
     )
     named = (find_format(request.sql) or request.default_format) if reads or body else None
-    return Answer(body, _query_id(request), named, summary)
+    return EngineAnswer(body, _query_id(request), named, summary)
 
 
-def _insert(handle: Any, request: Request, insert: InsertData) -> Answer:
+def _insert(handle: Any, request: EngineRequest, insert: InsertData) -> EngineAnswer:
     """Send the data through the engine's insert stream, which takes any bytes; a query would end at a semicolon."""
     for name, value in request.parameters.items():
         if not _PARAMETER.match(name):
@@ -290,7 +290,7 @@ def _insert(handle: Any, request: Request, insert: InsertData) -> Answer:
     except Exception as error:
         raise from_engine(error) from error
     written = (result.rows_written, result.bytes_written)
-    return Answer(b"", _query_id(request), None, _summary(started, read=written, written=written, result=written))
+    return EngineAnswer(b"", _query_id(request), None, _summary(started, read=written, written=written, result=written))
 
 
 def _summary(
@@ -331,7 +331,7 @@ def _go_hello(version: str, timezone: str) -> bytes:
     return b"\x01\x00\x02\xff\xff\xff\xff\x00" + bytes([len(columns), 1]) + block
 
 
-def _query_id(request: Request) -> str:
+def _query_id(request: EngineRequest) -> str:
     return request.query_id or str(uuid.uuid4())
 
 

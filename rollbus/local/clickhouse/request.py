@@ -1,4 +1,4 @@
-"""One HTTP request of ClickHouse's protocol → one `Request`: the statement, its parameters, settings and session. Pure.
+"""One HTTP request of ClickHouse's protocol → one `EngineRequest`: statement, parameters, settings and session. Pure.
 
 Every URL parameter that the protocol does not name is a setting, as on a server.
 """
@@ -35,7 +35,7 @@ _TRANSPORT_SETTINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """What one HTTP request asks of the engine."""
 
     sql: bytes
@@ -67,7 +67,7 @@ def parse_request(
     headers: Mapping[str, str],
     body: bytes,
     login: tuple[str, str] | None,
-) -> Request:
+) -> EngineRequest:
     """Read a request; `login` comes from its Authorization header. Header names are lower case."""
     user, _ = find_credentials(parameters, headers, login)
     plain = decompress(body, headers.get("content-encoding"), READONLY_BYTES if user == READONLY_USER else OWNER_BYTES)
@@ -77,7 +77,7 @@ def parse_request(
         values |= _form_fields(content_type, plain)
         plain = b""
     settings = {name: value for name, value in values.items() if not _is_protocol(name)}
-    return Request(
+    return EngineRequest(
         sql=_statement(values.get("query", ""), plain),
         writes_allowed=method == "POST",
         user=user,
@@ -104,7 +104,7 @@ def find_credentials(
     )
 
 
-def find_lowered_limits(request: Request) -> dict[str, str]:
+def find_lowered_limits(request: EngineRequest) -> dict[str, str]:
     """Return those of the read-only user's limits that the request itself makes tighter."""
     return {
         name: value

@@ -18,7 +18,7 @@ IDLE_S = 60.0
 
 
 @dataclass(slots=True)
-class Session:
+class EngineSession:
     handle: Any
     idle_since: float = 0.0
     busy: bool = True
@@ -26,23 +26,23 @@ class Session:
     """Whether a statement such as SET may have changed its settings."""
 
 
-class Sessions:
+class EngineSessions:
     """All sessions of one engine. Thread-safe."""
 
     def __init__(self, open_handle: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._open_handle = open_handle
         self._clock = clock
         self._lock = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, EngineSession] = {}
 
     @contextmanager
-    def checkout(self, name: str) -> Iterator[Session]:
+    def checkout(self, name: str) -> Iterator[EngineSession]:
         """The session, with its handle, for this request alone."""
         with self._lock:
             self._end_idle()
             session = self._sessions.get(name)
             if session is None:
-                session = self._sessions[name] = Session(self._open_handle())
+                session = self._sessions[name] = EngineSession(self._open_handle())
             elif session.busy:
                 raise refusal(Code.SESSION_IS_LOCKED, f"Session {name} is locked by a concurrent client")
             session.busy = True

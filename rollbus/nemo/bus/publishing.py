@@ -13,10 +13,10 @@ from typing import Any
 
 from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 
-from rollbus.nemo.bus.run_view import Attempt, group_id_of
+from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.bus.transcripts import STEP_REWARD
-from rollbus.nemo.runs.recording import Recording
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.nemo.runs.recording import RunRecording
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.records.events import TurnRecorded
 
@@ -26,8 +26,8 @@ TASK = "workflow"
 
 
 async def record_trajectory(
-    recording: Recording,
-    attempt: Attempt,
+    recording: RunRecording,
+    attempt: ExampleAttempt,
     trajectory: Trajectory,
     *,
     group_size: int,
@@ -111,21 +111,21 @@ def example_names(collection: TrajectoryCollection) -> Iterator[str]:
         yield told
 
 
-def labels_of(attempt: Attempt) -> dict[str, str]:
+def labels_of(attempt: ExampleAttempt) -> dict[str, str]:
     """Return what every trajectory of a run carries."""
     return {"run": attempt.run_id, "epoch": str(attempt.epoch), "generation": str(attempt.generation)}
 
 
 def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs: Any, model: str) -> Exchange:
     values = tuple(_field(one, "logprob") for one in _field(logprobs, "content") or ())
-    choice = Choice(
+    choice = AnswerChoice(
         content=said["content"],
         tool_calls=said.get("tool_calls", ()),
         finish_reason="stop",
         logprobs=values,
         token_ids=_field(logprobs, "token_ids"),
     )
-    answer = Answer(
+    answer = ServerAnswer(
         model=str(_field(logprobs, "model") or model),
         prompt_token_ids=_field(logprobs, "prompt_token_ids"),
         completion_tokens=len(values),

@@ -19,7 +19,7 @@ GROUP_SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ExampleAttempt:
     """One generation of one example in one epoch; failed ones before it have other ids."""
 
     run_id: str

@@ -30,11 +30,11 @@ LOCAL = "local:"
 FLUSH_S = 60.0
 
 
-RECORDING: "ContextVar[Recording | None]" = ContextVar("rollbus_recording", default=None)
+RECORDING: "ContextVar[RunRecording | None]" = ContextVar("rollbus_recording", default=None)
 """The recorder of the run whose workflow is being built."""
 
 
-class Recording:
+class RunRecording:
     """The recorder and its episodes' events."""
 
     def __init__(

@@ -23,11 +23,11 @@ from rollbus.local.process.state import hold_file
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
 from rollbus.nemo.bus.run_log import RunLog
-from rollbus.nemo.bus.run_view import Attempt
+from rollbus.nemo.bus.run_view import ExampleAttempt
 from rollbus.nemo.bus.transcripts import as_trajectory
 from rollbus.nemo.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
 from rollbus.nemo.runs.folder import RunRecord, now, write_run
-from rollbus.nemo.runs.recording import Recording
+from rollbus.nemo.runs.recording import RunRecording
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.loop.loop import Trainer
@@ -107,7 +107,7 @@ class Run:
     """What it said of its last job."""
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> RunRecording:
         """The recorder."""
         return self.log.recording
 
@@ -184,7 +184,7 @@ class Run:
             for position, trajectory in enumerate(group):
                 metadata = trajectory.metadata = dict(trajectory.metadata or {})
                 if PUBLISHED not in metadata:
-                    attempt, is_finished = self.next_attempt(Attempt(self.run_id, epoch, name, position))
+                    attempt, is_finished = self.next_attempt(ExampleAttempt(self.run_id, epoch, name, position))
                     metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
                     if is_finished:
                         earlier.append(attempt.trajectory_id)
@@ -203,7 +203,7 @@ class Run:
         ]
         return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
 
-    def next_attempt(self, attempt: Attempt) -> tuple[Attempt, bool]:
+    def next_attempt(self, attempt: ExampleAttempt) -> tuple[ExampleAttempt, bool]:
         """Return the attempt to make now, and whether an earlier process has finished it."""
         view = self.log.view
         while attempt.episode_id in view.started or attempt.episode_id in view.ended:
@@ -273,7 +273,7 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
 
     run_id, ended = record.run_id, replace(record, state="failed")
     bus = processes.bus(resume=resume)
-    recording = Recording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
+    recording = RunRecording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
     log = RunLog(bus, run_id, recording, check=processes.check)
     await bus.open()
     try:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score
-from rollbus.streams.replay.compare.side import Assembled, Side, Span
+from rollbus.streams.replay.compare.side import Assembled, CommonTime, Side
 from rollbus.streams.replay.plan.plan import CHAIN
 
 K = TypeVar("K", bound=Any)
@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReplayComparison:
     """All of it."""
 
     one: str
@@ -57,7 +57,7 @@ Found = tuple[Kind, str, str, bool, str]
 """Kind, what, cause, edge and example."""
 
 
-def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Comparison:
+def compare(one: Side, other: Side, span: CommonTime, last: str = "curriculum") -> ReplayComparison:
     """Return every difference between two sides, counted by kind and cause.
 
     `last` is the last stage that both have run: neither side has changed what follows from it.
@@ -78,10 +78,10 @@ def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Com
         Difference(kind, what, cause, edge, len(examples), tuple(examples[:EXAMPLES]))
         for (kind, what, cause, edge), examples in counted.items()
     ]
-    return Comparison(one.name, other.name, dict(same), tuple(differences))
+    return ReplayComparison(one.name, other.name, dict(same), tuple(differences))
 
 
-def _cut(one: Side, other: Side, span: Span) -> set[str]:
+def _cut(one: Side, other: Side, span: CommonTime) -> set[str]:
     """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
     cut = set()
     for mine, theirs in ((one, other), (other, one)):
@@ -154,7 +154,7 @@ def _why_score(mine: Score, theirs: Score) -> str:
     return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
 
 
-def _groups(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, int]) -> Iterator[Found]:
+def _groups(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
     for (run, _), mine, theirs in _paired(one.groups, other.groups):
         group = mine or theirs
         if mine is not None and theirs is not None:
@@ -166,7 +166,7 @@ def _groups(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, 
             yield "group", f"only in {there.name}", why, edge, f"{group.group_key} ({len(group.members)} members)"
 
 
-def _is_cut(group: Group, cut: set[str], span: Span) -> bool:
+def _is_cut(group: Group, cut: set[str], span: CommonTime) -> bool:
     return not span.has_whole(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
 
 
@@ -222,7 +222,7 @@ def _curriculum(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found
             yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
 
 
-def _batches(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, int]) -> Iterator[Found]:
+def _batches(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
     for (run, groups), mine, theirs in _paired(one.batches, other.batches):
         if mine is not None and theirs is not None:
             same["batch"] += 1
@@ -235,7 +235,7 @@ def _batches(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind,
         yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
 
 
-def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], span: Span) -> bool:
+def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], span: CommonTime) -> bool:
     """Say whether the edge has cut a group of a batch: itself, or the window that it would have been in."""
     if place not in there.groups:
         return True

@@ -13,8 +13,8 @@ from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
-from rollbus.streams.replay.compare.differences import Comparison, compare
-from rollbus.streams.replay.compare.side import Side, Span, within
+from rollbus.streams.replay.compare.differences import ReplayComparison, compare
+from rollbus.streams.replay.compare.side import CommonTime, Side, within
 from rollbus.streams.replay.kafka.manifest import find_manifest
 from rollbus.streams.replay.kafka.source import ENDLESS, read_records, read_whole
 from rollbus.streams.replay.plan.plan import CHAIN
@@ -39,7 +39,7 @@ REPLAY_AGAIN = "give the replay again under another name, and compare that"
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
-async def compare_replays(settings: StreamSettings, one: str, other: str) -> Comparison:
+async def compare_replays(settings: StreamSettings, one: str, other: str) -> ReplayComparison:
     """Compare two replays by name, `live` for the namespace itself.
 
     Raises ConfigurationError, DataLossError, UnavailableError.
@@ -62,10 +62,10 @@ def last_of_all(manifests: Iterable[ReplayManifest]) -> str:
     return min((each.stages[-1] for each in manifests), key=CHAIN.index, default=CHAIN[-1])
 
 
-def common_span(manifests: list[ReplayManifest]) -> Span:
+def common_span(manifests: list[ReplayManifest]) -> CommonTime:
     """Return the stream time that all have; raises ConfigurationError where there is none, or it is not known."""
     if not manifests:
-        return Span()
+        return CommonTime()
     spans = [_span_of(each) for each in manifests]
     start, end = max(first for first, _ in spans), min(last for _, last in spans)
     if start > end:
@@ -77,7 +77,7 @@ def common_span(manifests: list[ReplayManifest]) -> Span:
             f"the replays have no common time: {', '.join(covered)}; replay ranges that overlap, or compare each "
             "with live"
         )
-    return Span(start, end)
+    return CommonTime(start, end)
 
 
 def _span_of(manifest: ReplayManifest) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
 
 
 async def _refuse_deleted_of_live(
-    settings: StreamSettings, span: Span, last: str, owned: Sequence[frozenset[str]]
+    settings: StreamSettings, span: CommonTime, last: str, owned: Sequence[frozenset[str]]
 ) -> None:
     """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by."""
     if span.from_ms is None:
@@ -116,7 +116,7 @@ async def _refuse_deleted_of_live(
     refuse_missing(tuple(gone), REPLAY_LATER)
 
 
-async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: Span, last: str) -> None:
+async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: CommonTime, last: str) -> None:
     """Raise DataLossError where retention has deleted of a replay what it is compared by.
 
     All that a replay has written counts, of a shadow what it has written since the beginning of the span.
@@ -157,7 +157,7 @@ async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> i
     return None
 
 
-async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
+async def read_side(settings: StreamSettings, name: str, span: CommonTime, manifests: list[ReplayManifest]) -> Side:
     """Read what one side made of a span, record by record: payload does not stay.
 
     Of live, what comes before the span's beginning is not read: it holds no trajectory of the span, and nothing that
@@ -173,7 +173,7 @@ async def read_side(settings: StreamSettings, name: str, span: Span, manifests: 
             starts = await starts_of(settings, topic, span.from_ms)
         async with aclosing(decoded(where, topic, starts)) as records:
             async for record in records:
-                within([record], side, Span() if its else span)
+                within([record], side, CommonTime() if its else span)
     return side
 
 

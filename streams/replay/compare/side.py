@@ -79,7 +79,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CommonTime:
     """Stream time that both sides have in full; None where a side has no ticks."""
 
     from_ms: int | None = None
@@ -94,7 +94,7 @@ class Span:
         return self.has(at_ms) and at_ms != self.to_ms
 
 
-def within(records: Iterable[Any], side: Side, span: Span) -> Side:
+def within(records: Iterable[Any], side: Side, span: CommonTime) -> Side:
     """Take in records in the order of the flow, of those outside a span only what is cut by its edge."""
     for record in records:
         if isinstance(record, Trajectory) and not span.has(record.assembled_at_ms):

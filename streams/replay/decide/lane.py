@@ -16,12 +16,12 @@ from rollbus.streams.replay.decide.digest import NOWHERE, value_of
 from rollbus.streams.replay.decide.made import Made, head_of
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
-from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import header
 
 LOOK_AT_ROWS = 64
 """Rounds between two looks at how much is open."""
-Answers = dict[str, Answer]
+Answers = dict[str, ComponentAnswer]
 AskAll = Callable[[Sequence[Trajectory]], Awaitable[Sequence[Answers]]]
 """Trajectories to what the reward functions say of each."""
 

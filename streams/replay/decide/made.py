@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rollbus.schemas.codec import decode
 from rollbus.schemas.making import maker
 from rollbus.schemas.records.trajectories import Location, Score
-from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.answers import ComponentAnswer
 
 _NAMES = [field.name for field in fields(Score)]
 _PLACE = _NAMES.index("location")
@@ -27,7 +27,7 @@ class Headed:
 
     head: tuple[Any, ...]
     """As by `head_of`."""
-    answers: Mapping[str, Answer] | None = None
+    answers: Mapping[str, ComponentAnswer] | None = None
     """What the reward functions said of it, where they were asked already."""
 
     @property
@@ -64,5 +64,5 @@ class Made(NamedTuple):
             return decode(self.data)
         if self.answers is None:
             return Headed(self.head)
-        answers = {name: Answer(value, error) for name, value, error in self.answers}
+        answers = {name: ComponentAnswer(value, error) for name, value, error in self.answers}
         return Headed(self.head, answers)

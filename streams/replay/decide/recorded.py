@@ -67,7 +67,7 @@ class Recorded:
         return None
 
 
-class Collector:
+class RecordedInputs:
     """Takes from one recorded input what a replay of an earlier stage must write into its own.
 
     `first_tick` is where the range begins: of what came before, only what still held counts.

@@ -22,7 +22,7 @@ from rollbus.streams.replay.decide.recorded import FindScore
 from rollbus.streams.replay.plan.plan import applied
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
-from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
 from rollbus.streams.state.stage import Incoming, Outgoing
@@ -39,7 +39,9 @@ class OtherConfigurationError(Exception):
 class HeadedScoring(ScoringStage):
     """The scoring stage where trajectories are decoded elsewhere: it is given their headers, perhaps with answers."""
 
-    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+    async def answer(
+        self, state: ScoringState, incoming: Sequence[Incoming]
+    ) -> Sequence[Mapping[str, ComponentAnswer]]:
         """Return the answers that came with the headers; ask about all else."""
         asked = await super().answer(state, incoming)
         return [
@@ -59,7 +61,7 @@ class HeadedScoring(ScoringStage):
         record = incoming.record
         return record.header(incoming.location) if isinstance(record, Headed) else super()._header_of(incoming)
 
-    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
+    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, ComponentAnswer]) -> list[Outgoing]:
         """Write down a score and its answers, also of a header alone."""
         if not isinstance(incoming.record, Headed):
             return super().step(state, incoming, answer)
@@ -67,10 +69,10 @@ class HeadedScoring(ScoringStage):
         return self._score_first(state, incoming, answer)
 
 
-class Remembered(dict[str, Answer]):
+class Remembered(dict[str, ComponentAnswer]):
     """Answers that a score was made of, and the configuration that it names."""
 
-    def __init__(self, answers: Mapping[str, Answer], under: ScoringConfig) -> None:
+    def __init__(self, answers: Mapping[str, ComponentAnswer], under: ScoringConfig) -> None:
         super().__init__(answers)
         self.under = under
 
@@ -101,7 +103,9 @@ class RecordedScoring:
         """Return the stage's empty state."""
         return self._stage.new_state()
 
-    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+    async def answer(
+        self, state: ScoringState, incoming: Sequence[Incoming]
+    ) -> Sequence[Mapping[str, ComponentAnswer]]:
         """Return what live wrote down about each trajectory and each revision."""
         state.ensure_rebuilt()
         config, config_hash = state.config.value, state.config.hash
@@ -119,7 +123,7 @@ class RecordedScoring:
             found.append(await self._recorded(config, config_hash, record))
         return found
 
-    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
+    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, ComponentAnswer]) -> list[Outgoing]:
         """Write down a score and its answers, as the stage does, under the configuration that live's score names.
 
         Live assembles with a lag: what it scored after a change of the configuration may stand before it here.
@@ -129,7 +133,7 @@ class RecordedScoring:
             state.config.apply(applied(self.name, None, answer.under))
         return self._stage.step(state, incoming, answer)
 
-    async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
+    async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, ComponentAnswer]:
         if not isinstance(record, Trajectory | Headed | RewardRevised):
             return {}
         if self._compute_feedback and isinstance(record, RewardRevised):
@@ -138,7 +142,7 @@ class RecordedScoring:
         score = await self._find(record.group_hint, record.trajectory_id, revision)
         if score is None:
             error = "live gave no score in this range; replay with --rescore"
-            return {reward.name: Answer(error=error) for reward in config.rewards[:1]}
+            return {reward.name: ComponentAnswer(error=error) for reward in config.rewards[:1]}
         under = config if score.config_hash == config_hash else self._configs.get(score.config_hash)
         if under is None:
             raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
@@ -148,19 +152,19 @@ class RecordedScoring:
         return Remembered(answers, under)
 
 
-def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, Answer]:
+def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, ComponentAnswer]:
     """Return the answers of all components that a score was made of: also that one has no value, or no longer.
 
     A score has one text for all errors: it is given to the first component that may have failed.
     """
-    answers = {name: Answer(value) for name, value in score.components.items()}
+    answers = {name: ComponentAnswer(value) for name, value in score.components.items()}
     silent = [reward for reward in rewards if reward.name not in answers]
-    answers |= {reward.name: Answer() for reward in silent}
+    answers |= {reward.name: ComponentAnswer() for reward in silent}
     failed = score.outcome == "failed"
     if failed or score.error:
         may_have_failed = (reward.name for reward in silent if bool(reward.weight) == failed)
         if (name := next(may_have_failed, None)) is not None:
-            answers[name] = Answer(error=score.error or "failed")
+            answers[name] = ComponentAnswer(error=score.error or "failed")
     return answers
 
 

@@ -16,7 +16,7 @@ from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.output import CountingOutput, WrittenPayload
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.recorded import Collector, Recorded
+from rollbus.streams.replay.decide.recorded import Recorded, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Round, merged
 from rollbus.streams.replay.decide.scores import HeadedScoring, RecordedScoring, without_model_calls
 from rollbus.streams.replay.kafka.recorded import (
@@ -28,7 +28,7 @@ from rollbus.streams.replay.kafka.recorded import (
     read_rewards,
     read_scoring_configs,
 )
-from rollbus.streams.replay.kafka.source import KafkaSource, open_ranges
+from rollbus.streams.replay.kafka.source import KafkaRangeSource, open_ranges
 from rollbus.streams.replay.kafka.writer import KafkaOutput
 from rollbus.streams.replay.plan.plan import ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
@@ -114,7 +114,7 @@ class ChainFactory:
         for topic in (topic for topic in inputs if topic.name in followed):
             source = await self._first_partition(topic)
             readers.append(
-                LiveReader(source, Collector(topic, first_tick=first_tick, change=plan.change, recorded=recorded))
+                LiveReader(source, RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded))
             )
         return readers
 
@@ -123,7 +123,7 @@ class ChainFactory:
         note_configuration(record, ScoringConfig, ("scoring",), self.scorings)
         return self.plan.change(record)
 
-    async def _first_partition(self, topic: Topic) -> KafkaSource:
+    async def _first_partition(self, topic: Topic) -> KafkaRangeSource:
         span = (await resolve(self.settings, topic, Bound(), Bound())).ranges[0]
         (source,) = await self.stack.enter_async_context(open_ranges(self.settings, [span], stop=self.follow))
         return source

@@ -42,7 +42,7 @@ FRAME_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaneJob:
     """What one lane is to do."""
 
     settings: StreamSettings
@@ -66,7 +66,7 @@ class Failed:
     text: str
 
 
-async def work(job: Job, pipe: BinaryIO) -> None:
+async def work(job: LaneJob, pipe: BinaryIO) -> None:
     """Read the partitions to the ends of their ranges and write what was made of them."""
     frames = _Frames(pipe)
     async with open_ranges(job.settings, job.ranges, frames.count) as sources:
@@ -115,7 +115,7 @@ class _Frames:
         self._writing = asyncio.ensure_future(asyncio.to_thread(_write, self._pipe, data))
 
 
-async def _lane(job: Job) -> Lane:
+async def _lane(job: LaneJob) -> Lane:
     early = {}
     if job.plan.feedback == "end":
         early = await read_rewards(job.settings, job.ranges)
@@ -159,7 +159,7 @@ def main() -> None:
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a reward function prints is not a message
     try:
-        job: Job = pickle.load(sys.stdin.buffer)
+        job: LaneJob = pickle.load(sys.stdin.buffer)
         threading.Thread(target=_end_with_starter, daemon=True).start()
         prepare_process()
         logging.getLogger(processing.__name__).setLevel(logging.ERROR)  # the starter counts the dead letters

@@ -18,7 +18,7 @@ from rollbus.schemas import errors
 from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.streams.replay.decide.lane import Message
 from rollbus.streams.replay.kafka import lane as lane_kafka
-from rollbus.streams.replay.kafka.lane import LENGTH, Failed, Job
+from rollbus.streams.replay.kafka.lane import LENGTH, Failed, LaneJob
 from rollbus.streams.replay.kafka.source import Progress
 
 AHEAD_FRAMES = 4
@@ -31,7 +31,7 @@ _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 class LaneProcess:
     """One lane; reads as `Messages`."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: LaneJob, progress: Progress) -> None:
         self.partitions = [one.partition for one in job.ranges]
         self._job, self._progress = job, progress
         self._process: subprocess.Popen[bytes] | None = None

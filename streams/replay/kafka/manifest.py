@@ -17,7 +17,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of, topic_specs
 from rollbus.streams.kafka.topics_on_broker import delete_topics, ensure_topics, topics_on_broker
 from rollbus.streams.replay.kafka.source import read_records, read_whole
-from rollbus.streams.replay.kafka.writer import Written, add_value, end_offsets, values_hash
+from rollbus.streams.replay.kafka.writer import WrittenPartition, add_value, end_offsets, values_hash
 from rollbus.streams.replay.plan.plan import namespace_of
 
 
@@ -159,7 +159,7 @@ async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> lis
     return await delete_replay(source, manifest, now_ms=now_ms)
 
 
-async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], Written]:
+async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], WrittenPartition]:
     """Return what the partitions of a replay's topics hold; new ones hold nothing."""
     topics = [topic for topic in TOPICS if topic.full_name(own.namespace) not in created]
     ends = await end_offsets(
@@ -171,7 +171,7 @@ async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tu
             async with aclosing(read_whole(own, topic)) as records:
                 async for raw in records:
                     add_value(hashes[topic.name, raw.partition], raw.value or b"")
-    return {place: Written(ends[place], found.digest()) for place, found in hashes.items()}
+    return {place: WrittenPartition(ends[place], found.digest()) for place, found in hashes.items()}
 
 
 def _same_bytes(one: ReplayManifest, other: ReplayManifest) -> bool:

@@ -16,7 +16,7 @@ from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Round, merged
 from rollbus.streams.replay.decide.steps import StoppedError
 from rollbus.streams.replay.kafka.chain import ChainFactory
-from rollbus.streams.replay.kafka.lane import Job
+from rollbus.streams.replay.kafka.lane import LaneJob
 from rollbus.streams.replay.kafka.lanes import LaneProcess
 from rollbus.streams.replay.kafka.source import Progress, open_ranges
 from rollbus.streams.replay.plan.processes import free_memory, functions_to_take_along, lanes_for
@@ -119,7 +119,7 @@ class RangeRun:
         registry = functions_to_take_along(plan, factory.registry)
         recorded = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
         heads = "scoring" in plan.stages and (registry is not None or recorded)
-        job = Job(factory.settings, plan, (), factory.excluded, heads, registry, factory.version)
+        job = LaneJob(factory.settings, plan, (), factory.excluded, heads, registry, factory.version)
         return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
 
     async def _alone(self, chain: Chain) -> AsyncIterator[Passed]:

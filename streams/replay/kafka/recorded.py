@@ -27,7 +27,7 @@ from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Score
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.replay.decide.recorded import Collector, Outcomes
+from rollbus.streams.replay.decide.recorded import Outcomes, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Source
 from rollbus.streams.replay.decide.scores import as_asked
 from rollbus.streams.replay.kafka.source import open_ranges, read_records, read_whole
@@ -102,7 +102,7 @@ class RecordedScores:
 class LiveReader:
     """Reads what a replay needs of one of live's inputs, a tick at a time; one partition says what all of them say."""
 
-    def __init__(self, source: Source, collector: Collector) -> None:
+    def __init__(self, source: Source, collector: RecordedInputs) -> None:
         self._source, self._collector = source, collector
         self._ahead: deque[Any] = deque()
 

@@ -29,7 +29,7 @@ async def open_ranges(
     *,
     stop: asyncio.Event | None = None,
     fetch_bytes: int | None = None,
-) -> AsyncIterator[list["KafkaSource"]]:
+) -> AsyncIterator[list["KafkaRangeSource"]]:
     """Connect to ranges, each a source of its own; with `stop` they have no end. Raises DataLossError,
     UnavailableError.
     """
@@ -39,10 +39,10 @@ async def open_ranges(
         consumer.assign(list(places.values()))
         for one, place in places.items():
             consumer.seek(place, one.from_offset)
-        yield [KafkaSource(consumer, place, one, progress, stop=stop) for one, place in places.items()]
+        yield [KafkaRangeSource(consumer, place, one, progress, stop=stop) for one, place in places.items()]
 
 
-class KafkaSource:
+class KafkaRangeSource:
     """One partition of the range."""
 
     def __init__(

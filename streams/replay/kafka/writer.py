@@ -29,7 +29,7 @@ class OtherRecordsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenPartition:
     """What a partition holds already."""
 
     end: int
@@ -41,7 +41,7 @@ class Written:
 class _Passed:
     """What was passed over of it so far."""
 
-    written: Written
+    written: WrittenPartition
     hash: Any
 
 
@@ -60,7 +60,7 @@ class KafkaOutput:
         self._writing: asyncio.Task[None] | None = None
         self._names: dict[str, str] = {}
 
-    async def start(self, there: Mapping[tuple[str, int], Written]) -> None:
+    async def start(self, there: Mapping[tuple[str, int], WrittenPartition]) -> None:
         """Connect; `there` is what the partitions hold, by topic name without namespace."""
         self._there = {place: _Passed(written, values_hash()) for place, written in there.items()}
         await start_client(self._producer)

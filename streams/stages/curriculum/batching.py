@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember
-from rollbus.streams.stages.lineage import Lineage
+from rollbus.streams.stages.lineage import VersionPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Swept:
     """Reason, trajectory ids and detail."""
 
 
-def sweep(group: Group, lineage: Lineage, max_off_policy_steps: int) -> Swept:
+def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swept:
     """Return the group without members that lag too far or are not on the lineage."""
     reasons = {member.trajectory_id: _refusal(member, lineage, max_off_policy_steps) for member in group.members}
     kept = tuple(member for member in group.members if reasons[member.trajectory_id] is None)
@@ -50,7 +50,7 @@ def batch_hash(run_id: str, number: int, groups: Sequence[Group]) -> str:
     return content_hash([run_id, number, members])
 
 
-def _refusal(member: GroupMember, lineage: Lineage, max_off_policy_steps: int) -> DropReason | None:
+def _refusal(member: GroupMember, lineage: VersionPath, max_off_policy_steps: int) -> DropReason | None:
     lags = (lineage.lag(member.min_policy_version), lineage.lag(member.max_policy_version))
     oldest = lags[0]
     if oldest is None or lags[1] is None:

@@ -7,7 +7,7 @@ from typing import Any
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.streams.stages.curriculum.modes import Memory
-from rollbus.streams.stages.lineage import Lineage
+from rollbus.streams.stages.lineage import VersionPath
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import FLOAT, INT, json_codec, kept_record
 from rollbus.streams.state.stage_state import RememberingState
@@ -18,7 +18,7 @@ _KEY = "head"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CurriculumHead:
     """Counters and switches of a run."""
 
     window: int = 0
@@ -74,14 +74,14 @@ def _decode(data: bytes) -> GroupRow:
 
 
 _GROUPS: RowCodec[GroupRow] = RowCodec(1, _encode, {1: _decode})
-_HEADS: RowCodec[Head] = json_codec(asdict, lambda plain: Head(**plain))
+_HEADS: RowCodec[CurriculumHead] = json_codec(asdict, lambda plain: CurriculumHead(**plain))
 
 
 class CurriculumStateRows(RememberingState[RunConfig]):
     """The open window, the groups that wait, open batches, versions, and ids seen."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.heads: Table[Head] = Table("head", _HEADS)
+        self.heads: Table[CurriculumHead] = Table("head", _HEADS)
         self.in_window: Table[GroupRow] = Table("window", _GROUPS)
         self.waiting: Table[GroupRow] = Table("wait", _GROUPS)
         self.batches: Table[int] = Table("batch", INT)
@@ -100,7 +100,7 @@ class CurriculumStateRows(RememberingState[RunConfig]):
             self.difficulty.table,
         )
         self.order = 0
-        self.lineage = Lineage({}, None)
+        self.lineage = VersionPath({}, None)
 
     @property
     def forgotten(self) -> int:
@@ -108,12 +108,12 @@ class CurriculumStateRows(RememberingState[RunConfig]):
         return self.difficulty.forgotten
 
     @property
-    def head(self) -> Head:
+    def head(self) -> CurriculumHead:
         """The counters."""
-        return self.heads.get(_KEY) or Head()
+        return self.heads.get(_KEY) or CurriculumHead()
 
     @head.setter
-    def head(self, head: Head) -> None:
+    def head(self, head: CurriculumHead) -> None:
         if head != self.head:
             self.heads.put(_KEY, head)
 
@@ -155,7 +155,7 @@ class CurriculumStateRows(RememberingState[RunConfig]):
     def relate(self) -> None:
         """Derive the lineage of the newest version."""
         parents = {int(version): parent for version, parent in self.parents.rows.items()}
-        self.lineage = Lineage(parents, self.head.newest)
+        self.lineage = VersionPath(parents, self.head.newest)
 
     def next_order(self) -> int:
         """Return the next place in line."""

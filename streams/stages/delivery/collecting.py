@@ -35,7 +35,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MetricVerdict:
     """A metric's verdict on the canary."""
 
     metric: Metric
@@ -111,12 +111,12 @@ def _unseen(state: DeliveryState, metric: Metric) -> float:
     return UNSEEN if state.head.wait_ms is not None and is_waited_for(metric.name) else 0.0
 
 
-def findings(state: DeliveryState, config: DeliveryConfig) -> list[Finding]:
+def findings(state: DeliveryState, config: DeliveryConfig) -> list[MetricVerdict]:
     """Return each metric's verdict; all of them together are wrong with probability alpha at most."""
     metrics = metrics_of(config)
     alpha = config.alpha / len(metrics)
     return [
-        Finding(
+        MetricVerdict(
             metric,
             judge(
                 state.effects.get(metric.name) or Effect(),

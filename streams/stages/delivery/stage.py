@@ -21,7 +21,7 @@ from rollbus.streams.stages.delivery.checks import (
 )
 from rollbus.streams.stages.delivery.collecting import (
     REWARD,
-    Finding,
+    MetricVerdict,
     count,
     findings,
     known_episodes,
@@ -29,7 +29,7 @@ from rollbus.streams.stages.delivery.collecting import (
     numbers,
     rewarded_episodes,
 )
-from rollbus.streams.stages.delivery.state import DeliveryState, Version
+from rollbus.streams.stages.delivery.state import DeliveryState, DeliveryVersion
 from rollbus.streams.stages.delivery.waiting import follow, update_wait
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.rows import Kept
@@ -136,7 +136,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             yield from self._move_on(state, config, canary, found, episodes)
 
     def _move_on(
-        self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[Finding], episodes: int
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[MetricVerdict], episodes: int
     ) -> Iterator[Outgoing]:
         unproven = [f"{MISSING}{metric.name}" for metric in missing_metrics(state, config)]
         unproven += [OUTSIDE] if state.head.outside else []
@@ -171,7 +171,7 @@ class DeliveryStage(RunStage[DeliveryState]):
                 yield self._decide(state, "hold", canary, reason, known=numbers(state, config))
 
     def _report_alarms(
-        self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[Finding]
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[MetricVerdict]
     ) -> Iterator[Outgoing]:
         """Report each alarm once, and hold the canary where the settings say so."""
         for each in worse:
@@ -308,7 +308,7 @@ class DeliveryStage(RunStage[DeliveryState]):
     def _follow_version(self, state: DeliveryState, record: PolicyVersion) -> Iterator[Outgoing]:
         known = state.version(record.version)
         parent = record.parent if record.parent is not None or known is None else known.parent
-        state.versions.put(str(record.version), Version(parent, record.state))
+        state.versions.put(str(record.version), DeliveryVersion(parent, record.state))
         head = state.head
         if record.state == "serving" and head.serving != record.version:
             yield from self._serve(state, "serve", record.version, "operator", record.reason or "")

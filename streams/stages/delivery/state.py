@@ -29,7 +29,7 @@ _KEY = "head"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class DeliveryHead:
     """Who serves, and how far the canary is."""
 
     number: int = 0
@@ -77,7 +77,7 @@ class Head:
         since_ms, share = next((each for each in reversed(self.shares) if each[0] <= at_ms), (0, 0.0))
         return share if at_ms >= since_ms + HEARD_MS else 0.0
 
-    def without_canary(self) -> "Head":
+    def without_canary(self) -> "DeliveryHead":
         """Return the head after its canary: all traffic to the serving version."""
         return replace(
             self,
@@ -100,7 +100,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class DeliveryVersion:
     """A version as this stage knows it."""
 
     parent: int | None
@@ -108,7 +108,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedEpisode:
     """An episode whose rewards are followed, counted or not."""
 
     arrived_ms: int
@@ -123,18 +123,18 @@ def _delays(plain: tuple[dict[str, int], int]) -> Delays:
     return Delays({int(age): count for age, count in came.items()}, never)
 
 
-def _head(plain: dict[str, object]) -> Head:
-    head = Head(**plain)  # type: ignore[arg-type]
+def _head(plain: dict[str, object]) -> DeliveryHead:
+    head = DeliveryHead(**plain)  # type: ignore[arg-type]
     shares = tuple((since_ms, share) for since_ms, share in head.shares)
     known_before = tuple((name, count) for name, count in head.known_before)
     return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head)
-_VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
+_HEADS: RowCodec[DeliveryHead] = json_codec(asdict, _head)
+_VERSIONS: RowCodec[DeliveryVersion] = json_codec(astuple, lambda plain: DeliveryVersion(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))
-_FOLLOWED: RowCodec[Followed] = json_codec(astuple, lambda plain: Followed(*plain))
+_FOLLOWED: RowCodec[FollowedEpisode] = json_codec(astuple, lambda plain: FollowedEpisode(*plain))
 _DELAYS: RowCodec[Delays] = json_codec(astuple, _delays)
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))
 
@@ -143,13 +143,13 @@ class DeliveryState(StageState[RunConfig]):
     """Head, versions, episodes that wait, those counted, and the sums of the present canary."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.heads: Table[Head] = Table("head", _HEADS)
-        self.versions: Table[Version] = Table("version", _VERSIONS)
+        self.heads: Table[DeliveryHead] = Table("head", _HEADS)
+        self.versions: Table[DeliveryVersion] = Table("version", _VERSIONS)
         self.waiting: Table[Kept[EpisodeObserved]] = Table("wait", KEPT)
         self.dues: Table[int] = Table("due", INT)
         """When each that waits is counted: in the order of arrival."""
         self.seen: Recent[int] = Recent("seen", INT)
-        self.followed: Table[Followed] = Table("followed", _FOLLOWED)
+        self.followed: Table[FollowedEpisode] = Table("followed", _FOLLOWED)
         self.delays: Table[Delays] = Table("delay", _DELAYS)
         self.effects: Table[Effect] = Table("effect", _EFFECTS)
         self.strata: Table[Stratum] = Table("stratum", _STRATA)
@@ -163,12 +163,12 @@ class DeliveryState(StageState[RunConfig]):
         self.followed_by_arm: Counter[bool] = Counter()
 
     @property
-    def head(self) -> Head:
+    def head(self) -> DeliveryHead:
         """Who serves, and how far the canary is."""
-        return self.heads.get(_KEY) or Head()
+        return self.heads.get(_KEY) or DeliveryHead()
 
     @head.setter
-    def head(self, head: Head) -> None:
+    def head(self, head: DeliveryHead) -> None:
         if head != self.head:
             self.heads.put(_KEY, head)
 
@@ -211,7 +211,7 @@ class DeliveryState(StageState[RunConfig]):
         self.waiting.delete(key)
         self.dues.delete(key)
 
-    def follow(self, key: str, row: Followed) -> None:
+    def follow(self, key: str, row: FollowedEpisode) -> None:
         """Remember what has come of an episode."""
         self.followed_by_arm[row.is_canary] += key not in self.followed.rows
         self.followed.put(key, row)
@@ -234,7 +234,7 @@ class DeliveryState(StageState[RunConfig]):
             for key in list(table.rows):
                 table.delete(key)
 
-    def version(self, number: int) -> Version | None:
+    def version(self, number: int) -> DeliveryVersion | None:
         """Return what is known of a version."""
         return self.versions.get(str(number))
 

@@ -11,7 +11,7 @@ from rollbus.schemas.records.config import DeliveryConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.streams.stages.delivery.collecting import is_waited_for, known_values, metrics_of
 from rollbus.streams.stages.delivery.evidence.waiting import Delays, choose_wait
-from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState, Followed
+from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState, FollowedEpisode
 
 MOST_FOLLOWED = 500
 """Of each version at once."""
@@ -26,7 +26,7 @@ def follow(state: DeliveryState, config: DeliveryConfig, record: EpisodeObserved
         has_room = state.followed_by_arm[is_canary] < MOST_FOLLOWED
         if not (is_canary or is_serving) or not config.wait_ms or not has_room:
             return
-        row = Followed(now_ms, is_canary, -1, {})
+        row = FollowedEpisode(now_ms, is_canary, -1, {})
     if record.excluded:
         state.unfollow(key)
     elif record.revision > row.revision:

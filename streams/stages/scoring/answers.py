@@ -21,7 +21,7 @@ from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
 from rollbus.streams.rewards.registry import Registry, function_of
-from rollbus.streams.stages.scoring.threads import Threads
+from rollbus.streams.stages.scoring.threads import ScoringThreads
 
 MAX_ERROR_CHARACTERS = 2_000
 """Limit on an error in a score: its text may hold the whole input of the function."""
@@ -38,13 +38,13 @@ Subject = Trajectory | Sequence[Trajectory]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComponentAnswer:
     """The answer of one component."""
 
     value: float | None = None
     """None if the component has no value yet."""
     error: str | None = None
-    members: "tuple[Answer, ...] | None" = None
+    members: "tuple[ComponentAnswer, ...] | None" = None
     """Of a function over a group: the answer for each member, in their order; None if it returned nothing."""
 
 
@@ -54,15 +54,15 @@ class Asker:
     def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
         """With a `retry_s` of 0 a failed function is called again at once: for functions that do not ask a model."""
         self._registry, self._ask, self._retry_s = registry, ask, retry_s
-        self._threads = Threads("reward")
-        self._abandoned: set[asyncio.Task[Answer]] = set()
+        self._threads = ScoringThreads("reward")
+        self._abandoned: set[asyncio.Task[ComponentAnswer]] = set()
         """Abandoned calls that have not ended."""
         self.answered = 0
         """Calls that have been answered or abandoned."""
 
     async def ask_all(
         self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
-    ) -> dict[str, Answer]:
+    ) -> dict[str, ComponentAnswer]:
         """Return one answer per component; `subject` is the input of its functions, which cannot change it."""
         rewards = tuple(reward for reward in rewards if _is_asked(reward, subject))
         subject = _read_only(subject)
@@ -82,7 +82,7 @@ class Asker:
     def _context_of(self, reward: RewardConfig) -> RewardContext:
         return RewardContext(reward.name, ReadOnlyMapping(reward.options, "context.options"), self._ask)
 
-    def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> Answer:
+    def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> ComponentAnswer:
         context = self._context_of(reward)
         try:
             function: Any = self._registry[reward.type]
@@ -90,7 +90,7 @@ class Asker:
         except BaseException as error:  # a user's function may raise anything, and each is one trajectory's failure
             return _error_answer(reward.name, error)
 
-    async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
+    async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> ComponentAnswer:
         context = self._context_of(reward)
         try:
             function = function_of(self._registry, reward)
@@ -109,7 +109,7 @@ class Asker:
 
     async def _call_once(
         self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float | None
-    ) -> Answer:
+    ) -> ComponentAnswer:
         """Call once, in a separate task: a task that ignores its cancellation is left behind."""
         call = asyncio.create_task(self._call_function(function, subject, context))
         try:
@@ -124,7 +124,7 @@ class Asker:
                 self._abandoned.add(call)
                 call.add_done_callback(self._abandoned.discard)
 
-    async def _call_function(self, function: RewardFunction, subject: Any, context: RewardContext) -> Answer:
+    async def _call_function(self, function: RewardFunction, subject: Any, context: RewardContext) -> ComponentAnswer:
         try:
             if inspect.iscoroutinefunction(function.call):
                 value: Any = function.call(subject, context)
@@ -154,7 +154,7 @@ def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
     return int.from_bytes(drawn, "big") < reward.share * 2**56
 
 
-def _error_answer(name: str, error: BaseException) -> Answer:
+def _error_answer(name: str, error: BaseException) -> ComponentAnswer:
     try:
         text = repr(error)
     except BaseException:  # the `__repr__` of a user's class may fail too
@@ -162,9 +162,9 @@ def _error_answer(name: str, error: BaseException) -> Answer:
     return _failed(f"reward {name!r} raised {text}")
 
 
-def _failed(error: str) -> Answer:
+def _failed(error: str) -> ComponentAnswer:
     """Return the answer of a call that failed; an address in memory would give each replay other bytes."""
-    return Answer(error=_ADDRESS.sub("", error[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
+    return ComponentAnswer(error=_ADDRESS.sub("", error[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
 
 def _draw_values(value: Any, subject: Subject) -> Any:
@@ -174,23 +174,23 @@ def _draw_values(value: Any, subject: Subject) -> Any:
     return value
 
 
-def _check_answer(subject: Subject, value: Any, name: str) -> Answer:
+def _check_answer(subject: Subject, value: Any, name: str) -> ComponentAnswer:
     """Return a function's answer for a trajectory, or for each member of a group."""
     if isinstance(subject, Trajectory):
         return _check_value(value, name)
     if value is None:
-        return Answer()
+        return ComponentAnswer()
     if isinstance(value, UNORDERED) or not isinstance(value, Iterable):
         return _failed(f"reward {name!r} returned {value!r:.200}, which is not a sequence")
     values = list(value)
     if len(values) != len(subject):
         return _failed(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
-    return Answer(members=tuple(_check_value(member_value, name) for member_value in values))
+    return ComponentAnswer(members=tuple(_check_value(member_value, name) for member_value in values))
 
 
-def _check_value(value: Any, name: str) -> Answer:
+def _check_value(value: Any, name: str) -> ComponentAnswer:
     if value is None:
-        return Answer()
+        return ComponentAnswer()
     if isinstance(value, TEXTS):
         return _failed(f"reward {name!r} returned {value!r:.200}, which is text and not a number")
     try:
@@ -199,11 +199,11 @@ def _check_value(value: Any, name: str) -> Answer:
         return _failed(f"reward {name!r} returned {value!r:.200}, which is not a number")
     if not computable(number):
         return _failed(f"reward {name!r} returned {number}")
-    return Answer(number)
+    return ComponentAnswer(number)
 
 
 def combined(
-    answers: Mapping[str, Answer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
+    answers: Mapping[str, ComponentAnswer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
 ) -> tuple[float | None, str | None]:
     """Return the weighted, clipped sum, or an error; (None, None) while a component has no value.
 
@@ -215,7 +215,7 @@ def combined(
         return None, "; ".join(errors)
     total = 0.0
     for reward in rewards:
-        value = answers.get(reward.name, Answer()).value
+        value = answers.get(reward.name, ComponentAnswer()).value
         if value is None:
             return None, None
         total += reward.weight * value

@@ -21,7 +21,7 @@ from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG
 from rollbus.streams.rewards.contract import Ask, computable
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
-from rollbus.streams.stages.scoring.answers import Answer, Asker
+from rollbus.streams.stages.scoring.answers import Asker, ComponentAnswer
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import Incoming, Outgoing
@@ -72,12 +72,12 @@ class JudgedGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GroupAnswers:
     """The answers about one group."""
 
     lost: frozenset[str] = frozenset()
     """Members whose payload is gone."""
-    answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, ComponentAnswer]] = field(default_factory=dict)
     """By component, then by trajectory id."""
     error: str | None = None
     """Why there is no verdict at all."""
@@ -130,7 +130,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         """Return the empty state of a partition."""
         return GroupScoringState(self._config)
 
-    async def answer(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> Sequence[Verdict]:
+    async def answer(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> Sequence[GroupAnswers]:
         """Ask about each group of the run that has not been judged."""
         state.ensure_rebuilt()
         concurrency = state.config.value.grouping.rewards_concurrency
@@ -140,7 +140,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
             return [await self._verdict(question, slots) for question in questions]
         return await all_or_none(self._in_turn(question, slots, groups) for question in questions)
 
-    def step(self, state: GroupScoringState, incoming: Incoming, answer: Verdict) -> list[Outgoing]:
+    def step(self, state: GroupScoringState, incoming: Incoming, answer: GroupAnswers) -> list[Outgoing]:
         """Write down a group with its verdict."""
         state.ensure_rebuilt()
         record = incoming.record
@@ -177,14 +177,16 @@ class GroupScoringStage(RunStage[GroupScoringState]):
 
     # Asking
 
-    async def _in_turn(self, question: Question | None, slots: asyncio.Semaphore, groups: asyncio.Semaphore) -> Verdict:
+    async def _in_turn(
+        self, question: Question | None, slots: asyncio.Semaphore, groups: asyncio.Semaphore
+    ) -> GroupAnswers:
         """Limit how many groups' trajectories are fetched at once: a batch has hundreds."""
         async with groups:
             return await self._verdict(question, slots)
 
-    async def _verdict(self, question: Question | None, slots: asyncio.Semaphore) -> Verdict:
+    async def _verdict(self, question: Question | None, slots: asyncio.Semaphore) -> GroupAnswers:
         if question is None:
-            return Verdict()
+            return GroupAnswers()
         config, group = question
         if self._recorded is not None:
             return _as_recorded(await self._recorded(group, config.rewards), group, config)
@@ -194,22 +196,22 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         members = [member.trajectory_id for member in group.members if member.location in there]
         lost = frozenset(member.trajectory_id for member in group.members) - set(members)
         if len(members) < _fewest(config):
-            return Verdict(lost)  # too few for a group: no function is called
+            return GroupAnswers(lost)  # too few for a group: no function is called
         trajectories = [there[member.location] for member in group.members if member.location in there]
         found = await self._asker.ask_all(trajectories, config.rewards, slots)
         errors = [answer.error for answer in found.values() if answer.error]
         if errors:
-            return Verdict(lost, error="; ".join(errors))
+            return GroupAnswers(lost, error="; ".join(errors))
         if any(answer.members is None for answer in found.values()):
-            return Verdict(lost, silent=True)
-        return Verdict(
+            return GroupAnswers(lost, silent=True)
+        return GroupAnswers(
             lost,
             {name: dict(zip(members, answer.members or (), strict=True)) for name, answer in found.items()},
         )
 
     # Writing down
 
-    def _close(self, state: GroupScoringState, group: Group, verdict: Verdict) -> Iterator[Outgoing]:
+    def _close(self, state: GroupScoringState, group: Group, verdict: GroupAnswers) -> Iterator[Outgoing]:
         config = state.config.value.grouping
         if not config.rewards:  # rewards were switched off while this group was on its way
             yield Outgoing(RUN_LOG, self.run_id, group)
@@ -253,7 +255,7 @@ def _fewest(config: GroupingConfig) -> int:
 
 
 def _member(
-    member: GroupMember, verdict: Verdict, rewards: Sequence[RewardConfig]
+    member: GroupMember, verdict: GroupAnswers, rewards: Sequence[RewardConfig]
 ) -> GroupMember | tuple[DropReason, str]:
     """Return a member with its new components, or why it leaves."""
     name = member.trajectory_id
@@ -263,7 +265,9 @@ def _member(
         return DropReason.PAYLOAD_LOST, f"the record at {member.location} no longer exists"
     reward, components = member.reward, dict(member.components)
     for each in rewards:
-        answer = verdict.answers.get(each.name, {}).get(name, Answer(error=f"reward {each.name!r} was not asked"))
+        answer = verdict.answers.get(each.name, {}).get(
+            name, ComponentAnswer(error=f"reward {each.name!r} was not asked")
+        )
         if answer.error is not None:
             return DropReason.SCORE_FAILED, answer.error
         if answer.value is None:
@@ -275,30 +279,33 @@ def _member(
     return replace(member, reward=reward, components=components)
 
 
-def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> Verdict:
+def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> GroupAnswers:
     """Return the verdict that the records were made of."""
     outcome, left = judged.outcome, {name: (DropReason(each.reason), each.detail) for name, each in judged.left.items()}
     if isinstance(outcome, Group):
-        return Verdict(answers=_answers_of(outcome, closed, config.rewards), left=left)
+        return GroupAnswers(answers=_answers_of(outcome, closed, config.rewards), left=left)
     stayed = len(closed.members) - len(left)
     incomplete = outcome is not None and outcome.reason == DropReason.INCOMPLETE_GROUP.value
     if stayed < _fewest(config) and (incomplete or (outcome is None and not stayed)):
-        return Verdict(left=left, unasked=True)
+        return GroupAnswers(left=left, unasked=True)
     if outcome is None:
-        return Verdict(error="no judged group of this id is in the run's log")
+        return GroupAnswers(error="no judged group of this id is in the run's log")
     silent = outcome.reason == DropReason.SCORE_MISSING.value
-    return Verdict(silent=silent, error=None if silent else outcome.detail)
+    return GroupAnswers(silent=silent, error=None if silent else outcome.detail)
 
 
-def _answers_of(judged: Group, closed: Group, rewards: Sequence[RewardConfig]) -> Mapping[str, Mapping[str, Answer]]:
+def _answers_of(
+    judged: Group, closed: Group, rewards: Sequence[RewardConfig]
+) -> Mapping[str, Mapping[str, ComponentAnswer]]:
     """Return the answers about the members of a judged group, by component and trajectory id."""
     members = {member.trajectory_id: member for member in judged.members}
     left_out = {
-        member.trajectory_id: Answer(error="it was left out when the group was judged")
+        member.trajectory_id: ComponentAnswer(error="it was left out when the group was judged")
         for member in closed.members
         if member.trajectory_id not in members
     }
     return {
-        reward.name: {name: Answer(member.components.get(reward.name)) for name, member in members.items()} | left_out
+        reward.name: {name: ComponentAnswer(member.components.get(reward.name)) for name, member in members.items()}
+        | left_out
         for reward in rewards
     }

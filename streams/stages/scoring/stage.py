@@ -20,14 +20,14 @@ from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
-from rollbus.streams.stages.scoring.answers import RETRY_S, Answer, Asker, combined
+from rollbus.streams.stages.scoring.answers import RETRY_S, Asker, ComponentAnswer, combined
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.rows import KEPT, Kept
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import Applied, StageState, parse
 from rollbus.streams.state.table import Table
 
-Answers = Mapping[str, Answer]
+Answers = Mapping[str, ComponentAnswer]
 LABEL_CHARACTERS = 2_000
 """Limit on a label in a score."""
 
@@ -305,11 +305,13 @@ def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:
     )
 
 
-def _answers_of_score(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str, Answer]:
+def _answers_of_score(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str, ComponentAnswer]:
     """Return the answers that a score holds."""
     error = old.error or "the component failed before" if old.outcome == "failed" else None
     return {
-        reward.name: Answer(old.components[reward.name]) if reward.name in old.components else Answer(error=error)
+        reward.name: ComponentAnswer(old.components[reward.name])
+        if reward.name in old.components
+        else ComponentAnswer(error=error)
         for reward in rewards
     }
 

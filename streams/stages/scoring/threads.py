@@ -13,7 +13,7 @@ MAX_HUNG = 64
 T = TypeVar("T")
 
 
-class Threads:
+class ScoringThreads:
     """Starts a daemon thread per call; all calls of a process share it, and its limit."""
 
     def __init__(self, name: str, most_hung: int = MAX_HUNG) -> None:

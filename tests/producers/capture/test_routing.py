@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from rollbus.producers import MemorySink, init
-from rollbus.producers.capture.routing import Routing
+from rollbus.producers.capture.routing import VersionRouting
 from rollbus.producers.recorder import Recorder
 from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
 from rollbus.schemas.routing import Router
@@ -20,7 +20,7 @@ DRAWN, OTHER = (
 def recording() -> tuple[Recorder, Router]:
     recorder = init(sink=MemorySink(), route=["agent"])
     routing = recorder.outbox.routed.__self__  # type: ignore[union-attr]
-    assert isinstance(routing, Routing)
+    assert isinstance(routing, VersionRouting)
     return recorder, routing.router
 
 

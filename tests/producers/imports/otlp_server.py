@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.producers.imports.collector import Collector
+from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.formats import FORMATS
 from rollbus.producers.imports.grpc_server import serving_grpc
 from rollbus.producers.imports.http import door, make_app
@@ -24,7 +24,7 @@ HOST, TOKEN = "127.0.0.1", "only-for-this-test"
 class Served:
     """Where it listens, and what it sent."""
 
-    def __init__(self, collector: Collector, http_port: int, grpc_port: int) -> None:
+    def __init__(self, collector: TraceCollector, http_port: int, grpc_port: int) -> None:
         self.collector, self.sink = collector, MemorySink()
         self.http, self.grpc = f"http://{HOST}:{http_port}", f"{HOST}:{grpc_port}"
         self.headers = {"authorization": f"Bearer {TOKEN}"}
@@ -44,7 +44,7 @@ class Served:
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
     store = Store(folder / "otlp.sqlite", **options)
-    collector = Collector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
+    collector = TraceCollector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
     http_server = make_server(make_app(collector), door(HOST, TOKEN), host=HOST, port=0)
     running = asyncio.create_task(http_server.serve())
     try:

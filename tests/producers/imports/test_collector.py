@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.producers.imports.collector import Collector
+from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.formats import FORMATS
 from rollbus.producers.imports.sending import Sender, Sending
 from rollbus.producers.imports.store import KEPT_MS, Store
@@ -27,11 +27,11 @@ class World:
         self.now_ms, self.sink, self.path, self.options = 1_000_000_000, MemorySink(), folder / "s.sqlite", options
         self.collector = self._make()
 
-    def _make(self) -> Collector:
+    def _make(self) -> TraceCollector:
         sending = Sending(format=FORMATS["otlp"])
         store = Store(self.path, **self.options)
         times = {"settle_ms": SETTLE_MS, "quiet_ms": QUIET_MS, "clock_ms": lambda: self.now_ms}
-        return Collector(store=store, sending=sending, **times)  # type: ignore[arg-type]
+        return TraceCollector(store=store, sending=sending, **times)  # type: ignore[arg-type]
 
     def restart(self) -> None:
         self.collector.store.close()

@@ -20,7 +20,7 @@ from rollbus.producers.capture.chat import ChatSurface
 from rollbus.producers.episode import context, episode, feedback, late_turns, open_episodes, outbox
 from rollbus.producers.sending import books, queue
 from rollbus.producers.turns import turn_record
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.events import TurnRecorded
@@ -60,7 +60,7 @@ class Tokens:
 
 
 def exchange_of(entries: Sequence[Any]) -> Exchange:
-    answer = Answer(model="agent", choices=(Choice(content="x", entries=tuple(entries)),))
+    answer = ServerAnswer(model="agent", choices=(AnswerChoice(content="x", entries=tuple(entries)),))
     return Exchange(request={"messages": HELLO}, answer=answer)
 
 
@@ -250,8 +250,8 @@ def _raise(*arguments: Any, **keywords: Any) -> Any:
 
 
 HOOKS: dict[Any, tuple[str, ...]] = {
-    call.Call: ("__init__", "_answer", "_record", "_streaming"),
-    call.Watch: ("tap", "_finish"),
+    call.RecordedCall: ("__init__", "_answer", "_record", "_streaming"),
+    call.StreamWatch: ("tap", "_finish"),
     ChatSurface: ("ask", "own", "recorded", "answer", "shown", "hide"),
     chat_stream.StreamAccumulator: ("add", "answer"),
     episode.Episode: ("record", "begin", "_end", "_tool", "_reward"),

@@ -16,7 +16,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
 from rollbus.producers.episode.episode import MAX_ERROR_CHARACTERS
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.records.events import EpisodeEnded, Excluded, ToolCalled, TurnRecorded
 from tests.producers.capture.test_refusals import refusing
@@ -250,7 +250,7 @@ def test_what_a_turn_that_could_not_be_written_was_to_carry_the_next_one_sends(s
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     with recorder.episode(task="t") as episode:
         for latency_ms in (1 << 63, 1, 2):
-            answer = Answer(choices=(Choice(content="Hello there"),))
+            answer = ServerAnswer(choices=(AnswerChoice(content="Hello there"),))
             request = {"messages": HELLO, "tools": tools}
             episode.record(Exchange(request=request, answer=answer, latency_ms=latency_ms), "")
     assert recorder.close(120)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollbus.producers.sending.counters import Counters
-from rollbus.producers.sending.guard import MOST_FAILURES, Guard
+from rollbus.producers.sending.guard import MOST_FAILURES, HostGuard
 
 
 class Hook:
@@ -26,7 +26,7 @@ class Hook:
 
 
 def test_a_hook_that_always_raises_is_switched_off_named_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    guard, hook = Guard(Counters()), Hook()
+    guard, hook = HostGuard(Counters()), Hook()
     with caplog.at_level(logging.WARNING):
         found = [guard.call("hook", hook.look, default="nothing") for _ in range(MOST_FAILURES + 7)]
     assert set(found) == {"nothing"}
@@ -40,7 +40,7 @@ def test_a_hook_that_always_raises_is_switched_off_named_once_and_counted(caplog
 
 
 def test_a_hook_that_raises_now_and_then_goes_on() -> None:
-    guard, hook = Guard(Counters()), Hook()
+    guard, hook = HostGuard(Counters()), Hook()
     for number in range(5 * MOST_FAILURES):
         hook.fails = number % MOST_FAILURES != 0
         guard.call("hook", hook.look, default="nothing")
@@ -53,5 +53,5 @@ def test_a_log_that_raises_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("disk full")
 
     monkeypatch.setattr("rollbus.producers.sending.guard.logger.warning", raises)
-    guard, hook = Guard(Counters()), Hook()
+    guard, hook = HostGuard(Counters()), Hook()
     assert {guard.call("hook", hook.look, default=None) for _ in range(MOST_FAILURES + 1)} == {None}

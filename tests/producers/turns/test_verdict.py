@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.producers.turns.answer import Choice, token_ids_of
+from rollbus.producers.turns.answer import AnswerChoice, token_ids_of
 from rollbus.producers.turns.turn_record import policy_version_of
 from rollbus.producers.turns.verdict import judge
 
@@ -47,14 +47,16 @@ def test_a_turn_is_judged_by_its_tokens(change: dict[str, Any], reason: str | No
 @pytest.mark.parametrize(
     ("choice", "ids"),
     [
-        (Choice(token_ids=(7, 8), tokens=("token_id:1", "token_id:2")), (7, 8)),
-        (Choice(tokens=("token_id:1", "token_id:20")), (1, 20)),
-        (Choice(tokens=("token_id:1", " there")), None),
-        (Choice(tokens=("token_id:x",)), None),
-        (Choice(), None),
+        (AnswerChoice(token_ids=(7, 8), tokens=("token_id:1", "token_id:2")), (7, 8)),
+        (AnswerChoice(tokens=("token_id:1", "token_id:20")), (1, 20)),
+        (AnswerChoice(tokens=("token_id:1", " there")), None),
+        (AnswerChoice(tokens=("token_id:x",)), None),
+        (AnswerChoice(), None),
     ],
 )
-def test_token_ids_come_from_their_field_or_from_token_strings(choice: Choice, ids: tuple[int, ...] | None) -> None:
+def test_token_ids_come_from_their_field_or_from_token_strings(
+    choice: AnswerChoice, ids: tuple[int, ...] | None
+) -> None:
     assert token_ids_of(choice) == ids
 
 

@@ -20,7 +20,7 @@ from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.records.steps import StepCompleted, TrainedMember
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.consumers.story import Record
 from tests.services.clickhouse.test_queries import write
@@ -96,7 +96,7 @@ def test_a_person_is_forgotten_everywhere(
     assert rows_about("bob") == before
 
     async def look() -> tuple[set[str], set[str]]:
-        log = KafkaLog(stream.kafka, namespace=namespace, run_id="main", model="agent")
+        log = KafkaTrainerLog(stream.kafka, namespace=namespace, run_id="main", model="agent")
         await log.open()
         try:
             refused = set(await log.excluded_episodes())

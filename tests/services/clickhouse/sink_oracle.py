@@ -3,7 +3,7 @@
 from typing import Any
 
 from rollbus.consumers.clickhouse.questions.saved import ask
-from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.topics import TOPICS
@@ -16,7 +16,7 @@ async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
         "WHERE database = currentDatabase() AND sorting_key != ''").rows
     }  # fmt: skip
     kept: dict[str, dict[Any, int]] = {}
-    async with KafkaLog(settings.kafka, settings.namespace) as log:
+    async with KafkaSinkLog(settings.kafka, settings.namespace) as log:
         for (topic, number), span in (await log.spans([topic.name for topic in TOPICS])).items():
             buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
             async for records in log.read((topic, number), span):

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
 from rollbus.consumers.clickhouse.questions.saved import ask, run_query
-from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.sink import run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
@@ -86,7 +86,7 @@ async def test_a_table_dropped_under_a_running_sink_stops_it_and_loses_nothing(w
 
 
 async def test_a_rebuild_that_is_killed_leaves_no_empty_table_that_looks_whole(written: SinkSettings) -> None:
-    class Killed(KafkaLog):
+    class Killed(KafkaSinkLog):
         async def read(self, *_: Any) -> Any:
             raise KeyboardInterrupt
             yield

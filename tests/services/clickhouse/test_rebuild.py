@@ -15,8 +15,8 @@ from rollbus.archive.log import ArchiveLog
 from rollbus.consumers.clickhouse.maintain import forget
 from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
 from rollbus.consumers.clickhouse.questions.saved import ask
-from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.sink.log import Partition, Span
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
+from rollbus.consumers.clickhouse.sink.log import OffsetSpan, Partition
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
@@ -25,7 +25,7 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from tests.builders import START_MS, make_alias_reward
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
@@ -52,10 +52,10 @@ async def written(settings: SinkSettings) -> SinkSettings:
     return settings
 
 
-class KeptLog(KafkaLog):
+class KeptLog(KafkaSinkLog):
     """A log whose reader can be asked to do something in the middle."""
 
-    async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+    async def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
         async for records in super().read(partition, span):
             yield records
             await self.in_between()
@@ -64,7 +64,7 @@ class KeptLog(KafkaLog):
         """Nothing, unless a test says otherwise."""
 
 
-async def rebuilt(settings: SinkSettings, *tables: str, log_class: type[KafkaLog] = KafkaLog) -> Any:
+async def rebuilt(settings: SinkSettings, *tables: str, log_class: type[KafkaSinkLog] = KafkaSinkLog) -> Any:
     client = ClickHouse(settings.clickhouse)
     try:
         async with log_class(settings.kafka, settings.namespace) as log:
@@ -136,7 +136,7 @@ async def test_what_the_sink_writes_meanwhile_is_not_lost_and_readers_see_whole_
 
 async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: SinkSettings, tmp_path: Path) -> None:
     class Forgetful(KeptLog):
-        async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+        async def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
             async for records in super().read(partition, span):
                 yield [record for record in records if partition[0] != "scores"]
 
@@ -164,7 +164,7 @@ def of(settings: SinkSettings, episode: str) -> int:
 
 async def put_on_the_list(settings: SinkSettings, *episodes: str) -> None:
     """Do what `rollbus forget` does to the log."""
-    records = exclusions([Episode(each, each) for each in episodes], reason="asked", now_ms=START_MS)
+    records = exclusions([RootedEpisode(each, each) for each in episodes], reason="asked", now_ms=START_MS)
     await send(settings, encoded([(topic, one.episode_id, one) for one in records for topic in EXCLUDED_IN]))
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.questions.saved import ask, run_query
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
@@ -119,7 +119,7 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
     await delete_before(settings.kafka, {place: 3})  # with the end of their transaction
     await send(settings, reports(3))
     migrate(settings.clickhouse)
-    source, client, stop = KafkaSource(settings), ClickHouse(settings.clickhouse), asyncio.Event()
+    source, client, stop = KafkaSinkSource(settings), ClickHouse(settings.clickhouse), asyncio.Event()
     await source.start()
     sink = asyncio.create_task(Sink(settings, source, client, stop=stop).run())
     try:

@@ -40,7 +40,7 @@ from rollbus.streams.operate.forget import Search
 from rollbus.streams.operate.forget_on_log import search_log, steps_that_used, write_exclusions
 from rollbus.streams.replay.kafka.manifest import read_manifests
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.loop import Trainer
 from tests.builders import START_MS, make_excluded
 from tests.faults.episodes import RUN, Traffic, group_events, pipeline
@@ -131,7 +131,7 @@ async def work(server: Server, namespace: str) -> None:
     )
     async with running(settings_of(server, namespace, "worker"), pipeline(), [applied]):
         await traffic.until_trained()
-        log = KafkaLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
+        log = KafkaTrainerLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
         try:
             trainer = Trainer(log, MemoryBackend(), SETTINGS.model_copy(update={"batch_wait_s": 5.0}))
             await asyncio.wait_for(trainer.run(until_idle=True), 120)

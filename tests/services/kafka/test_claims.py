@@ -14,7 +14,7 @@ from rollbus.runtime.kafka.writing import Row
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation
-from rollbus.streams.exactly_once.transaction import Session, Sessions
+from rollbus.streams.exactly_once.transaction import ProducerSession, ProducerSessions
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.streams.fixtures import CountStage, read_places, stream_settings
@@ -66,7 +66,7 @@ async def test_a_claim_is_read_back_and_a_transaction_takes_its_place(
     claimed = Committed(3, "me", "first claim")
     await claim_offset(member, place, claimed, member._coordinator.generation)
     assert await committed_offset(member, place) == claimed
-    sessions = Sessions(settings, f"{settings.namespace}counter", "me")
+    sessions = ProducerSessions(settings, f"{settings.namespace}counter", "me")
     await (await sessions.get()).commit(place, 5, [Row(f"{settings.namespace}drops", 0, b"k", b"v")])
     await sessions.close()
     await until_committed(member, place, Committed(5, "me"))
@@ -105,7 +105,7 @@ async def test_who_is_fenced_commits_nothing_of_any_partition_and_what_he_left_o
     await zombie.begin_transaction()
     await zombie.send_and_wait(drops, b"left open", partition=0)
     await zombie.send_offsets_to_transaction({TopicPartition(*place): 9}, group)
-    heir = Session(settings, group, "heir")
+    heir = ProducerSession(settings, group, "heir")
     await heir.start()
     await heir.fence("zombie")
     with pytest.raises(ProducerFenced):
@@ -123,7 +123,7 @@ async def test_a_session_that_was_fenced_leaves_no_error_that_the_event_loop_rep
 ) -> None:
     reported = list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
-    older, newer = (Session(settings, f"{settings.namespace}counter", "me") for _ in range(2))
+    older, newer = (ProducerSession(settings, f"{settings.namespace}counter", "me") for _ in range(2))
     await older.start()
     await newer.start()
     topics = (place.topic, f"{settings.namespace}drops")

@@ -6,7 +6,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.health.reading import read_health
@@ -70,7 +70,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
         group_id=f"{namespace}stranger",
         partition_assignment_strategy=[StickyPartitionAssignor],
     )
-    source = KafkaSource(sink)
+    source = KafkaSinkSource(sink)
     try:
         await stranger.start()
         await source.start()

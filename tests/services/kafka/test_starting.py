@@ -14,8 +14,8 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 
 from rollbus.consumers import dead_letters_kafka
-from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.loggers.follow_kafka import follow
@@ -71,7 +71,7 @@ async def _producer(kafka: KafkaConnection, namespace: str) -> None:
 
 
 async def _source(kafka: KafkaConnection, namespace: str) -> None:
-    await KafkaSource(SinkSettings(kafka=kafka, namespace=namespace)).start()
+    await KafkaSinkSource(SinkSettings(kafka=kafka, namespace=namespace)).start()
 
 
 async def _status(kafka: KafkaConnection, namespace: str) -> None:
@@ -79,7 +79,7 @@ async def _status(kafka: KafkaConnection, namespace: str) -> None:
 
 
 async def _log(kafka: KafkaConnection, namespace: str) -> None:
-    async with KafkaLog(kafka, namespace) as log:
+    async with KafkaSinkLog(kafka, namespace) as log:
         await log.spans(["drops"])
 
 

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import rollbus.producers
 from rollbus.producers.sending.kafka_sink import KafkaSink
-from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas import codec
@@ -140,8 +140,8 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(namespace
 async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, topics: str) -> None:
     recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics)
     tokens = tuple(SimpleNamespace(token="x", logprob=-0.5) for _ in range(20))
-    choice = Choice(content="x" * 20, finish_reason="stop", entries=tokens, token_ids=range(20))
-    answer = Answer(model="agent@1", prompt_token_ids=range(500), completion_tokens=20, choices=(choice,))
+    choice = AnswerChoice(content="x" * 20, finish_reason="stop", entries=tokens, token_ids=range(20))
+    answer = ServerAnswer(model="agent@1", prompt_token_ids=range(500), completion_tokens=20, choices=(choice,))
     exchange = Exchange(request={"messages": [{"role": "user", "content": "word " * 400}]}, answer=answer)
 
     def work() -> None:

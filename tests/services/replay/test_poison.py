@@ -18,7 +18,7 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.range_on_broker import resolve
@@ -48,7 +48,7 @@ SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
 FORGED = (
     make_tick(2**40, stream_time_ms=2**53),
     make_config("assembly", AssemblyConfig(target_model="nobody")),
-    *exclusions([Episode(f"e{number}", f"e{number}") for number in range(30)], reason="", now_ms=0),
+    *exclusions([RootedEpisode(f"e{number}", f"e{number}") for number in range(30)], reason="", now_ms=0),
 )
 """What a producer has no right to say."""
 

@@ -30,7 +30,7 @@ from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import partitions_on_broker
 from rollbus.streams.replay.compare.live import LIVE, compare_replays, read_side
-from rollbus.streams.replay.compare.side import Span
+from rollbus.streams.replay.compare.side import CommonTime
 from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.kafka.source import open_ranges, read_whole
@@ -315,7 +315,7 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Sett
         key, score = made.group_hint.encode(), make_score(made.trajectory_id, 1.0, episode_id=made.episode_id)
         await send(stream, TRAJECTORIES.name, [(key, encode(made))])
         await send(stream, SCORES.name, [(key, encode(score))])
-    span = Span(ticks[1].stream_time_ms, ticks[2].stream_time_ms)
+    span = CommonTime(ticks[1].stream_time_ms, ticks[2].stream_time_ms)
     starts = await starts_of(stream, TRAJECTORIES, span.from_ms)
     left = [decode(raw.value) async for raw in read_whole(stream, TRAJECTORIES, starts=starts)]
     assert [each.episode_id for each in left if isinstance(each, Trajectory)] == ["e1", "e2"]

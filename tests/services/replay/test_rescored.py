@@ -16,7 +16,7 @@ from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.settings import Settings
-from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from rollbus.streams.operate.forget_on_log import write_exclusions
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
@@ -78,7 +78,7 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
     await first.run()
     written = await records(first.replay_settings, "trajectories")
     gone = next(each.episode_id for each in written if isinstance(each, Trajectory))
-    await write_exclusions(first.replay_settings, exclusions([Episode(gone, gone)], reason="asked", now_ms=0))
+    await write_exclusions(first.replay_settings, exclusions([RootedEpisode(gone, gone)], reason="asked", now_ms=0))
     shown: set[str] = set()
 
     def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:

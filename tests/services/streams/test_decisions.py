@@ -12,7 +12,7 @@ from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.topics import POLICY_DECISIONS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.trainer.art_server.control.following import Following
+from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.backends.model_settings import DecisionLog
 from tests.services.streams.fixtures import send, stream_settings
 from tests.waiting import until
@@ -44,7 +44,7 @@ async def test_a_server_that_starts_hears_the_newest_decision_alone_and_then_eac
         if decision.number == 11:
             raise RuntimeError("unforeseen")
 
-    following = Following(DecisionLog(settings.kafka, namespace), "agent", use)
+    following = DecisionFollower(DecisionLog(settings.kafka, namespace), "agent", use)
     following.start()
     await until(lambda: heard == [8], "the newest is not heard")
     await publish(settings, decided(10))

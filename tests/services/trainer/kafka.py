@@ -25,7 +25,7 @@ from rollbus.schemas.topics import (
     Topic,
 )
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.ledger.reading_kafka import read_all
 from rollbus.trainer.process import open_backend
 from rollbus.trainer.settings import BackendSettings, TrainerSettings, ValidationSettings
@@ -63,8 +63,8 @@ class KafkaWorld:
         await self._admin.delete_topics(self._topics)
         await self._admin.close()
 
-    def log(self) -> KafkaLog:
-        return KafkaLog(self.connection, namespace=self.namespace, run_id="main", model="agent")
+    def log(self) -> KafkaTrainerLog:
+        return KafkaTrainerLog(self.connection, namespace=self.namespace, run_id="main", model="agent")
 
     async def append(self, topic: Topic, key: str, *records: Any) -> Sequence[Location]:
         name = topic.full_name(self.namespace)

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from aiokafka import AIOKafkaProducer
 
 from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.process import run_trainer
 from rollbus.trainer.settings import TrainerSettings
 
 WHILE_THE_BACKEND_WORKS = "while the backend works"
 
 
-class DyingLog(KafkaLog):
+class DyingLog(KafkaTrainerLog):
     """A Kafka log at which the process dies."""
 
     die_at = ""

@@ -15,7 +15,7 @@ from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.trainer.ledger.log import ReceivedBatch
-from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from tests.builders import make_excluded
 from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
 from tests.services.trainer.kafka import KafkaWorld
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 
 
 class TestKafkaLog(TrainerLogContract):
-    """The contract on `KafkaLog`, and what only a broker has."""
+    """The contract on `KafkaTrainerLog`, and what only a broker has."""
 
     @pytest.fixture
     async def world(self, kafka: str, namespace: str) -> AsyncIterator[KafkaWorld]:
@@ -156,7 +156,7 @@ class TestKafkaLog(TrainerLogContract):
         await log.close()
 
     async def test_missing_topics_are_named(self, world: KafkaWorld) -> None:
-        log = KafkaLog(world.connection, namespace="nowhere.", run_id="main", model="agent")
+        log = KafkaTrainerLog(world.connection, namespace="nowhere.", run_id="main", model="agent")
         with pytest.raises(ConfigurationError, match=r"nowhere\.batches.*rollbus topics create"):
             await log.open()
 

@@ -17,7 +17,7 @@ from rollbus.streams.exactly_once.changelog import position_row
 from rollbus.streams.exactly_once.claims import Committed, parse
 from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.runner import BATCHES_AHEAD, Runner
-from rollbus.streams.exactly_once.transaction import Sessions
+from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka.settings import StreamSettings
 from tests.services.streams.fixtures import CountStage, tool_event
 from tests.streams.exactly_once.test_transaction_parts import Raw
@@ -147,8 +147,8 @@ async def running(broker: Broker, fatal: list[BaseException] | None = None) -> A
     assert fatal is not None or not errors
 
 
-def new_runner(broker: Broker, on_fatal: Callable[[BaseException], None]) -> tuple[Runner, Sessions]:
-    sessions = Sessions(SETTINGS, "t.counter", ME)
+def new_runner(broker: Broker, on_fatal: Callable[[BaseException], None]) -> tuple[Runner, ProducerSessions]:
+    sessions = ProducerSessions(SETTINGS, "t.counter", ME)
     made = Runner(CountStage(), 0, settings=SETTINGS, sessions=sessions, host=Host(broker), on_fatal=on_fatal)
     return made, sessions
 

@@ -29,7 +29,7 @@ from rollbus.streams.exactly_once.changelog import POSITION_KEY
 from rollbus.streams.exactly_once.claims import Committed, parse
 from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.runner import Runner
-from rollbus.streams.exactly_once.transaction import Session
+from rollbus.streams.exactly_once.transaction import ProducerSession
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker import app as app_module
 from rollbus.streams.worker.app import StageApp
@@ -435,7 +435,7 @@ def _takes_all(self: Runner) -> Any:
     return first()
 
 
-async def _nobody(self: Session, owner: str) -> None:
+async def _nobody(self: ProducerSession, owner: str) -> None:
     """Fence nobody."""
 
 
@@ -443,7 +443,7 @@ BUGS: dict[str, tuple[type, str, Any]] = {
     "takes what does not continue the position": (Runner, "_first_batch", _takes_all),
     "never asks for a partition again": (Runner, "_resume", lambda self: None),
     "takes again what it has had of a batch": (Batch, "after", lambda self, position: self),
-    "claims a partition whose last owner may still write": (Session, "fence", _nobody),
+    "claims a partition whose last owner may still write": (ProducerSession, "fence", _nobody),
 }
 
 

@@ -13,7 +13,7 @@ from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.errors import UnavailableError
 from rollbus.streams.exactly_once import transaction
 from rollbus.streams.exactly_once.batch import Partition
-from rollbus.streams.exactly_once.transaction import Session, Sessions
+from rollbus.streams.exactly_once.transaction import ProducerSession, ProducerSessions
 from rollbus.streams.kafka.settings import StreamSettings
 
 SETTINGS = StreamSettings(namespace="t.", linger_ms=0)
@@ -75,15 +75,15 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 @pytest.fixture
-async def session(broker: Broker) -> Session:
-    return await Sessions(SETTINGS, "t.counter", ID).get()
+async def session(broker: Broker) -> ProducerSession:
+    return await ProducerSessions(SETTINGS, "t.counter", ID).get()
 
 
 def place(number: int) -> Partition:
     return Partition("t.episode-events", number)
 
 
-def commit(session: Session, number: int, end: int, size: int = 1) -> asyncio.Task[None]:
+def commit(session: ProducerSession, number: int, end: int, size: int = 1) -> asyncio.Task[None]:
     value = b"%d" % number * size
     return asyncio.create_task(session.commit(place(number), end, [Row("t.out", 0, None, value)]))
 
@@ -94,7 +94,7 @@ async def turns() -> None:
 
 
 async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_the_next(
-    broker: Broker, session: Session
+    broker: Broker, session: ProducerSession
 ) -> None:
     broker.gate.clear()
     tasks = [commit(session, 0, 5)]
@@ -109,7 +109,7 @@ async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_th
 
 
 async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to_write(
-    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: ProducerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
     step = asyncio.Event()
@@ -127,7 +127,7 @@ async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to
     assert broker.offsets == [{0: 5, 1: 6}]
 
 
-async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker, session: Session) -> None:
+async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker, session: ProducerSession) -> None:
     with session.preparing():
         async with asyncio.timeout(120):
             await commit(session, 0, 5)
@@ -135,7 +135,7 @@ async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker,
 
 
 async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
-    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: ProducerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
     with session.preparing():
@@ -147,7 +147,7 @@ async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
 
 
 async def test_a_transaction_takes_no_more_than_its_bound_but_one_part_at_least(
-    broker: Broker, session: Session, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, session: ProducerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "MOST_BYTES", 10)
     sizes = [30, 4, 6, 1]
@@ -159,7 +159,7 @@ async def test_a_transaction_takes_no_more_than_its_bound_but_one_part_at_least(
 async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for_the_others(
     broker: Broker, error: Exception
 ) -> None:
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     session = await sessions.get()
     broker.gate.clear()
     broker.failures.append(error)
@@ -175,7 +175,7 @@ async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for
     assert session.ended
 
 
-async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker, session: Session) -> None:
+async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(ProducerFenced())
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     with pytest.raises(ProducerFenced):
@@ -183,7 +183,7 @@ async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker, sessio
 
 
 async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_as_for_the_first(
-    broker: Broker, session: Session
+    broker: Broker, session: ProducerSession
 ) -> None:
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
@@ -196,7 +196,7 @@ async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_a
 
 
 async def test_after_a_failure_there_is_one_new_session_for_all(broker: Broker) -> None:
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     first = await sessions.get()
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(first, 0, 5), return_exceptions=True)
@@ -216,7 +216,7 @@ async def test_who_cannot_be_written_fails_alone_the_next_time(broker: Broker, m
         producer.rows = [row.value for row in rows]
 
     monkeypatch.setattr(transaction, "write", write)
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     first = await sessions.get()
     together = await asyncio.gather(commit(first, 0, 5), commit(first, 1, 6), return_exceptions=True)
     assert [type(each) for each in together] == [ValueError, ValueError]
@@ -229,7 +229,7 @@ async def test_who_cannot_be_written_fails_alone_the_next_time(broker: Broker, m
 
 
 async def test_after_a_failure_those_that_have_had_their_own_go_together_again(broker: Broker) -> None:
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(await sessions.get(), 0, 5), return_exceptions=True)
     session = await sessions.get()
@@ -238,7 +238,7 @@ async def test_after_a_failure_those_that_have_had_their_own_go_together_again(b
     assert broker.offsets == [{0: 5}, {1: 5}, {2: 5}, {0: 6, 1: 6, 2: 6}, {3: 6}]
 
 
-async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker, session: Session) -> None:
+async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(asyncio.CancelledError())
     (found,) = await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     assert isinstance(found, asyncio.CancelledError)
@@ -246,7 +246,7 @@ async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker
 
 
 async def test_closing_lets_the_running_transaction_end_and_takes_nothing_more(broker: Broker) -> None:
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     session = await sessions.get()
     broker.gate.clear()
     running = commit(session, 0, 5)
@@ -262,7 +262,7 @@ async def test_closing_lets_the_running_transaction_end_and_takes_nothing_more(b
     assert (broker.offsets, broker.stopped) == ([{0: 5}], 1)
 
 
-async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker, session: Session) -> None:
+async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker, session: ProducerSession) -> None:
     broker.gate.clear()
     running = commit(session, 0, 5)
     await turns()
@@ -274,7 +274,7 @@ async def test_a_part_whose_partition_was_closed_is_left_out(broker: Broker, ses
     assert broker.offsets == [{0: 5}, {2: 7}]
 
 
-async def test_an_owner_is_fenced_once_for_all_partitions(broker: Broker, session: Session) -> None:
+async def test_an_owner_is_fenced_once_for_all_partitions(broker: Broker, session: ProducerSession) -> None:
     await asyncio.gather(*(session.fence("t.counter.other.1") for _ in range(4)))
     assert broker.lives == [ID, "t.counter.other.1"]
 
@@ -288,7 +288,7 @@ async def test_a_session_that_does_not_start_is_stopped_and_the_next_one_is_new(
         raise OSError("no broker")
 
     monkeypatch.setattr(Producer, "start", refused)
-    sessions = Sessions(SETTINGS, "t.counter", ID)
+    sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     with pytest.raises(OSError, match="no broker"):
         await sessions.get()
     assert broker.stopped == 1

@@ -9,7 +9,7 @@ from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate import forget_on_log as forget_kafka
-from rollbus.streams.operate.forget import Episode, Search, exclusions
+from rollbus.streams.operate.forget import RootedEpisode, Search, exclusions
 from tests.builders import make_started
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
@@ -23,7 +23,7 @@ def search(**labels: str) -> Search:
 
 
 def test_a_label_finds_the_episode_and_what_belongs_to_it() -> None:
-    assert search(user="ann").matching_episodes() == [Episode("a", "a"), Episode("a-sub", "a")]
+    assert search(user="ann").matching_episodes() == [RootedEpisode("a", "a"), RootedEpisode("a-sub", "a")]
     assert search(user="ann", team="y").matching_episodes() == []
     assert [each.episode_id for each in search(team="x").matching_episodes()] == ["a", "a-sub", "b"]
 
@@ -32,7 +32,7 @@ def test_without_labels_nobody_is_found_but_by_id() -> None:
     found = Search({}, frozenset({"b"}))
     found.add_start(make_started("a"))
     found.add_start(make_started("b"))
-    assert found.matching_episodes() == [Episode("b", "b")]
+    assert found.matching_episodes() == [RootedEpisode("b", "b")]
 
 
 def test_attempts_that_repeat_a_persons_opening_are_found_with_it() -> None:
@@ -41,13 +41,13 @@ def test_attempts_that_repeat_a_persons_opening_are_found_with_it() -> None:
     for attempt, origin in (("again", "a"), ("other", "b")):
         found.add_start(make_started(attempt, labels={"resampled_from": trajectory_id(origin)}))
     found.add_start(make_started("again-sub", root="again"))
-    assert found.matching_episodes() == [Episode("a", "a")]
-    assert found.attempts_at(["a"]) == [Episode("again", "again"), Episode("again-sub", "again")]
+    assert found.matching_episodes() == [RootedEpisode("a", "a")]
+    assert found.attempts_at(["a"]) == [RootedEpisode("again", "again"), RootedEpisode("again-sub", "again")]
     assert found.attempts_at(["again"]) == []
 
 
 def test_forgetting_twice_says_the_same() -> None:
-    one, again = (exclusions([Episode("a", "a")], reason="asked", now_ms=now) for now in (1, 2))
+    one, again = (exclusions([RootedEpisode("a", "a")], reason="asked", now_ms=now) for now in (1, 2))
     assert one[0].event_id == again[0].event_id
 
 

@@ -10,19 +10,19 @@ from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.records.replays import ReplayManifest
-from rollbus.streams.replay.compare.differences import Comparison, compare
+from rollbus.streams.replay.compare.differences import ReplayComparison, compare
 from rollbus.streams.replay.compare.live import common_span, last_of_all, made_by
-from rollbus.streams.replay.compare.side import Side, Span, within
+from rollbus.streams.replay.compare.side import CommonTime, Side, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
-SPAN = Span(START_MS, START_MS + 60_000)
+SPAN = CommonTime(START_MS, START_MS + 60_000)
 
 
-def made(name: str, *records: Any, span: Span = SPAN) -> Side:
+def made(name: str, *records: Any, span: CommonTime = SPAN) -> Side:
     return within(records, Side(name), span)
 
 
-def told(found: Comparison) -> list[tuple[str, str, str, bool, int]]:
+def told(found: ReplayComparison) -> list[tuple[str, str, str, bool, int]]:
     return [(each.kind, each.what, each.cause, each.edge, each.count) for each in found.differences]
 
 
@@ -81,7 +81,7 @@ def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
 def test_what_the_edge_has_cut_is_told_apart() -> None:
     late = make_trajectory("e2", assembled_at_ms=START_MS + 99_000)
     begun_before = drop_of("missing_events", unit_id="e1")
-    one = made("live", make_trajectory("e1"), late, span=Span())
+    one = made("live", make_trajectory("e1"), late, span=CommonTime())
     found = compare(one, made("b", begun_before), SPAN)
     assert told(found) == [("trajectory", "only in live", "the range's edge", True, 2)]
     assert found.inside == ()
@@ -185,9 +185,9 @@ def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
 
 
 def test_what_all_replays_have_is_compared() -> None:
-    assert common_span([]) == Span()
-    assert common_span([manifest_of("a", 0, 200), manifest_of("b", 100, 300)]) == Span(100, 200)
-    assert common_span([manifest_of("a", 0, 100), manifest_of("b", 100, 300)]) == Span(100, 100)
+    assert common_span([]) == CommonTime()
+    assert common_span([manifest_of("a", 0, 200), manifest_of("b", 100, 300)]) == CommonTime(100, 200)
+    assert common_span([manifest_of("a", 0, 100), manifest_of("b", 100, 300)]) == CommonTime(100, 100)
 
 
 def test_replays_without_common_time_are_not_compared() -> None:

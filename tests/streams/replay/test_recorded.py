@@ -10,7 +10,7 @@ from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
-from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Collector, LiveRecord, Outcomes, Recorded
+from rollbus.streams.replay.decide.recorded import BEFORE_ALL, LiveRecord, Outcomes, Recorded, RecordedInputs
 from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
@@ -29,7 +29,7 @@ def unchanged(record: ConfigApplied) -> ConfigApplied:
 
 def collected(records: Sequence[Any], first_tick: int | None, change: Any = unchanged) -> dict[int, list[Any]]:
     recorded = Recorded()
-    collector = Collector(RUN_LOG, first_tick=first_tick, change=change, recorded=recorded)
+    collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, recorded=recorded)
     for record in records:
         collector.take("main", record)
     collector.end()
@@ -168,7 +168,7 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     recorded = Recorded()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
-    teller = LiveReader(reading, Collector(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
+    teller = LiveReader(reading, RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
     await teller.until(1)
     assert reading.position == 3
     assert [told.record for told in recorded.due(1)] == [make_version(1)]

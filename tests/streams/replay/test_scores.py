@@ -28,7 +28,7 @@ from rollbus.streams.replay.plan.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
-from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
@@ -101,7 +101,7 @@ async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
     registry = without_model_calls(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
     stage = HeadedScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
     (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", PLACE, b"")])
-    assert answers == {"quality": Answer(0.5)}
+    assert answers == {"quality": ComponentAnswer(0.5)}
 
 
 # Groups
@@ -217,7 +217,7 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
 
     stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})
     incoming = [Incoming(record, "", PLACE, encode(record)) for record in (refused, make_trajectory("late"))]
-    assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": Answer(1.0)}
+    assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": ComponentAnswer(1.0)}
 
 
 def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge_s_answer_stands() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
-from rollbus.streams.stages.lineage import NO_PARENT, Lineage
+from rollbus.streams.stages.lineage import NO_PARENT, VersionPath
 from tests.builders import make_command, make_group, make_member, make_outcome, make_version
 from tests.stepping import Stepper, reasons
 
@@ -145,7 +145,7 @@ def test_stop_drops_what_waits_and_what_still_comes() -> None:
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True).map(sorted), st.integers(-2, 35))
 def test_a_lag_is_the_number_of_steps_between(versions: list[int], version: int) -> None:
     parents = dict(zip(versions, [NO_PARENT, *versions[:-1]], strict=True))
-    lag = Lineage(parents, versions[-1]).lag(version)
+    lag = VersionPath(parents, versions[-1]).lag(version)
     if version in versions:
         assert lag == len(versions) - 1 - versions.index(version)
     elif version > versions[-1]:
@@ -158,4 +158,4 @@ def test_a_lag_is_the_number_of_steps_between(versions: list[int], version: int)
 
 
 def test_a_lineage_that_bites_its_tail_still_ends() -> None:
-    assert Lineage({1: 2, 2: 1}, 2).lag(1) == 1
+    assert VersionPath({1: 2, 2: 1}, 2).lag(1) == 1

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.worker.watchdog import EXIT_STALLED, Progress, Watchdog
+from rollbus.streams.worker.watchdog import EXIT_STALLED, StandstillWatch, Watchdog
 from rollbus.streams.worker.worker import Worker
 
 
 def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
-    progress = Progress(10.0)
+    progress = StandstillWatch(10.0)
     assert progress.observe([("grouping[2]", 7, True)], now_s=100.0) == []
     assert progress.observe([("grouping[2]", 7, True)], now_s=109.0) == []
     (words,) = progress.observe([("grouping[2]", 7, True)], now_s=110.0)
@@ -22,7 +22,7 @@ def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
 
 
 def test_movement_and_idleness_begin_the_count_anew() -> None:
-    progress = Progress(10.0)
+    progress = StandstillWatch(10.0)
     progress.observe([("a", 7, True)], now_s=0.0)
     progress.observe([("a", 8, True)], now_s=9.0)
     assert progress.observe([("a", 8, True)], now_s=18.0) == []
@@ -31,7 +31,7 @@ def test_movement_and_idleness_begin_the_count_anew() -> None:
 
 
 def test_what_has_waited_longest_is_named_whatever_else_moves() -> None:
-    progress = Progress(10.0)
+    progress = StandstillWatch(10.0)
     assert progress.longest_wait(now_s=0.0) is None
     progress.observe([("a", 7, True), ("b", 1, True), ("c", 0, False)], now_s=0.0)
     progress.observe([("a", 7, True), ("b", 2, True), ("c", 0, False)], now_s=3.0)
@@ -41,7 +41,7 @@ def test_what_has_waited_longest_is_named_whatever_else_moves() -> None:
 
 
 def test_rows_restored_and_answers_that_come_are_movement() -> None:
-    progress = Progress(10.0)
+    progress = StandstillWatch(10.0)
     progress.observe([("a", "7 (after 1 rows or answers)", True)], now_s=0.0)
     assert progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=19.0) == []
     (words,) = progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=29.0)
@@ -49,7 +49,7 @@ def test_rows_restored_and_answers_that_come_are_movement() -> None:
 
 
 def test_a_partition_that_was_given_away_is_forgotten() -> None:
-    progress = Progress(10.0)
+    progress = StandstillWatch(10.0)
     progress.observe([("a", 7, True)], now_s=0.0)
     progress.observe([], now_s=5.0)
     assert progress.observe([("a", 7, True)], now_s=10.0) == []

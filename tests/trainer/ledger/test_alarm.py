@@ -14,7 +14,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause
+from rollbus.trainer.ledger.alarm import CollapseLimits, find_alarm, find_pause
 from rollbus.trainer.loop.between_steps import BetweenSteps
 from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.operate.policy import roll_back
@@ -22,7 +22,7 @@ from tests.builders import make_command
 from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
 
-LIMITS = AlarmLimits(window_steps=3)
+LIMITS = CollapseLimits(window_steps=3)
 HEALTHY = {
     "mismatch_kl": 0.01,
     "clip_fraction": 0.02,

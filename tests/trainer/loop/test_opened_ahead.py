@@ -14,7 +14,7 @@ from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import BATCHES, RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.ledger.alarm import AlarmLimits
+from rollbus.trainer.ledger.alarm import CollapseLimits
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.loop import step
 from rollbus.trainer.settings import MemoryBackendSettings
@@ -54,7 +54,7 @@ class Steep(MemoryBackend):
         return replace(result, metrics={**result.metrics, "grad_norm": 2.0})
 
 
-STEEP = AlarmLimits(window_steps=1, grad_norm=1.0)
+STEEP = CollapseLimits(window_steps=1, grad_norm=1.0)
 
 
 async def transactions(world: World, **settings: Any) -> list[str]:

@@ -135,7 +135,7 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class VersionOrigin:
     """What made a version; both None if nothing is known, and the parent None for the base model."""
 
     parent: int | None
@@ -150,7 +150,7 @@ class VersionStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, VersionOrigin] = {}
 
     def path(self, version: int) -> Path:
         return self.directory / f"{version:04d}"
@@ -187,12 +187,12 @@ class VersionStore:
         self.path(version).rename(doomed)
         shutil.rmtree(doomed)
 
-    def origin(self, version: int) -> Origin:
+    def origin(self, version: int) -> VersionOrigin:
         """Return the origin of a version, read once: every batch asks for the whole lineage."""
         if (known := self._origins.get(version)) is not None:
             return known
         found = self.provenance(version)
-        origin = Origin(found.get("parent"), found.get("batch_hash"))
+        origin = VersionOrigin(found.get("parent"), found.get("batch_hash"))
         if found:
             self._origins[version] = origin
         return origin

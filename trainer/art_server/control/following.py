@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 STOP_S = 5.0
 
 
-class Following:
+class DecisionFollower:
     """Follows the decisions on one model until it is stopped."""
 
     def __init__(self, log: DecisionLog, model: str, use: Callable[[PolicyDecision], None]) -> None:

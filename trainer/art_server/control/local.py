@@ -20,7 +20,7 @@ from rollbus.schemas.errors import RejectedError, ServiceError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.checkpoints.journal import Failure
 from rollbus.trainer.art_server.control.admission import Limits, admit
-from rollbus.trainer.art_server.control.following import Following
+from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.art_server.control.session import ArtSession
 from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import TorchService
@@ -42,7 +42,7 @@ class ArtLocal(JobBackend):
         self.settings = settings
         self.session: ArtSession
         self._started = False
-        self._following: Following | None = None
+        self._following: DecisionFollower | None = None
         self._updates = 0
         self._loop = asyncio.new_event_loop()
         self._closing = False
@@ -58,7 +58,7 @@ class ArtLocal(JobBackend):
         await self.on_art(self._start())
         self._started = True
         if self.settings.decisions is not None:
-            self._following = Following(self.settings.decisions, self.settings.model, self._follow)
+            self._following = DecisionFollower(self.settings.decisions, self.settings.model, self._follow)
             self._following.start()
 
     def report(self) -> Report:

@@ -27,7 +27,7 @@ Render = Callable[[list[dict[str, Any]], Any], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TrainCall:
     """What a client asks to train."""
 
     trajectories: tuple[TrainTrajectory, ...]
@@ -44,7 +44,7 @@ class Trainable:
     """How many were left out, by reason code."""
 
 
-def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> Call:
+def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> TrainCall:
     """Read the groups of a call; RejectedError says what cannot be trained on."""
     prompts = _Prompts(render)
     trajectories = []
@@ -58,10 +58,10 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> Call:
             except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
                 raise RejectedError(f"trajectory {name} (group-member) cannot be read: {describe(error)}") from error
     prompts.check_not_mixed()
-    return Call(tuple(trajectories), prompts.rendered)
+    return TrainCall(tuple(trajectories), prompts.rendered)
 
 
-def trainable(call: Call, limits: Limits) -> Trainable:
+def trainable(call: TrainCall, limits: Limits) -> Trainable:
     """Leave out what is too long or has no signal; ART computes advantages over the rest."""
     admitted = admit(TrainRequest("", "", "", 0, call.trajectories, TrainConfig(advantages="art")), limits)
     for name, reason in admitted.dropped.items():

@@ -24,8 +24,8 @@ from rollbus.runtime.http.guard import (
     LOCAL_NAMES,
     Answered,
     Door,
-    Head,
     RefusedError,
+    RequestHead,
     as_json,
     names_of,
     token_admits,
@@ -261,7 +261,7 @@ def _make_routes(handlers: Sequence[tuple[str, str, Handler]]) -> list[Route]:
     return [Route(path, _answering(handler), methods=[method]) for method, path, handler in handlers]
 
 
-def _describe(refused: RefusedError, head: Head) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> Answered:
     return as_json(wire.error_to_json(refused.message, retriable=refused.status == 503))
 
 

@@ -28,7 +28,7 @@ from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS, TorchService
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.outcomes import completed
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Version
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json
 from rollbus.trainer.grpo import batch_scale
 
@@ -103,12 +103,12 @@ class ArtSession:
         recorded = self.journal.made(request.batch_hash)
         return self.service.store.result(request.batch_hash, request.base_version, besides=recorded)
 
-    def known(self) -> tuple[Version, ...]:
+    def known(self) -> tuple[WeightsVersion, ...]:
         """Every version that has a checkpoint."""
         store, loaded = self.service.store, set(self.service.loaded())
         origins = {number: store.origin(number) for number in store.numbers()}
         return tuple(
-            Version(number, origin.parent, origin.batch_hash, str(store.path(number)), loaded=number in loaded)
+            WeightsVersion(number, origin.parent, origin.batch_hash, str(store.path(number)), loaded=number in loaded)
             for number, origin in origins.items()
         )
 

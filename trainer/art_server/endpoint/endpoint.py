@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from rollbus.runtime.http import PRIORITY_HEADER
-from rollbus.runtime.http.guard import Answered, Door, Head, RefusedError, as_json, names_of, token_admits
+from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead, as_json, names_of, token_admits
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.routing import Router
 from rollbus.trainer.art_server.endpoint.answer_stream import DONE, AnswerStream, event
@@ -351,7 +351,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _describe(refused: RefusedError, head: Head) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> Answered:
     code = "invalid_api_key" if refused.status == 401 else None
     return as_json(RequestError(refused.status, refused.message, code=code).body())
 

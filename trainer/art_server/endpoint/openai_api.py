@@ -127,7 +127,7 @@ class Function(BaseModel):
     name: str = Field(min_length=1)
 
 
-class Tool(BaseModel):
+class RequestedTool(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: Literal["function"]
@@ -139,7 +139,7 @@ class ChatRequest(_SamplingRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: list[Tool] | None = None
+    tools: list[RequestedTool] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     """Choosing freely or not at all: forcing a call would need constrained decoding, whose log-probs do not train."""
 

@@ -16,7 +16,7 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
+class ThreadShares:
     """How many each gets."""
 
     sampler: int
@@ -25,7 +25,7 @@ class Threads:
     learner: int
 
 
-def choose_threads(options: ModelOptions, width: int, cores: int) -> Threads:
+def choose_threads(options: ModelOptions, width: int, cores: int) -> ThreadShares:
     """Return what the settings say and, where they say `auto`, what suits a network of this width.
 
     The learner's number is the same in each step: another number adds in another order, and rounds differently.
@@ -33,8 +33,8 @@ def choose_threads(options: ModelOptions, width: int, cores: int) -> Threads:
     shared = cores if options.device.startswith("cpu") and width >= LEAST_WIDTH else 1
     learner = max(1, shared // 2) if options.trainer_threads == "auto" else options.trainer_threads
     if options.sampler_threads == "auto":
-        return Threads(shared, max(1, shared - learner), learner)
-    return Threads(options.sampler_threads, options.sampler_threads, learner)
+        return ThreadShares(shared, max(1, shared - learner), learner)
+    return ThreadShares(options.sampler_threads, options.sampler_threads, learner)
 
 
 def count_cores(environment: Mapping[str, str] = os.environ, quota: Path = CPU_QUOTA) -> int:

@@ -30,7 +30,7 @@ class Generation:
 
 
 @dataclass(slots=True)
-class Request:
+class SamplerRequest:
     prompt: Sequence[int]
     parameters: SamplingParameters
     version: int
@@ -41,7 +41,7 @@ class Request:
     """Its row in the cache pool; -1 while it waits."""
     shared: Shared = NOTHING
     """The beginning of its prompt that was copied from another row."""
-    twins: "list[Request]" = field(default_factory=list)
+    twins: "list[SamplerRequest]" = field(default_factory=list)
     """Requests with the same prompt that came with it: it is read for all of them."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

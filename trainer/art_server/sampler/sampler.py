@@ -25,7 +25,7 @@ from rollbus.trainer.art_server.sampler.cache import CachePool
 from rollbus.trainer.art_server.sampler.decoding import CudaRecorder, Decoding
 from rollbus.trainer.art_server.sampler.growing_text import GrowingText
 from rollbus.trainer.art_server.sampler.prefixes import Shared
-from rollbus.trainer.art_server.sampler.requests import Alternatives, FinishReason, Generation, OnToken, Request
+from rollbus.trainer.art_server.sampler.requests import Alternatives, FinishReason, Generation, OnToken, SamplerRequest
 from rollbus.trainer.art_server.sampler.sampling import SamplingParameters, choose
 from rollbus.trainer.art_server.sampler.waves import FULL_TOKENS, PREFILL_TOKENS, batch_prompts, plan_wave
 from rollbus.trainer.backends.model_settings import LogprobsMode
@@ -78,8 +78,8 @@ class Sampler:
         self._pinned: set[int] = set()
         self._recent: deque[int] = deque(maxlen=keep_versions)
         """The versions loaded last, also old ones that a client asked for."""
-        self._waiting: deque[Request] = deque()
-        self._active: list[Request] = []
+        self._waiting: deque[SamplerRequest] = deque()
+        self._active: list[SamplerRequest] = []
         self._closed = False
         self._wake = threading.Condition()
         self._thread = start_thread(self._run, "sampler", is_over=lambda: self._closed)
@@ -125,7 +125,7 @@ class Sampler:
             raise ValueError(
                 f"{len(prompt)} prompt tokens and {parameters.max_tokens} more do not fit 1 to {longest} tokens"
             )
-        request = Request(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed).random)
+        request = SamplerRequest(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed).random)
         request.text = GrowingText(self._tokenizer) if parameters.stop else None
         with self._wake:
             if self._closed:
@@ -169,9 +169,9 @@ class Sampler:
                     self._fail_all([*joined, *self._active], error)
         self._fail_all([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
 
-    def _take_waiting(self) -> list[Request]:
+    def _take_waiting(self) -> list[SamplerRequest]:
         """Take as many as there are rows for; drop those canceled while they waited."""
-        joined: list[Request] = []
+        joined: list[SamplerRequest] = []
         while self._waiting and len(joined) < self._pool.free_rows:
             request = self._waiting.popleft()
             if request.future.cancelled():
@@ -180,7 +180,7 @@ class Sampler:
                 joined.append(request)
         return joined
 
-    def _advance(self, joined: list[Request]) -> None:
+    def _advance(self, joined: list[SamplerRequest]) -> None:
         """One step of every request: those already running decode one token, the new ones read their prompt."""
         running = self._active
         self._active = [*running, *joined]
@@ -197,7 +197,7 @@ class Sampler:
                 self._sample(batch, self._decode(model, batch))
         self._answer_finished()
 
-    def _read_wave(self, model: nn.Module, wave: list[Request]) -> None:
+    def _read_wave(self, model: nn.Module, wave: list[SamplerRequest]) -> None:
         """Read prompts and sample the first token of each: whole ones, then what follows a shared beginning."""
         sharing = [request for request in wave if request.shared.tokens]
         self._pool.copy_prefixes({request.slot: request.shared for request in sharing})
@@ -206,7 +206,7 @@ class Sampler:
         for batch in batch_prompts(sharing, self._full_tokens):
             self._sample_first(batch, self._read_endings(model, batch))
 
-    def _sample_first(self, batch: list[Request], logits_B_V: Tensor) -> None:
+    def _sample_first(self, batch: list[SamplerRequest], logits_B_V: Tensor) -> None:
         """Sample the first token of requests whose prompts were read, and of their twins."""
         everyone = [one for request in batch for one in (request, *request.twins)]
         self._pool.copy_prefixes(
@@ -220,7 +220,7 @@ class Sampler:
         for request in everyone:
             self._pool.prefixes.hold(request.slot, request.version, request.prompt)
 
-    def _read_endings(self, model: nn.Module, batch: list[Request]) -> Tensor:
+    def _read_endings(self, model: nn.Module, batch: list[SamplerRequest]) -> Tensor:
         """Logits [B, V] after each prompt, whose beginnings the rows hold already."""
         endings = [list(request.prompt[request.shared.tokens :]) for request in batch]
         longest_ending, longest_prompt = max(map(len, endings)), max(len(request.prompt) for request in batch)
@@ -235,7 +235,7 @@ class Sampler:
         last_B = torch.tensor([len(ending) - 1 for ending in endings], device=self._device)
         return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
 
-    def _read_prompts(self, model: nn.Module, batch: list[Request]) -> Tensor:
+    def _read_prompts(self, model: nn.Module, batch: list[SamplerRequest]) -> Tensor:
         """Logits [B, V] after each prompt."""
         longest = max(len(request.prompt) for request in batch)
         padded = [[*request.prompt, *[0] * (longest - len(request.prompt))] for request in batch]
@@ -261,7 +261,7 @@ class Sampler:
             logprobs += logprobs_C_V.gather(1, targets_C[:, None])[:, 0].tolist()
         return tuple(logprobs)
 
-    def _decode(self, model: nn.Module, batch: list[Request]) -> Tensor:
+    def _decode(self, model: nn.Module, batch: list[SamplerRequest]) -> Tensor:
         """Logits [B, V] after each request's newest token."""
         return self._decoding.decode(
             model,
@@ -270,10 +270,10 @@ class Sampler:
             [len(request.prompt) + len(request.token_ids) - 1 for request in batch],
         )
 
-    def _slots(self, batch: list[Request]) -> Tensor:
+    def _slots(self, batch: list[SamplerRequest]) -> Tensor:
         return torch.tensor([request.slot for request in batch], device=self._device)
 
-    def _sample(self, batch: list[Request], logits_B_V: Tensor) -> None:
+    def _sample(self, batch: list[SamplerRequest], logits_B_V: Tensor) -> None:
         self.steps += 1
         self.tokens += len(batch)
         settings = [request.parameters for request in batch]
@@ -301,7 +301,7 @@ class Sampler:
 
     def _answer_finished(self) -> None:
         """Answer the requests that are finished; an error of the user's tokenizer is answered too."""
-        unfinished: list[Request] = []
+        unfinished: list[SamplerRequest] = []
         for request in self._active:
             try:
                 finished = self._answer_if_finished(request)
@@ -313,7 +313,7 @@ class Sampler:
                 unfinished.append(request)
         self._active = unfinished
 
-    def _answer_if_finished(self, request: Request) -> bool:
+    def _answer_if_finished(self, request: SamplerRequest) -> bool:
         """Answer and release the request if its newest token ended it."""
         parameters = request.parameters
         reason: FinishReason
@@ -348,11 +348,11 @@ class Sampler:
             request.future.set_result(answer)
         return True
 
-    def _decode_text(self, request: Request) -> str:
+    def _decode_text(self, request: SamplerRequest) -> str:
         decoded: str = self._tokenizer.decode(request.token_ids, skip_special_tokens=True)
         return decoded
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: SamplerRequest) -> None:
         """Free its slot and its version; harmless to repeat."""
         if request.released:
             return
@@ -366,18 +366,18 @@ class Sampler:
             self._users[request.version] -= 1
             self._retire()
 
-    def _fail_all(self, requests: list[Request], error: BaseException) -> None:
+    def _fail_all(self, requests: list[SamplerRequest], error: BaseException) -> None:
         for request in requests:
             self._answer_with_error(request, error)
         self._active = []
 
-    def _answer_with_error(self, request: Request, error: BaseException) -> None:
+    def _answer_with_error(self, request: SamplerRequest, error: BaseException) -> None:
         self._release(request)
         if not request.future.done() and request.future.set_running_or_notify_cancel():
             request.future.set_exception(error)
 
 
-def _priority(request: Request) -> int:
+def _priority(request: SamplerRequest) -> int:
     return request.parameters.priority
 
 

@@ -30,7 +30,7 @@ class SamplingParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampledChoice:
     token_ids_B: Tensor
     logprobs_B: Tensor
     logprobs_B_V: Tensor
@@ -44,7 +44,7 @@ def choose(
     *,
     nucleus: bool,
     mode: LogprobsMode = "raw",
-) -> Choice:
+) -> SampledChoice:
     """Sample by inverting the cumulative distribution at `uniforms_B`; `nucleus` says whether any top_p is below 1."""
     greedy_B = temperatures_B < LEAST_TEMPERATURE
     divisors_B = torch.where(greedy_B, 1.0, temperatures_B)
@@ -59,7 +59,7 @@ def choose(
     sampled_B = torch.searchsorted(cumulative_B_V, targets_B_1, right=True)[:, 0]  # [B]
     sampled_B = sampled_B.clamp_max(logits_B_V.shape[-1] - 1)
     token_ids_B = torch.where(greedy_B, logits_B_V.argmax(dim=-1), sampled_B) if greedy_B.any() else sampled_B
-    return Choice(token_ids_B, logprobs_B_V.gather(1, token_ids_B[:, None])[:, 0], logprobs_B_V)
+    return SampledChoice(token_ids_B, logprobs_B_V.gather(1, token_ids_B[:, None])[:, 0], logprobs_B_V)
 
 
 def _nucleus(probabilities_B_V: Tensor, top_p_B: Tensor) -> Tensor:

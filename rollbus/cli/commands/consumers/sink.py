@@ -7,7 +7,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import missing_topic
-from rollbus.cli.output import Console, Table, echo, format_count
+from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
@@ -39,7 +39,7 @@ def status(settings: Settings) -> None:
     rows = asyncio.run(read_sink_status(settings.sink_settings()))
     if not rows:
         raise missing_topic(settings, "episode-events")
-    table = Table("topic", "partition", "committed", "end", "lag")
+    table = OutputTable("topic", "partition", "committed", "end", "lag")
     for row in rows:
         committed = "–" if row.committed is None else str(row.committed)
         table.add_row(row.topic, str(row.partition), committed, str(row.end), str(row.lag))
@@ -60,7 +60,7 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     """
     from rollbus.consumers.clickhouse.maintain.rebuild import Rebuilt
     from rollbus.consumers.clickhouse.maintain.rebuild import rebuild as rebuild_tables
-    from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+    from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
     from rollbus.consumers.clickhouse.sink.log import Log
     from rollbus.consumers.clickhouse.sink.status import read_sink_status
     from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -73,7 +73,7 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     async def from_kafka() -> Rebuilt:
         rows = await read_sink_status(settings.sink_settings())
         committed = {(row.topic, row.partition): row.committed for row in rows if row.committed is not None}
-        async with KafkaLog(settings.kafka, settings.namespace) as log:
+        async with KafkaSinkLog(settings.kafka, settings.namespace) as log:
             return await run(log, committed)
 
     async def from_archive(url: str) -> Rebuilt:
@@ -88,7 +88,7 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
         rebuilt = asyncio.run(from_kafka() if url is None else from_archive(url))
     finally:
         client.close()
-    table = Table("table", "rows", "ranges equal", "ranges mended")
+    table = OutputTable("table", "rows", "ranges equal", "ranges mended")
     for one in rebuilt.tables:
         table.add_row(one.table, str(one.rows), str(one.equal_ranges), "\n".join(one.other_ranges) or "0")
     Console().print(table)

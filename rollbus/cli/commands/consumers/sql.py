@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_count
+from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.root import Settings, with_options, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbus.consumers.clickhouse.questions.saved import Answer, SavedQuery
+    from rollbus.consumers.clickhouse.questions.saved import QueryResult, SavedQuery
 
 
 output_options = with_options(
@@ -39,7 +39,7 @@ def list_() -> None:
     """List the saved questions and their parameters."""
     from rollbus.consumers.clickhouse.questions.saved import list_queries
 
-    table = Table("name", "answers", "parameters")
+    table = OutputTable("name", "answers", "parameters")
     for query in list_queries():
         parameters = "\n".join(f"{each.name}={each.default}: {each.description}" for each in query.parameters)
         table.add_row(query.name, query.description, parameters)
@@ -122,7 +122,7 @@ def _split_parameter(value: str) -> tuple[str, str]:
     return name, text
 
 
-def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
+def _print(answer: "QueryResult", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
     from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
 
     if not answer.rows:

@@ -26,7 +26,7 @@ def run(settings: Settings, url: str | None) -> None:
     dead letters, disk, clocks, and a broker that is away. `health: alarms:` in the settings holds the limits.
     """
     from rollbus.consumers.loggers.webhook import Webhook
-    from rollbus.health.alarms import Watch
+    from rollbus.health.alarms import HealthReporter
     from rollbus.runtime.health.heart import beating
     from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -35,7 +35,7 @@ def run(settings: Settings, url: str | None) -> None:
     limits, interval_s = settings.health.alarms, settings.health.interval_s
 
     async def main() -> None:
-        watch = Watch(settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms)
+        watch = HealthReporter(settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms)
         async with beating(settings.heart("alarms"), watch.report):
             await watch.run(stop_on_signals())
 

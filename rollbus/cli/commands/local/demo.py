@@ -54,12 +54,12 @@ def demo(
     It starts everything it needs on free ports, learns, evaluates before and after, answers five questions in SQL,
     and stops everything again.
     """
-    from rollbus.demo.game.job import Game
-    from rollbus.demo.job import Job
-    from rollbus.demo.routing.job import LookUp, Routing
+    from rollbus.demo.game.job import GameJob
+    from rollbus.demo.job import DemoJob
+    from rollbus.demo.routing.job import LookUp, RoutingJob
     from rollbus.demo.run import Demo, DemoOptions
 
-    jobs: dict[str, Job] = {"routing": Routing(), "orders": LookUp(), "game": Game()}
+    jobs: dict[str, DemoJob] = {"routing": RoutingJob(), "orders": LookUp(), "game": GameJob()}
     chosen = jobs[job]
     usual = chosen.amounts
     amounts = replace(usual, evaluated=evaluated or usual.evaluated)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.objects import load_object
-from rollbus.cli.output import Console, Table, echo, show_rows
+from rollbus.cli.output import Console, OutputTable, echo, show_rows
 from rollbus.cli.root import SettingsFile
 from rollbus.schemas.errors import ConfigurationError
 
@@ -36,7 +36,7 @@ def capture(agent: str) -> None:
     from rollbus.health.capture import advise, examine_capture
 
     found = examine_capture(load_object(agent, "agent"))
-    table = Table("turn", "agent", "model", "hook", "verdict", "what to add")
+    table = OutputTable("turn", "agent", "model", "hook", "verdict", "what to add")
     for number, (turn, hook) in enumerate(found.turns):
         verdict = Text("trainable", "green") if turn.trainable else Text(str(turn.untrainable_reason), "yellow")
         table.add_row(str(number), turn.function, turn.model, hook, verdict, advise(turn, hook))
@@ -54,7 +54,7 @@ def _examine(source: SettingsFile) -> None:
     from rollbus.health.checks import examine
 
     settings = source.load()
-    table = Table("subject", "state", "found", "what to do")
+    table = OutputTable("subject", "state", "found", "what to do")
     findings = list(examine(settings, all_stages(settings)))
     for found in findings:
         table.add_row(found.subject, Text(found.state, STYLES[found.state]), found.what, found.remedy)

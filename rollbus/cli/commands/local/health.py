@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import UnavailableError
 
@@ -101,10 +101,10 @@ def _look(settings: Settings, services: "Sequence[ServiceStatus]") -> "tuple[Pic
         return None, str(error)
 
 
-def _services(services: "Sequence[ServiceStatus]") -> Table:
+def _services(services: "Sequence[ServiceStatus]") -> OutputTable:
     from rollbus.cli.commands.local.stack import styled
 
-    table = Table("service", "state", "address", "pid", "")
+    table = OutputTable("service", "state", "address", "pid", "")
     for row in services:
         table.add_row(row.name, styled(row.state), row.address, str(row.pid or ""), row.detail)
     return table

@@ -21,7 +21,7 @@ from rollbus.cli.withholding import withhold_option
 from rollbus.schemas.records.events import StopReason
 
 if TYPE_CHECKING:
-    from rollbus.producers.startup.plan import Ended
+    from rollbus.producers.startup.plan import ProcessReport
     from rollbus.producers.turns.redaction import Field
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -93,7 +93,7 @@ def capture(
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def time_left(reports: Sequence["Ended"], deadline_s: float, *, is_healthy: bool | None) -> float:
+def time_left(reports: Sequence["ProcessReport"], deadline_s: float, *, is_healthy: bool | None) -> float:
     """Return how long the last events may take; where no broker takes any, the program has waited for it already."""
     waited_s = 0.0 if is_healthy else max((report.waited_s for report in reports), default=0.0)
     return max(0.0, deadline_s - waited_s)
@@ -153,7 +153,7 @@ def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     return "error", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
 
 
-def _describe(folder: Path, reports: Sequence["Ended"], own: Mapping[str, int]) -> str:
+def _describe(folder: Path, reports: Sequence["ProcessReport"], own: Mapping[str, int]) -> str:
     """Return the line that says what was recorded, of the processes that have reported and of this one."""
     notes = [path.read_text() for path in sorted(folder.glob("failed-*"))]
     notes += [f"{library}: {error}" for report in reports for library, error in report.failed.items()]

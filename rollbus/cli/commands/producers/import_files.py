@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.withholding import withhold_option
@@ -112,13 +112,13 @@ def _sink_of(settings: Settings, producer: str):  # type: ignore[no-untyped-def]
 
 def _show(counts: Counter[str], reasons: list[str], *, dry_run: bool) -> None:
     console = Console()
-    table = Table("what", "number", title="would be sent" if dry_run else "sent")
+    table = OutputTable("what", "number", title="would be sent" if dry_run else "sent")
     fields = {name.removeprefix("unmapped."): n for name, n in counts.items() if name.startswith("unmapped.")}
     for name in sorted(set(counts) - {f"unmapped.{field}" for field in fields}):
         table.add_row(name, f"{counts[name]:,}")
     console.print(table)
     if fields:
-        table = Table("field", "number", title="not read: fields that rollbus has no place for")
+        table = OutputTable("field", "number", title="not read: fields that rollbus has no place for")
         for name, number in sorted(fields.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_FIELDS]:
             table.add_row(name, f"{number:,}")
         if len(fields) > SHOWN_FIELDS:

@@ -75,7 +75,7 @@ def serve(
     A span that was answered for is on disk: after a kill the next start sends it. Programs bring the stack's token, as
     OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer …".
     """
-    from rollbus.producers.imports.collector import Collector
+    from rollbus.producers.imports.collector import TraceCollector
     from rollbus.producers.imports.formats.formats import FORMATS
     from rollbus.producers.imports.grpc_server import serving_grpc
     from rollbus.producers.imports.http import door, make_app
@@ -97,7 +97,7 @@ def serve(
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(state / "otlp.sqlite", max_bytes=int(max_gib * GIB))
-    collector = Collector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
+    collector = TraceCollector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
     shown = f"[{host}]" if ":" in host else host
     try:
         with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_count, format_time
+from rollbus.cli.output import Console, OutputTable, echo, format_count, format_time
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
@@ -54,7 +54,7 @@ def ls(settings: Settings, url: str | None) -> None:
     from rollbus.archive.archive import total
 
     opened = _open(settings, url)
-    table = Table("topic", "partition", "offsets", "records", "from (UTC)", "to", "files", "bytes")
+    table = OutputTable("topic", "partition", "offsets", "records", "from (UTC)", "to", "files", "bytes")
     for name, each in opened.contents.partitions.items():
         files = opened.contents.files_of(name)
         records, size = total(files)
@@ -117,7 +117,7 @@ def restore(settings: Settings, name: str, url: str | None, allow_missing: bool)
     with show_progress("restoring") as progress:
         work = Restore(settings.stream_settings(), opened, name, allow_missing, progress)
         asyncio.run(work.run())
-    table = Table("partition", "digest")
+    table = OutputTable("partition", "digest")
     for partition, digest in sorted(work.digests.items()):
         table.add_row(partition, digest)
     Console().print(table)

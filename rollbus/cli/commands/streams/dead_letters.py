@@ -6,7 +6,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Table, echo, format_time, show_rows
+from rollbus.cli.output import OutputTable, echo, format_time, show_rows
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -35,7 +35,7 @@ def list_(settings: Settings, error_class: str | None) -> None:
     require_topics(settings, "dead-letters")
     letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
     letters = select_letters(letters, error_class=error_class)
-    table = Table("topic", "stage", "class", "count", "most attempts", "newest (UTC)", "its origin")
+    table = OutputTable("topic", "stage", "class", "count", "most attempts", "newest (UTC)", "its origin")
     for kind in count_kinds(letters):
         newest = format_time(kind.newest.timestamp_ms)
         counts = [str(kind.count), str(kind.most_attempts)]

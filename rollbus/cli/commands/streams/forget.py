@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, format_count, format_time
+from rollbus.cli.output import Console, OutputTable, format_count, format_time
 from rollbus.cli.places import find_places
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
@@ -14,7 +14,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
-    from rollbus.streams.operate.forget import Episode
+    from rollbus.streams.operate.forget import RootedEpisode
 
 
 @click.command()
@@ -74,7 +74,7 @@ def forget(
         archived = format_count(forget_archived(settings, now_ms), "record")
         _print_places(settings, console, rows, archived, len(steps), now_ms)
     if steps:
-        table = Table("run", "step", "version", "their trajectories", title="steps that used them")
+        table = OutputTable("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):
             count = sum(1 for one in record.trained if one.trajectory_id in ids)
             table.add_row(run, str(step), str(record.policy_version), str(count))
@@ -86,11 +86,11 @@ def forget(
 
 def _find_episodes(
     settings: Settings, wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
-) -> "list[Episode]":
+) -> "list[RootedEpisode]":
     from rich.progress import Progress, TextColumn
 
     from rollbus.consumers.clickhouse.maintain.forget import find_attempts, find_episodes
-    from rollbus.streams.operate.forget import Episode, Search
+    from rollbus.streams.operate.forget import RootedEpisode, Search
     from rollbus.streams.operate.forget_on_log import search_log
 
     search = Search(wanted, frozenset(episodes))
@@ -101,13 +101,13 @@ def _find_episodes(
     found = set(search.matching_episodes())
     if clickhouse:  # it keeps episodes longer than the log
         stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
-        found |= {Episode(episode, root) for episode, root in stored.items()}
-    found |= {Episode(one, one) for one in set(episodes) - {each.episode_id for each in found}}
+        found |= {RootedEpisode(episode, root) for episode, root in stored.items()}
+    found |= {RootedEpisode(one, one) for one in set(episodes) - {each.episode_id for each in found}}
     ids = [each.episode_id for each in found]
     found.update(search.attempts_at(ids))  # they repeat what the person said
     if clickhouse:
         attempts = find_attempts(settings.clickhouse, settings.namespace, ids)
-        found |= {Episode(episode, root) for episode, root in attempts.items()}
+        found |= {RootedEpisode(episode, root) for episode, root in attempts.items()}
     return sorted(found)
 
 
@@ -165,7 +165,7 @@ def _print_places(
         archived=(settings.archive.url, archived) if settings.archive.url else None,
         restored=sorted(restored),
     )
-    table = Table("place", "holds", "what becomes of it")
+    table = OutputTable("place", "holds", "what becomes of it")
     for place in places:
         by = "" if place.by_ms is None else f" by {format_time(place.by_ms)} UTC"
         table.add_row(place.name, place.holds, f"{place.outcome}{by}: {place.why}")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rollbus.cli.commands.producers.capture import capture
 from rollbus.cli.groups import Verbs, describe_unknown
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.yaml_text import read_yaml
 from rollbus.schemas.errors import ConfigurationError
@@ -132,7 +132,7 @@ def list_(settings: Settings) -> None:
     require_topics(settings, "run-log")
     statuses = asyncio.run(list_runs(settings.stream_settings()))
     configured = {one.run_id: one.model for one in settings.runs}
-    table = Table("run", "model", "state", "groups", "batches", "answered", "newest version")
+    table = OutputTable("run", "model", "state", "groups", "batches", "answered", "newest version")
     for run_id in dict.fromkeys([*configured, *sorted(statuses)]):
         status = statuses.get(run_id) or RunStatus(run_id, state="nothing yet")
         state = status.state if run_id in configured else f"{status.state}, not in the settings"

@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo, format_time
+from rollbus.cli.output import Console, OutputTable, echo, format_time
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.stages import all_stages, create_topics
 
@@ -59,7 +59,7 @@ def list_(settings: Settings) -> None:
     from rollbus.streams.kafka.topics_on_broker import describe_topics
 
     require_topics(settings, "episode-events")
-    table = Table("topic", "partitions", "kept", "records", "oldest (UTC)", "oldest tick")
+    table = OutputTable("topic", "partitions", "kept", "records", "oldest (UTC)", "oldest tick")
     for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
         kept = topic.retention if topic.retention_ms is None else f"{topic.retention_ms / HOUR_MS:g} h"
         oldest = "–" if topic.oldest_timestamp_ms is None else format_time(topic.oldest_timestamp_ms)

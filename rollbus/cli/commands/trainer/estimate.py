@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
-from rollbus.cli.output import Console, Table, echo, format_count
+from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.schemas.wall_clock import wall_clock_ms
@@ -60,7 +60,7 @@ async def _estimate(
 ) -> None:  # fmt: skip
     from rollbus.cli.signals import stop_on_signals
     from rollbus.estimates.estimate import estimate_version
-    from rollbus.estimates.following import Following, Progress
+    from rollbus.estimates.following import CandidateEstimator, Progress
     from rollbus.estimates.recorded import read_period, read_rescored
     from rollbus.estimates.scoring import EndpointScorer
     from rollbus.runtime.health.heart import beating
@@ -95,7 +95,7 @@ async def _estimate(
 
     try:
         if version is None:
-            following = Following(trainer, estimate_one)
+            following = CandidateEstimator(trainer, estimate_one)
             async with beating(settings.heart("estimate"), following.report):
                 await following.run(stop_on_signals())
         else:
@@ -142,7 +142,7 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
     if overlap.refusal:
         echo(f"no estimate: {overlap.refusal}")
         return
-    table = Table("", "earned (95 %)", "more than the log")
+    table = OutputTable("", "earned (95 %)", "more than the log")
     table.add_row("log", _interval(estimates.log), "")
     for name, each in estimates.by_name.items():
         mark = f"{name} ◀" if name == BEST else name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_count, show_rows
+from rollbus.cli.output import Console, OutputTable, echo, format_count, show_rows
 
 if TYPE_CHECKING:
     from rollbus.nemo.finetune import FinetuneOptions
@@ -122,7 +122,7 @@ def list_(data_dir: Path) -> None:
     """List the runs: state, epochs, rewards and weights."""
     from rollbus.nemo.runs.folder import list_runs
 
-    table = Table("run", "state", "began", "epochs", "reward", "weights")
+    table = OutputTable("run", "state", "began", "epochs", "reward", "weights")
     for record in list_runs(data_dir):
         rows = record.rows()
         rewards = [f"{row['avg_reward']:.4f}" for row in (rows[:1] + rows[-1:]) if row.get("avg_reward") is not None]

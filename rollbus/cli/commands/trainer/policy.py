@@ -7,7 +7,7 @@ import click
 from rollbus.cli.commands.trainer.estimate import estimate
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, format_count, format_time, show_record, show_rows
+from rollbus.cli.output import Console, OutputTable, echo, format_count, format_time, show_record, show_rows
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 
@@ -34,7 +34,7 @@ def list_(settings: Settings, run_id: str | None) -> None:
     from rollbus.trainer.operate.policy_on_log import list_policy_versions
 
     trainer = trainer_settings(settings, run_id, "policy-versions")
-    table = Table("version", "parent", "state", "", "evaluations", "checkpoint")
+    table = OutputTable("version", "parent", "state", "", "evaluations", "checkpoint")
     for row in list_policy_versions(trainer):
         marks = ", ".join(mark for mark, holds in (("serving", row.is_serving), ("head", row.is_head)) if holds)
         parent = "–" if row.parent is None else str(row.parent)
@@ -116,7 +116,9 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
     from rollbus.trainer.operate.delivery import policy_history
 
     chosen = trainer_settings(settings, run_id, "policy-decisions")
-    table = Table("", "decided (UTC)", "action", "version", "serving", "canary", "why", "canary − serving", "episodes")
+    table = OutputTable(
+        "", "decided (UTC)", "action", "version", "serving", "canary", "why", "canary − serving", "episodes"
+    )
     for each in policy_history(chosen):
         if version not in (None, each.version):
             continue
@@ -190,7 +192,7 @@ def compare(settings: Settings, run_id: str | None, before: int, after: int) -> 
     from rollbus.trainer.operate.policy_on_log import compare_policies
 
     chosen = trainer_settings(settings, run_id, "evaluations")
-    table = Table("metric", f"{after} − {before}", "from", "to", "")
+    table = OutputTable("metric", f"{after} − {before}", "from", "to", "")
     for name, (low, value, high) in compare_policies(chosen, before, after).items():
         verdict = "more" if low > 0 else "less" if high < 0 else "within chance"
         table.add_row(name, f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}", verdict)

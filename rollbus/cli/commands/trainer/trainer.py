@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, echo, format_count, show_record, show_rows
+from rollbus.cli.output import Console, OutputTable, echo, format_count, show_record, show_rows
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def status(settings: Settings, run_id: str | None) -> None:
     from rollbus.trainer.operate.report import trainer_status
 
     report = trainer_status(trainer_settings(settings, run_id, "training-steps"))
-    table = Table(show_header=False)
+    table = OutputTable(show_header=False)
     for field in dataclasses.fields(report):
         table.add_row(field.name.replace("_", " "), _summarize(getattr(report, field.name)))
     Console().print(table)
@@ -120,7 +120,7 @@ def steps(settings: Settings, run_id: str | None, last: int) -> None:
     from rollbus.trainer.operate.report import list_steps
 
     chosen = trainer_settings(settings, run_id, "training-steps")
-    table = Table("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
+    table = OutputTable("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
     for step in list_steps(chosen, last=last):
         seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
         if isinstance(step, StepCompleted):

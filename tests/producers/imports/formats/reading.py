@@ -6,7 +6,7 @@ from typing import Any
 
 from rollbus.producers.imports.formats.episode_events import EpisodeWriter
 from rollbus.producers.imports.formats.formats import FORMATS
-from rollbus.producers.imports.formats.trace import Part
+from rollbus.producers.imports.formats.trace import TracePart
 from rollbus.schemas.records.events import (
     EpisodeEnded,
     EpisodeStarted,
@@ -27,7 +27,7 @@ class Read:
         self.unmapped: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         format_ = FORMATS[format_name]
-        traces: dict[str, dict[tuple[str, str], Part]] = {}
+        traces: dict[str, dict[tuple[str, str], TracePart]] = {}
         for document in documents:
             for part in format_.split(document):
                 traces.setdefault(part.trace_id, {}).setdefault((part.kind, part.id), part)

@@ -1,6 +1,8 @@
 """Every settings example of the pages is really accepted."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import yaml
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = ("delivery.md", "gpu.md", "model-service.md", "resampling.md", "rewards.md", "settings.md", "trainer.md")
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
@@ -30,6 +33,17 @@ def test_the_settings_page_names_every_section() -> None:
     text = (DOCS / "settings.md").read_text()
     for section in Settings.model_fields:
         assert f"\n{section}:" in text
+
+
+def test_what_the_page_calls_defaults_are_the_defaults() -> None:
+    text = (DOCS / "settings.md").read_text().partition("## What applies if you write nothing")[2]
+    defaults = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)[0]
+    assert Settings.model_validate(yaml.safe_load(defaults)) == Settings()
+
+
+def test_the_reference_of_settings_is_that_of_the_code() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "settings_reference", "--check"], check=False)
+    assert done.returncode == 0, "run scripts/settings_reference"
 
 
 def test_the_settings_of_a_gpu_reach_what_the_model_service_takes(tmp_path: Path) -> None:

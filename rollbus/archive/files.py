@@ -71,7 +71,7 @@ def from_parquet(data: bytes, path: str) -> list[ArchivedRecord]:
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataLossError(f"{path} cannot be read as Parquet: {error}; take it from a copy") from error
-    columns[-1] = [tuple((each["name"], each["value"]) for each in headers) for headers in columns[-1]]
+    columns[-1] = [tuple((header["name"], header["value"]) for header in headers) for headers in columns[-1]]
     return [ArchivedRecord(*row) for row in zip(*columns, strict=True)]
 
 

@@ -47,7 +47,7 @@ class Forgotten:
     def of(cls, episodes: frozenset[str], aliases: frozenset[str]) -> "Forgotten":
         """Return the matcher of these episodes."""
         trajectories = frozenset(map(trajectory_id, episodes))
-        needles = tuple(each.encode() for each in sorted(episodes | trajectories))
+        needles = tuple(episode.encode() for episode in sorted(episodes | trajectories))
         return cls(episodes, trajectories, aliases, needles)
 
     def covers(self, topic: str, record: Any) -> bool:
@@ -117,7 +117,7 @@ def _affected(
     archive: Archive, episodes: frozenset[str], progress: Progress
 ) -> Iterable[tuple[ArchivedFile, Any, int]]:
     """Yield each file that holds records of these episodes, the records that stay, and how many go."""
-    files = sorted(each for each in archive.contents.files.values() if each.topic in CONTENT)
+    files = sorted(file for file in archive.contents.files.values() if file.topic in CONTENT)
     aliases = frozenset[str]()
     for file in files if episodes else ():
         if file.topic == ALIASES.name:

@@ -27,7 +27,7 @@ class ArchiveLog:
         files = self._archive.read_partition(partition, span.begin)
         while (records := await asyncio.to_thread(next, files, None)) is not None:
             yield [
-                KafkaRecord(topic, number, each.offset, each.timestamp, each.key, each.value)
-                for each in records
-                if span.begin <= each.offset < span.end
+                KafkaRecord(topic, number, record.offset, record.timestamp, record.key, record.value)
+                for record in records
+                if span.begin <= record.offset < span.end
             ]

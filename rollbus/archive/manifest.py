@@ -121,14 +121,14 @@ class Contents:
             )
         self.manifests.append(manifest)
         self.last_digest = hashlib.sha256(data).hexdigest()
-        self.files |= {each.path: each for each in manifest.files}
+        self.files |= {file.path: file for file in manifest.files}
         for path in manifest.replaced:
             self.files.pop(path, None)
         self.missing += manifest.missing
 
     def files_of(self, partition: Partition) -> list[ArchivedFile]:
         """Return a partition's files in the order of their offsets."""
-        return sorted(each for each in self.files.values() if (each.topic, each.partition) == partition)
+        return sorted(file for file in self.files.values() if (file.topic, file.partition) == partition)
 
 
 def read_manifest(data: bytes, name: str) -> Manifest:
@@ -144,7 +144,7 @@ def read_manifest(data: bytes, name: str) -> Manifest:
         for part, kind in parts.items():
             plain[part] = tuple(kind(**each) for each in plain[part])
         plain["replaced"] = tuple(plain["replaced"])
-        return Manifest(**{each.name: plain[each.name] for each in fields(Manifest)})
+        return Manifest(**{field.name: plain[field.name] for field in fields(Manifest)})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataLossError(f"{name} was altered or is cut ({error}); take it from a copy of the archive") from error
 

@@ -65,8 +65,8 @@ class Estimates:
 def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, confidence: float = 0.95) -> Estimates:
     """Return what the other version would have earned, in the reward's own unit."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    scaled = [_scale(each, low, high) for each in episodes]
-    outside = sum(not low <= each.reward <= high for each in episodes)
+    scaled = [_scale(episode, low, high) for episode in episodes]
+    outside = sum(not low <= episode.reward <= high for episode in episodes)
     rewards = [each.reward for each in scaled]
     overlap = measure_overlap([each.weight for each in scaled])
     span, alike = high - low, 1.0
@@ -90,21 +90,21 @@ Terms = tuple[float, Sequence[float]]
 
 
 def _inverse_propensity(episodes: Sequence[Logged], clip: float) -> Terms:
-    terms = [min(each.weight, clip) * each.reward for each in episodes]
+    terms = [min(episode.weight, clip) * episode.reward for episode in episodes]
     return _mean(terms), terms
 
 
 def _self_normalised(episodes: Sequence[Logged], clip: float) -> Terms:
-    return _normalised([0.0] * len(episodes), [each.reward for each in episodes], _clipped(episodes, clip))
+    return _normalised([0.0] * len(episodes), [episode.reward for episode in episodes], _clipped(episodes, clip))
 
 
 def _per_decision(episodes: Sequence[Logged], clip: float) -> Terms:
     terms = [
         fsum(
             min(weight, clip) * step.reward
-            for weight, step in zip(cumulative_weights(each.steps), each.steps, strict=True)
+            for weight, step in zip(cumulative_weights(episode.steps), episode.steps, strict=True)
         )
-        for each in episodes
+        for episode in episodes
     ]
     return _mean(terms), terms
 
@@ -155,7 +155,7 @@ def _scale(episode: Logged, low: float, high: float) -> Logged:
 
 
 def _clipped(episodes: Sequence[Logged], clip: float) -> list[float]:
-    return [min(each.weight, clip) for each in episodes]
+    return [min(episode.weight, clip) for episode in episodes]
 
 
 def _mean_interval(terms: Sequence[float], weight: float, z: float) -> Interval:

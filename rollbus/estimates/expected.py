@@ -44,13 +44,15 @@ class _Mean:
 
 def predict_rewards(episodes: Sequence[Logged]) -> list[Expected]:
     """Return the predictions of each episode, made from the others."""
-    parts = [_part_of(each.episode_id) for each in episodes]
+    parts = [_part_of(episode.episode_id) for episode in episodes]
     answers: dict[str, dict[str, float]] = defaultdict(dict)
-    for each in episodes:
-        if each.answer:
-            answers[each.opening][each.answer] = each.answer_probability
+    for episode in episodes:
+        if episode.answer:
+            answers[episode.opening][episode.answer] = episode.answer_probability
     fitted = [_fit([e for e, own in zip(episodes, parts, strict=True) if own != part]) for part in range(PARTS)]
-    return [_predict(fitted[part], each, answers[each.opening]) for each, part in zip(episodes, parts, strict=True)]
+    return [
+        _predict(fitted[part], episode, answers[episode.opening]) for episode, part in zip(episodes, parts, strict=True)
+    ]
 
 
 def _part_of(episode_id: str) -> int:
@@ -59,9 +61,9 @@ def _part_of(episode_id: str) -> int:
 
 def _fit(episodes: Sequence[Logged]) -> dict[tuple[str, ...], _Mean]:
     means: dict[tuple[str, ...], _Mean] = defaultdict(_Mean)
-    for each in episodes:
-        reward = each.reward
-        for key in _keys(each):
+    for episode in episodes:
+        reward = episode.reward
+        for key in _keys(episode):
             means[key].count += 1
             means[key].total += reward
     return dict(means)

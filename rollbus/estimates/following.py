@@ -25,9 +25,15 @@ Progress = Callable[[int, int], None]
 
 def find_due(versions: list[KnownVersion]) -> int | None:
     """Return the newest candidate above the serving version, if it has no estimate."""
-    serving = max((each.version for each in versions if each.is_serving), default=-1)
-    newest = max((each for each in versions if each.state == "candidate"), key=lambda each: each.version, default=None)
-    if newest is None or newest.version <= serving or any(each.name == ESTIMATES for each in newest.evaluations):
+    serving = max((version.version for version in versions if version.is_serving), default=-1)
+    newest = max(
+        (version for version in versions if version.state == "candidate"), key=lambda each: each.version, default=None
+    )
+    if (
+        newest is None
+        or newest.version <= serving
+        or any(evaluation.name == ESTIMATES for evaluation in newest.evaluations)
+    ):
         return None
     return newest.version
 

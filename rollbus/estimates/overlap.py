@@ -51,7 +51,7 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
     effective = total * total / squares if squares else 0.0
     kept = fsum(min(weight, clip) for weight in weights) / count if count else 0.0
     error = sqrt(max(0.0, squares / count - mean * mean) / count) if count else 0.0
-    found = Overlap(
+    overlap = Overlap(
         episodes=count,
         effective=effective,
         mean_weight=mean,
@@ -61,7 +61,7 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
         missing=max(0.0, 1.0 - kept),
         error=error,
     )
-    return replace(found, refusal=_refuse(found))
+    return replace(overlap, refusal=_refuse(overlap))
 
 
 def _refuse(found: Overlap) -> str:

@@ -53,7 +53,7 @@ class EndpointScorer:
         await self._client.aclose()
 
     async def _ask(self, model: str, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        body = {"model": model, "prompt": [list(each) for each in sequences], "max_tokens": 0, "echo": True,
+        body = {"model": model, "prompt": [list(sequence) for sequence in sequences], "max_tokens": 0, "echo": True,
                 "logprobs": 0}  # fmt: skip
         async with self._gate:
             answer = await self._post(model, body)
@@ -62,7 +62,7 @@ class EndpointScorer:
             scored = [_read_logprobs(choice["logprobs"]["token_logprobs"]) for choice in choices]
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{self._url} does not score prompts: {error!r} in its answer to echo") from error
-        if [len(each) for each in scored] != [len(each) - 1 for each in sequences]:
+        if [len(each) for each in scored] != [len(sequence) - 1 for sequence in sequences]:
             raise ConfigurationError(f"{self._url} scores other tokens than those it was given; is it another model's?")
         return scored
 

@@ -147,9 +147,9 @@ def _import_modules(own: Any, path: Path) -> None:
         try:
             import_module(str(name))
         except Exception as error:  # a module of the user's may raise anything
-            told = troubles.crash_in_words(error)
+            crash = troubles.crash_in_words(error)
             raise ConfigurationError(
-                f"rollbus: imports: module {name!r} cannot be imported: {told}; it must be next to the configuration "
+                f"rollbus: imports: module {name!r} cannot be imported: {crash}; it must be next to the configuration "
                 "file, in PYTHONPATH or be installed"
             ) from error
 
@@ -180,7 +180,7 @@ def _unknown(model: Any, values: Any, place: Place) -> Iterator[tuple[Place, str
 
 def _is_alias(model: BaseModel, key: str) -> bool:
     choices = (getattr(field.validation_alias, "choices", ()) for field in type(model).model_fields.values())
-    return any(key in found for found in choices)
+    return any(key in choice for choice in choices)
 
 
 def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
@@ -209,7 +209,7 @@ def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], 
     if detail["type"] == "union_tag_not_found":
         told = f"{dotted(place)}: has no `_type`"
     elif detail["type"] == "union_tag_invalid":
-        named = [one.strip(" '") for one in detail["ctx"]["expected_tags"].split(",") if "/" not in one]
+        named = [part.strip(" '") for part in detail["ctx"]["expected_tags"].split(",") if "/" not in part]
         known = [*named, *(one for one, ours in ART_TYPES.items() if ours in named)]
         told = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known)}"
     else:

@@ -249,16 +249,16 @@ def name_run(bus: BusConfig) -> str:
 
 def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
     """Say how a run ended, and whether it ended well."""
-    failed = [one for one in statuses if one.status is TrainingStatusEnum.FAILED]
+    failed = [status for status in statuses if status.status is TrainingStatusEnum.FAILED]
     if not statuses:
         logger.warning("Finetuning completed with no jobs executed.")
     elif failed:
         told = "Finetuning completed with %d failed job(s) out of %d total. %s"
         logger.error(told, len(failed), len(statuses), failed[-1].message)
-    elif any(one.status is TrainingStatusEnum.CANCELED for one in statuses):
+    elif any(status.status is TrainingStatusEnum.CANCELED for status in statuses):
         logger.warning("Finetuning was canceled...")
     else:
-        if all((one.message or "").startswith(NOTHING_TRAINED) for one in statuses):
+        if all((status.message or "").startswith(NOTHING_TRAINED) for status in statuses):
             logger.warning("Finetuning ended, and nothing was trained: %s", statuses[-1].message)
         else:
             logger.info("Finetuning completed successfully!")

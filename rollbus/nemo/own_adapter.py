@@ -53,7 +53,11 @@ class OwnAdapter(LedgerAdapter):
         """Submit an epoch; preference pairs, which are not episodes, go to the user's adapter as they are."""
         if has_pairs(trajectories):
             return await self.inner.submit(trajectories)
-        given = {str((one.metadata or {}).get(PUBLISHED)): one for group in trajectories.trajectories for one in group}
+        given = {
+            str((member.metadata or {}).get(PUBLISHED)): member
+            for group in trajectories.trajectories
+            for member in group
+        }
         current_run("rollbus_trainer_adapter").given |= given
         return await super().submit(trajectories)
 
@@ -102,9 +106,9 @@ class AdapterBackend(JournaledBackend):
         if status.status is not TrainingStatusEnum.COMPLETED:
             raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
         self._served.said = status.message
-        found = status.metadata or {}
+        metadata = status.metadata or {}
         version = self.next_version()
-        ids = tuple(one.trajectory_id for one in request.trajectories)
+        ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
         for one in ids:
             self._served.given.pop(one, None)
         self.record_result(
@@ -115,8 +119,8 @@ class AdapterBackend(JournaledBackend):
                 state="completed",
                 trained_ids=ids,
                 dropped={},
-                metrics={str(name): float(value) for name, value in found.items() if troubles.is_reward(value)},
-                checkpoint=str(found.get("checkpoint", "")),
+                metrics={str(name): float(value) for name, value in metadata.items() if troubles.is_reward(value)},
+                checkpoint=str(metadata.get("checkpoint", "")),
             )
         )
 
@@ -135,8 +139,10 @@ class AdapterBackend(JournaledBackend):
 
     def _collection(self, request: TrainRequest) -> TrajectoryCollection:
         groups: dict[str, list[Trajectory]] = {}
-        for one in request.trajectories:
-            known = self._served.given.get(one.trajectory_id)
-            found = known or as_trajectory(self._served.log.view.trajectories[one.trajectory_id], one.reward)
-            groups.setdefault(one.group_id, []).append(found)
+        for trajectory in request.trajectories:
+            known = self._served.given.get(trajectory.trajectory_id)
+            found = known or as_trajectory(
+                self._served.log.view.trajectories[trajectory.trajectory_id], trajectory.reward
+            )
+            groups.setdefault(trajectory.group_id, []).append(found)
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=request.run_id)

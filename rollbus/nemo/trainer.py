@@ -189,7 +189,7 @@ class BusTrainer(Trainer):
         finally:
             builder.run_config = self.run_config
         failed = getattr(builder.trajectory_builder_config, "failure_reward", None) or 0.0
-        worths = (failed if isinstance(one, Crashed) else troubles.worth_of(one) for one in items)
+        worths = (failed if isinstance(item, Crashed) else troubles.worth_of(item) for item in items)
         rewards = [one for one in worths if one is not None]
         if not rewards:
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
@@ -271,7 +271,7 @@ class BusTrainer(Trainer):
         }
 
     def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
-        rewards = [[total(one) for one in group] for group in collection.trajectories if group]
+        rewards = [[total(member) for member in group] for group in collection.trajectories if group]
         single = getattr(self.trajectory_builder, "num_generations", 2) < 2
         differ = single or any(max(group) > min(group) for group in rewards)
         self._flat = 0 if count(chosen) and differ else self._flat + 1

@@ -69,7 +69,11 @@ class LedgerAdapter(TrainerAdapter):
         positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
         included = [positions[one] for one in window.admitted_group_ids if one in positions]
         kept = [
-            [one for one in trajectories.trajectories[index] if not _left_out(log.view, one.metadata)]
+            [
+                trajectory
+                for trajectory in trajectories.trajectories[index]
+                if not _left_out(log.view, trajectory.metadata)
+            ]
             for index in included
         ]
         memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
@@ -99,7 +103,9 @@ class LedgerAdapter(TrainerAdapter):
         """Return what the job's steps measured, on average, and the weights that came of them."""
         view = self._log().view
         steps = [
-            view.completed[one.batch_hash] for one in view.batches_of(_epoch(ref)) if one.batch_hash in view.completed
+            view.completed[batch.batch_hash]
+            for batch in view.batches_of(_epoch(ref))
+            if batch.batch_hash in view.completed
         ]
         if not steps:
             return {}
@@ -117,9 +123,9 @@ class LedgerAdapter(TrainerAdapter):
             raise ValueError(f"No training job found with run_id {ref.run_id}, epoch {epoch + 1}")
         shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
         batches = view.batches_of(epoch)
-        failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]
-        failure = next((one for one in failures if one is not None and one.final), None)
-        skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
+        failures = [view.last_failure(batch.batch_hash) for batch in batches if not view.is_closed(batch.batch_hash)]
+        failure = next((failure for failure in failures if failure is not None and failure.final), None)
+        skipped = [view.skipped[batch.batch_hash].reason for batch in batches if batch.batch_hash in view.skipped]
         if failure is not None:
             message = troubles.training_failed(failure.message)
             return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
@@ -138,15 +144,20 @@ class LedgerAdapter(TrainerAdapter):
 
     async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
         log = self._log()
-        given = {str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata}
+        given = {
+            str(member.metadata[PUBLISHED])
+            for group in trajectories.trajectories
+            for member in group
+            if member.metadata
+        }
         revisions = list(_exclusions(log.view, epoch, given))
         await log.publish(revisions)
 
     def _epoch(self, trajectories: TrajectoryCollection) -> int:
         for group in trajectories.trajectories:
-            for one in group:
-                if one.metadata and "epoch" in one.metadata:
-                    return int(one.metadata["epoch"])
+            for member in group:
+                if member.metadata and "epoch" in member.metadata:
+                    return int(member.metadata["epoch"])
         return self._log().view.next_epoch()
 
     def _log(self) -> RunLog:
@@ -213,7 +224,7 @@ def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publicat
 
 
 def _group_id(view: RunView, group: list[Any]) -> str | None:
-    ids = (str(one.metadata[PUBLISHED]) for one in group if one.metadata and PUBLISHED in one.metadata)
+    ids = (str(member.metadata[PUBLISHED]) for member in group if member.metadata and PUBLISHED in member.metadata)
     return next((view.group_of[one] for one in ids if one in view.group_of), None)
 
 

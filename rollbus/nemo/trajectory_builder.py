@@ -75,13 +75,13 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             raise ValueError(f"No evaluation runs found for run_id: {run_id}")
         outputs = await asyncio.gather(*self.evaluation_runs.pop(run_id), return_exceptions=True)
         plays, run = self._plays.pop(run_id), self._run()
-        failures = [one for one in outputs if isinstance(one, BaseException)]
+        failures = [output for output in outputs if isinstance(output, BaseException)]
         for failure in failures:
             if len(failures) == len(outputs) or not isinstance(failure, Exception):
                 raise failure
         for play, output in zip(plays, outputs, strict=True):
             await self._end_play(play, output, meta)
-        played = [one for play in plays for one in play.trajectory_ids]
+        played = [trajectory_id for play in plays for trajectory_id in play.trajectory_ids]
         self.last_reasons = await run.settle(played, self._epochs[run_id])
         groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
         for one in chain(*groups):

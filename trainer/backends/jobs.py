@@ -68,8 +68,8 @@ class JobBackend(ABC):
                 f"batch {request.batch_hash} is for model {request.model!r}, but this backend trains {self._model!r}"
             )
         with self._guard:
-            known = self._jobs.get(request.batch_hash)
-            if known is not None and known.status.state in ("pending", "running"):
+            jobs = self._jobs.get(request.batch_hash)
+            if jobs is not None and jobs.status.state in ("pending", "running"):
                 return request.batch_hash
             if self.recorded(request.batch_hash) is not None:
                 self._jobs.pop(request.batch_hash, None)  # it failed after its result was recorded

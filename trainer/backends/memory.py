@@ -72,9 +72,11 @@ class MemoryBackend(JournaledBackend):
 
     def _train(self, request: TrainRequest) -> tuple[TrainResult, str]:
         """Chain a digest of the batch's content to that of its base."""
-        trained = [each for each in request.trajectories if each.turns and each.advantage != 0]
+        trained = [trajectory for trajectory in request.trajectories if trajectory.turns and trajectory.advantage != 0]
         dropped = {
-            each.trajectory_id: "no_signal" for each in request.trajectories if not (each.turns and each.advantage)
+            trajectory.trajectory_id: "no_signal"
+            for trajectory in request.trajectories
+            if not (trajectory.turns and trajectory.advantage)
         }
         base = request.base_version
         if not trained:

@@ -15,7 +15,7 @@ def completed(
         base_version=request.base_version,
         version=version,
         state="completed",
-        trained_ids=tuple(one.trajectory_id for one in admitted.trajectories),
+        trained_ids=tuple(trajectory.trajectory_id for trajectory in admitted.trajectories),
         dropped=admitted.dropped,
         metrics={**metrics, "trajectories_trained": float(len(admitted.trajectories))},
         checkpoint=checkpoint,

@@ -35,9 +35,9 @@ class Promotion:
 def find_promotion(evaluations: Iterable[Evaluation], lineage: Lineage, rule: PromotionRule) -> Promotion | None:
     """Return the newest candidate above the serving version that passes; measured again, the newest record counts."""
     measured = {
-        each.policy_version: each
-        for each in evaluations
-        if each.name == rule.evaluation and rule.metric in each.metrics
+        evaluation.policy_version: evaluation
+        for evaluation in evaluations
+        if evaluation.name == rule.evaluation and rule.metric in evaluation.metrics
     }
     serving, head = lineage.serving, lineage.head
     if serving is None or head is None or serving not in measured:

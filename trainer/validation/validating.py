@@ -87,7 +87,7 @@ class Validating:
     def take_in(self, evaluations: Collection[Evaluation]) -> None:
         """Count what was measured before on this set."""
         ours = self._validation.set.content_hash
-        self._measured |= {each.policy_version for each in evaluations if each.set_hash == ours}
+        self._measured |= {evaluation.policy_version for evaluation in evaluations if evaluation.set_hash == ours}
 
     async def measure_due(
         self, lineage: Lineage, *, wait_for: Callable[[Awaitable[Any]], Awaitable[Any]], to_the_end: bool = False

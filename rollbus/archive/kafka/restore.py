@@ -91,7 +91,11 @@ class Restore:
                 await create_topics(
                     own, [spec for spec in _specs(own, contents) if _is_last(own, spec.name) == is_last]
                 )
-                parts = [each for each in contents.partitions.values() if (each.topic == EXCLUSIONS.name) == is_last]
+                parts = [
+                    partition
+                    for partition in contents.partitions.values()
+                    if (partition.topic == EXCLUSIONS.name) == is_last
+                ]
                 await self._restore(own, plain, filler, parts)
 
     async def _restore(
@@ -102,12 +106,12 @@ class Restore:
         partitions: list[ArchivedPartition],
     ) -> None:
         begins = dict[TopicPartition, RecordsToDelete]()
-        for each in partitions:
-            place = TopicPartition(own.namespace + each.topic, each.partition)
-            digest = await self._write(_PartitionWriter(plain, filler, place, each.begin), each)
-            if each.begin:
-                begins[place] = RecordsToDelete(before_offset=each.begin)
-            self.digests[f"{each.topic}-{each.partition}"] = digest.hexdigest()
+        for partition in partitions:
+            place = TopicPartition(own.namespace + partition.topic, partition.partition)
+            digest = await self._write(_PartitionWriter(plain, filler, place, partition.begin), partition)
+            if partition.begin:
+                begins[place] = RecordsToDelete(before_offset=partition.begin)
+            self.digests[f"{partition.topic}-{partition.partition}"] = digest.hexdigest()
         if begins:
             async with running(own.kafka, new_admin(own.kafka), what="restoring") as admin:
                 await admin.delete_records(begins)
@@ -132,7 +136,10 @@ class Restore:
 
     async def _compare(self, own: StreamSettings, partitions: list[ArchivedPartition]) -> None:
         """Raise DataLossError if Kafka gives back anything else than was archived."""
-        found = {TopicPartition(own.namespace + each.topic, each.partition): RecordDigest() for each in partitions}
+        found = {
+            TopicPartition(own.namespace + partition.topic, partition.partition): RecordDigest()
+            for partition in partitions
+        }
         async with aclosing(read_from(own.kafka, dict.fromkeys(found, 0))) as records:
             async for raw in records:
                 found[TopicPartition(raw.topic, raw.partition)].add(raw)

@@ -82,10 +82,10 @@ class Engine:
 
     def authenticate(self, user: str, password: str) -> None:
         """Raise unless the user is known and this is the password; called before a request's body is read."""
-        known = self._passwords.get(user)
-        if known == "":  # an insecure endpoint; its client may have found the password of another stack
+        passwords = self._passwords.get(user)
+        if passwords == "":  # an insecure endpoint; its client may have found the password of another stack
             return
-        if known is None or not compare_digest(known.encode(), password.encode()):
+        if passwords is None or not compare_digest(passwords.encode(), password.encode()):
             raise refusal(
                 Code.AUTHENTICATION_FAILED,
                 f"{user}: Authentication failed: the local endpoint knows the users "

@@ -66,7 +66,7 @@ def from_engine(error: Exception) -> ClickHouseError:
     if isinstance(error, UnicodeError):
         return refusal(Code.SYNTAX_ERROR, f"The statement is not UTF-8: {error}")
     text = str(error)
-    found = _CODE.search(text)
-    if found is None:
+    match = _CODE.search(text)
+    if match is None:
         return refusal(Code.UNKNOWN_EXCEPTION, text or type(error).__name__)
-    return ClickHouseError(int(found.group(1)), text[found.start() :].strip())
+    return ClickHouseError(int(match.group(1)), text[match.start() :].strip())

@@ -76,11 +76,13 @@ class KafkaBus:
             raise UnavailableError("the run's log is not open")
         sent: list[Awaitable[Any]] = []
         with kafka_errors(self._connection, "writing to the run's log"):
-            for one in publications:
-                topic = one.topic.full_name(self._namespace)
-                partition = 0 if one.topic.partitions == "one" else None
+            for publication in publications:
+                topic = publication.topic.full_name(self._namespace)
+                partition = 0 if publication.topic.partitions == "one" else None
                 sent.append(
-                    await self._producer.send(topic, encode(one.record), key=one.key.encode(), partition=partition)
+                    await self._producer.send(
+                        topic, encode(publication.record), key=publication.key.encode(), partition=partition
+                    )
                 )
             await asyncio.gather(*sent)  # a flush would wait for them, too, and keep their errors to itself
 

@@ -94,7 +94,9 @@ def count(collection: TrajectoryCollection) -> int:
 
 def has_pairs(collection: TrajectoryCollection) -> bool:
     """Whether these are preference pairs, which are not episodes."""
-    return any(isinstance(item, DPOItem) for group in collection.trajectories for one in group for item in one.episode)
+    return any(
+        isinstance(item, DPOItem) for group in collection.trajectories for member in group for item in member.episode
+    )
 
 
 def example_names(collection: TrajectoryCollection) -> Iterator[str]:
@@ -102,7 +104,7 @@ def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     seen: Counter[str] = Counter()
     taken: set[str] = set()
     for index, group in enumerate(collection.trajectories):
-        ids = (str(one.metadata["id"]) for one in group if one.metadata and "id" in one.metadata)
+        ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
         name = told = next(ids, str(index))
         while told in taken or not seen[name]:
             seen[name] += 1

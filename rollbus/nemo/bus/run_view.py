@@ -87,13 +87,16 @@ class RunView:
 
     def settled(self, trajectories: Iterable[str]) -> bool:
         """Whether each one is here with its group, or has a drop."""
-        return all(one in self.trajectories if one in self.group_of else one in self.dropped for one in trajectories)
+        return all(
+            trajectory in self.trajectories if trajectory in self.group_of else trajectory in self.dropped
+            for trajectory in trajectories
+        )
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
-        wanted = {self.group_of[one] for one in trajectories if one in self.group_of}
-        found = (group for group_id, group in self.groups.items() if group_id in wanted)
-        return sorted(found, key=lambda group: natural_order(group.group_key))
+        wanted = {self.group_of[trajectory] for trajectory in trajectories if trajectory in self.group_of}
+        groups = (group for group_id, group in self.groups.items() if group_id in wanted)
+        return sorted(groups, key=lambda group: natural_order(group.group_key))
 
     def played_in(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
@@ -117,8 +120,8 @@ class RunView:
 
     def last_failure(self, batch_hash: str) -> StepFailed | None:
         """Return the newest failed attempt at a batch."""
-        found = self.failures.get(batch_hash)
-        return found[-1] if found else None
+        failures = self.failures.get(batch_hash)
+        return failures[-1] if failures else None
 
     def newest_version(self) -> int:
         """Return the weights after the last completed step; 0 is the base model."""
@@ -131,9 +134,9 @@ class RunView:
     def reasons(self, trajectories: Iterable[str]) -> Mapping[str, int]:
         """Return how many of these were dropped, by reason."""
         counts: dict[str, int] = {}
-        for one in trajectories:
-            if one not in self.group_of and one in self.dropped:
-                counts[self.dropped[one]] = counts.get(self.dropped[one], 0) + 1
+        for trajectory in trajectories:
+            if trajectory not in self.group_of and trajectory in self.dropped:
+                counts[self.dropped[trajectory]] = counts.get(self.dropped[trajectory], 0) + 1
         return dict(sorted(counts.items()))
 
     def _take(self, record: Any) -> None:

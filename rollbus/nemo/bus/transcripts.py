@@ -34,7 +34,7 @@ def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_call
         episode = [item for item in episode if item.role not in (EpisodeItemRole.TOOL, EpisodeItemRole.FUNCTION)]
     order = {turn.event_id: index for index, turn in enumerate(record.turns)}
     reports = [report for report in record.rewards if report.name.endswith(f".{STEP_REWARD}")]
-    steps = [report.value for report in sorted(reports, key=lambda one: order.get(one.turn_event_id or "", 0))]
+    steps = [report.value for report in sorted(reports, key=lambda report: order.get(report.turn_event_id or "", 0))]
     return Trajectory(
         episode=episode,
         reward=worth - sum(steps),

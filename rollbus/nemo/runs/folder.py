@@ -78,10 +78,10 @@ def list_runs(data_dir: Path) -> list[RunRecord]:
 
 def newest_run(data_dir: Path) -> RunRecord:
     """Return the run that began last: the one to resume."""
-    found = list_runs(data_dir)
-    if not found:
+    runs = list_runs(data_dir)
+    if not runs:
         raise ConfigurationError(f"nothing to resume: {data_dir} has no run; start without --resume")
-    return found[-1]
+    return runs[-1]
 
 
 def what_next(record: RunRecord) -> str:

@@ -29,15 +29,15 @@ class Outputs:
         """Write an epoch's line, and the history of rewards."""
         row = {"epoch": epoch, "timestamp": self._now(), "run_id": run_id, **metrics}
         rows = [*(old for old in self.training_rows() if old["epoch"] != epoch), row]
-        rows.sort(key=lambda one: int(one["epoch"]))
-        replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
+        rows.sort(key=lambda row: int(row["epoch"]))
+        replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         self.derive()
 
     def derive(self) -> None:
         """Write what follows from the epochs' lines: a kill between two files leaves it behind them."""
         rows = self.training_rows()
         kept = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
-        _write_json(self.folder / "reward_history.json", [{name: one.get(name) for name in kept} for one in rows])
+        _write_json(self.folder / "reward_history.json", [{name: row.get(name) for name in kept} for row in rows])
         if (state := self.curriculum_state()) is not None:
             _write_json(self.folder / "curriculum_state.json", state)
 
@@ -47,7 +47,7 @@ class Outputs:
         found = {name: metrics[name] for name in kept if name in metrics}
         row = {"epoch": epoch, "timestamp": self._now(), **found}
         rows = [*(old for old in self.validation_rows() if old["epoch"] != epoch), row]
-        _write_json(self.folder / "validation_history.json", sorted(rows, key=lambda one: int(one["epoch"])))
+        _write_json(self.folder / "validation_history.json", sorted(rows, key=lambda row: int(row["epoch"])))
 
     def training_rows(self) -> list[Row]:
         """Return the epochs' lines; one that a kill tore is left out."""

@@ -149,9 +149,9 @@ class Processes:
         return adapter if isinstance(adapter, BusTrainerAdapterConfig) and on_art_server(self._plan) else None
 
     def _document(self) -> dict[str, Any]:
-        own = settings_of(self._plan, self._run_id, self.namespace)
+        settings = settings_of(self._plan, self._run_id, self.namespace)
         services = self._services_here() if self._given is None else self._services_given(self._given)
-        document: dict[str, Any] = to_jsonable_python(laid_over(services, own))
+        document: dict[str, Any] = to_jsonable_python(laid_over(services, settings))
         return document
 
     def _write(self, document: Mapping[str, Any]) -> Path:

@@ -122,7 +122,7 @@ def with_recorded(steps: Sequence[IntermediateStep], events: Sequence[Event]) ->
         if step.event_type is not IntermediateStepType.LLM_END or step.payload.data is None:
             continue
         said = str(step.payload.data.output or "")
-        turn = next((one for one in turns if said.startswith(one.completion.content or "")), None)
+        turn = next((turn for turn in turns if said.startswith(turn.completion.content or "")), None)
         if turn is not None:
             turns.remove(turn)
             step.payload.data.logprobs = logprobs_of(turn)  # type: ignore[attr-defined]  # where its parsers look
@@ -159,10 +159,10 @@ def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
     """Return a turn's log-probs as an `EpisodeItem` takes them, with the token ids of a turn that can be trained."""
     if not turn.logprobs:
         return {}
-    known = turn.trainable and turn.prompt_token_ids and turn.completion_token_ids
+    trainable = turn.trainable and turn.prompt_token_ids and turn.completion_token_ids
     return logprobs_with_tokens(
-        list(decode_token_ids(turn.prompt_token_ids)) if known and turn.prompt_token_ids else [],
-        list(decode_token_ids(turn.completion_token_ids)) if known and turn.completion_token_ids else [],
+        list(decode_token_ids(turn.prompt_token_ids)) if trainable and turn.prompt_token_ids else [],
+        list(decode_token_ids(turn.completion_token_ids)) if trainable and turn.completion_token_ids else [],
         list(decode_logprobs(turn.logprobs)),
         policy_version=turn.policy_version,
         model=turn.model,

@@ -151,8 +151,10 @@ class Run:
         view = self.log.view
         return [
             [
-                as_trajectory(view.trajectories[one.trajectory_id], one.reward, include_tool_calls=include_tool_calls)
-                for one in group.members
+                as_trajectory(
+                    view.trajectories[member.trajectory_id], member.reward, include_tool_calls=include_tool_calls
+                )
+                for member in group.members
             ]
             for group in view.groups_of(ids)
         ]
@@ -196,12 +198,14 @@ class Run:
                 ids.append(str(metadata[PUBLISHED]))
         await asyncio.gather(*recorded)
         await self.settle(ids, epoch)
-        there = {_id_of(one): one for group in self.collected(earlier) for one in group if _id_of(one) in earlier}
+        there = {
+            _id_of(member): member for group in self.collected(earlier) for member in group if _id_of(member) in earlier
+        }
         groups = [
-            [there.get(_id_of(one), one) for one in group if _id_of(one) in view.group_of]
+            [there.get(_id_of(member), member) for member in group if _id_of(member) in view.group_of]
             for group in collection.trajectories
         ]
-        return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
+        return TrajectoryCollection(trajectories=[group for group in groups if group], run_id=collection.run_id)
 
     def next_attempt(self, attempt: ExampleAttempt) -> tuple[ExampleAttempt, bool]:
         """Return the attempt to make now, and whether an earlier process has finished it."""

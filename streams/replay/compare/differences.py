@@ -50,7 +50,7 @@ class ReplayComparison:
     @property
     def inside(self) -> tuple[Difference, ...]:
         """Differences that the edge does not explain."""
-        return tuple(each for each in self.differences if not each.edge)
+        return tuple(difference for difference in self.differences if not difference.edge)
 
 
 Found = tuple[Kind, str, str, bool, str]

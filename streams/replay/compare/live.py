@@ -48,25 +48,25 @@ async def compare_replays(settings: StreamSettings, one: str, other: str) -> Rep
     span = common_span(manifests)
     last = last_of_all(manifests)
     await _refuse_deleted_of_live(settings, span, last, [_own(name, manifests) for name in (one, other)])
-    for each in manifests:
-        await _refuse_deleted_of(settings, each, span, last)
+    for manifest in manifests:
+        await _refuse_deleted_of(settings, manifest, span, last)
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
     return compare(sides[0], sides[1], span, last)
 
 
 def last_of_all(manifests: Iterable[ReplayManifest]) -> str:
     """Return the last stage that all replays have run; raises ConfigurationError for one of aliases alone."""
-    for each in manifests:
-        if each.stages[-1] not in CHAIN:
-            raise ConfigurationError(f"replay {each.name!r} made events alone; what is compared is made from them")
-    return min((each.stages[-1] for each in manifests), key=CHAIN.index, default=CHAIN[-1])
+    for manifest in manifests:
+        if manifest.stages[-1] not in CHAIN:
+            raise ConfigurationError(f"replay {manifest.name!r} made events alone; what is compared is made from them")
+    return min((manifest.stages[-1] for manifest in manifests), key=CHAIN.index, default=CHAIN[-1])
 
 
 def common_span(manifests: list[ReplayManifest]) -> CommonTime:
     """Return the stream time that all have; raises ConfigurationError where there is none, or it is not known."""
     if not manifests:
         return CommonTime()
-    spans = [_span_of(each) for each in manifests]
+    spans = [_span_of(manifest) for manifest in manifests]
     start, end = max(first for first, _ in spans), min(last for _, last in spans)
     if start > end:
         covered = (
@@ -102,7 +102,7 @@ def made_by(manifest: ReplayManifest) -> frozenset[str]:
 
 
 def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
-    return next((made_by(each) for each in manifests if each.name == name), frozenset())
+    return next((made_by(manifest) for manifest in manifests if manifest.name == name), frozenset())
 
 
 async def _refuse_deleted_of_live(
@@ -123,8 +123,8 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
     """
     where = settings.model_copy(update={"namespace": manifest.namespace})
     from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
-    own = (topic for topic in _compared(last) if topic.name in made_by(manifest))
-    gone = [one for topic in own for one in await _deleted(where, topic, from_ms)]
+    topics = (topic for topic in _compared(last) if topic.name in made_by(manifest))
+    gone = [one for topic in topics for one in await _deleted(where, topic, from_ms)]
     refuse_missing(tuple(replace(one, topic=f"{manifest.namespace}{one.topic}") for one in gone), REPLAY_AGAIN)
 
 
@@ -164,7 +164,7 @@ async def read_side(settings: StreamSettings, name: str, span: CommonTime, manif
     follows from one.
     """
     side, own = Side(name), _own(name, manifests)
-    manifest = next((each for each in manifests if each.name == name), None)
+    manifest = next((manifest for manifest in manifests if manifest.name == name), None)
     for topic in IN_ORDER:
         its = topic.name in own
         namespace = manifest.namespace if manifest is not None and its else settings.namespace

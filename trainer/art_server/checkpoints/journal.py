@@ -189,8 +189,8 @@ class VersionStore:
 
     def origin(self, version: int) -> VersionOrigin:
         """Return the origin of a version, read once: every batch asks for the whole lineage."""
-        if (known := self._origins.get(version)) is not None:
-            return known
+        if (origins := self._origins.get(version)) is not None:
+            return origins
         found = self.provenance(version)
         origin = VersionOrigin(found.get("parent"), found.get("batch_hash"))
         if found:

@@ -53,7 +53,7 @@ class ModelLoader:
         shared: dict[int, Tensor] = {
             id(one): one for name, one in self._frozen.named_parameters() if not is_adapter(name)
         }
-        shared |= {id(one): one for one in self._frozen.buffers()}
+        shared |= {id(buffer): buffer for buffer in self._frozen.buffers()}
         return copy.deepcopy(self._frozen, shared)
 
     def trained_weights(self, checkpoint: Path) -> dict[str, Tensor]:

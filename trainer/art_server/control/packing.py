@@ -140,8 +140,8 @@ def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> Packe
 def make_temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
     """Return the same tokens with −temperature instead of log-probs, since ART's packing carries no other column."""
     return [
-        replace(one, turns=tuple(replace(turn, logprobs=_temperatures(turn)) for turn in one.turns))
-        for one in trajectories
+        replace(trajectory, turns=tuple(replace(turn, logprobs=_temperatures(turn)) for turn in trajectory.turns))
+        for trajectory in trajectories
     ]
 
 

@@ -118,9 +118,9 @@ class ArtSession:
         describe_update = self._provenance(request, admitted, {"run_id": request.run_id})
 
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-            found = describe_update(version, metrics)
-            results.append(from_json(TrainResult, found["result"]))
-            return found
+            update = describe_update(version, metrics)
+            results.append(from_json(TrainResult, update["result"]))
+            return update
 
         try:
             trained = await self._train(request, admitted, provenance)
@@ -203,10 +203,12 @@ class ArtSession:
         if config.advantages == "given":
             scale = 1.0
             if config.advantage_scale == "batch_std":
-                scale = batch_scale([one.reward for one in admitted.trajectories])
-            backend.given = {one.trajectory_id: one.advantage * scale for one in admitted.trajectories}
+                scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
+            backend.given = {
+                trajectory.trajectory_id: trajectory.advantage * scale for trajectory in admitted.trajectories
+            }
         backend.aggregation = config.aggregation
-        if any(turn.temperature != 1 for one in admitted.trajectories for turn in one.turns):
+        if any(turn.temperature != 1 for trajectory in admitted.trajectories for turn in trajectory.turns):
             backend.tempered = admitted.trajectories
         if isinstance(self.service, TorchService):
             self.service.plan = StepPlan(request.base_version, config, provenance)

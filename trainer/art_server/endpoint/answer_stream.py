@@ -88,8 +88,8 @@ class _ChoiceStream:
         self._text.add(sampled.token_id)
         first, *more = self._changes(self._settled()) or [self._change("")]
         if self._wanted.wants_logprobs:
-            one = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
-            first["logprobs"] = logprobs_of(self._wanted, one, self._tokenizer, self._offsets)
+            generation = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
+            first["logprobs"] = logprobs_of(self._wanted, generation, self._tokenizer, self._offsets)
         if self._wanted.wants_logprobs or self._wanted.return_token_ids:
             first["token_ids"] = [sampled.token_id]
         return [first, *more]

@@ -122,7 +122,7 @@ def _read_sequences(packed: Mapping[str, Tensor], row: int) -> Iterator[_Path]:
     for group, at in places.items():
         own = at[sampled[at]]
         if len(own):
-            above = [places[one] for one in _ancestors(group, parent_of)[::-1]]
+            above = [places[ancestor] for ancestor in _ancestors(group, parent_of)[::-1]]
             path = np.concatenate(above)
             columns = np.flatnonzero(sampled[at]) + len(path) - len(at) - 1
             if columns[0] < 0:

@@ -279,13 +279,13 @@ class Sampler:
         settings = [request.parameters for request in batch]
         chosen = choose(
             logits_B_V,
-            torch.tensor([one.temperature for one in settings], device=self._device),
-            torch.tensor([one.top_p for one in settings], device=self._device, dtype=torch.float64),
+            torch.tensor([setting.temperature for setting in settings], device=self._device),
+            torch.tensor([setting.top_p for setting in settings], device=self._device, dtype=torch.float64),
             torch.tensor([request.random_number() for request in batch], device=self._device, dtype=torch.float64),
-            nucleus=any(one.top_p < 1 for one in settings),
+            nucleus=any(setting.top_p < 1 for setting in settings),
             mode=self.logprobs_mode,
         )
-        most = max(one.top_logprobs for one in settings)
+        most = max(setting.top_logprobs for setting in settings)
         most_probable = chosen.logprobs_B_V.topk(most, dim=-1) if most else None
         token_ids, logprobs = chosen.token_ids_B.tolist(), chosen.logprobs_B.tolist()
         for index, request in enumerate(batch):

@@ -79,7 +79,8 @@ def test_each_command_and_saved_question_on_a_page_is_there_with_its_options(pag
     assert [name for name in asked if name.replace("-", "_") not in QUESTIONS and name != "…"] == []
 
 
-TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+MAKEFILES = [ROOT / folder / "Makefile" for folder in (".", "tests", "benchmarks")]
+TARGETS = {name for path in MAKEFILES for name in re.findall(r"^([a-z0-9-]+):", path.read_text(), flags=re.MULTILINE)}
 
 
 def leads_somewhere(page: Path, link: str) -> bool:

@@ -4,13 +4,13 @@ Whatever may take longer than five seconds runs inside `show_progress`. All of i
 be piped. A thread writes the plain lines, so they come also while the work waits or computes.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import rich.console
 import rich.progress
 from rich.text import Text
 
@@ -70,10 +70,14 @@ def format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def show_progress(what: str, unit: str = "") -> Iterator[Progress]:
-    """Show what is being done until the block ends; yields what moves it, given how much is done and of how much."""
-    progress = Progress(what, unit, is_plain=not sys.stderr.isatty())
-    with _write_lines(progress) if progress.is_plain else _show_bar(progress):
+def show_progress(what: str, unit: str = "", *, console: rich.console.Console | None = None) -> Iterator[Progress]:
+    """Show what is being done until the block ends; yields what moves it, given how much is done and of how much.
+
+    Name the `console` that prints other lines meanwhile, so that the moving line makes room for them.
+    """
+    shown_on = console or Console(stderr=True)
+    progress = Progress(what, unit, is_plain=not shown_on.is_terminal)
+    with _write_lines(progress) if progress.is_plain else _show_bar(progress, shown_on):
         yield progress
 
 
@@ -95,9 +99,9 @@ def _write_lines(progress: Progress) -> Iterator[None]:
 
 
 @contextmanager
-def _show_bar(progress: Progress) -> Iterator[None]:
+def _show_bar(progress: Progress, console: rich.console.Console) -> Iterator[None]:
     columns = (rich.progress.SpinnerColumn(), _Line(progress), rich.progress.BarColumn(bar_width=20))
-    with rich.progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
         bar.add_task("", total=None)
         yield
 

@@ -31,6 +31,8 @@ class Words:
     """What the agent learns."""
     traffic: str
     """What happens while it learns, for the live view."""
+    unit: str
+    """Plural of what traffic brings: each is one attempt that a user waited for."""
     evaluated: str
     """What an evaluation counts."""
     success: str

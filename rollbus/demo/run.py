@@ -103,7 +103,7 @@ class Demo:
         settings_file = stack.data_dir / "settings.yaml"
         settings = write_settings(settings_file, self.job, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
-            with self._timed("start"), self.console.status("starting Kafka, ClickHouse and art-server"):
+            with self._timed("start"):
                 self._start_stack(supervisor, stack, settings_file)
                 asyncio.run(create_topics(settings))
                 query = ClickHouse(settings.clickhouse).query
@@ -112,7 +112,8 @@ class Demo:
             with self._timed("evaluation before"):
                 before = self._evaluate(stack, version=0, label="before")
             with self._timed("learning"):
-                supervisor.wait()
+                with show_progress("the worker, the sink and the trainer are getting ready"):
+                    supervisor.wait()
                 amounts = self._pace()
                 place = StackPlace(stack, settings_file, _token(stack))
                 last = asyncio.run(self._learn(supervisor, place, query, amounts))
@@ -149,12 +150,13 @@ class Demo:
 
     def _start_stack(self, supervisor: Supervisor, stack: StackSettings, settings_file: Path) -> None:
         rows = processes.stack_rows(stack, settings_file)
-        if self.options.keep:
-            local_stack.up(stack, rows)
-        else:
-            for service in rows:
-                supervisor.start(service)
-            supervisor.wait()
+        with show_progress("starting Kafka, ClickHouse and the ART server, which imports torch and loads the model"):
+            if self.options.keep:
+                local_stack.up(stack, rows)
+            else:
+                for service in rows:
+                    supervisor.start(service)
+                supervisor.wait()
         for service in rows:
             self.console.print(f"[green]✓[/green] {service.name:<11} {service.address}", highlight=False)
 
@@ -162,7 +164,7 @@ class Demo:
         seed, count = self.options.seed, self.options.amounts.evaluated
 
         async def ask() -> Evaluation:
-            with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
+            with show_progress(f"evaluation {label}: {MODEL}@{version}", self.job.words.unit) as progress:
                 async with AsyncOpenAI(base_url=stack.model_url, api_key=_token(stack), max_retries=4) as client:
                     now_ms = wall_clock_ms()
                     return await self.job.evaluate(
@@ -180,9 +182,10 @@ class Demo:
         amounts = chosen.paced(self.seconds["evaluation before"])
         if amounts != chosen:
             minutes = amounts.episodes / amounts.episodes_per_s / 60
+            coming = f"{amounts.episodes:,} {self.job.words.unit}"
             self.console.print(
-                f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {amounts.episodes:,} episodes "
-                f"come, {amounts.episodes_per_s:.2f} a second, in about {minutes:.0f} minutes[/dim]",
+                f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {coming} come, "
+                f"{amounts.episodes_per_s:.2f} a second, in about {minutes:.0f} minutes[/dim]",
                 highlight=False,
             )
         return amounts
@@ -303,7 +306,7 @@ async def drain(
             return status
         if now - moved_s > STUCK_S:
             raise UnavailableError(
-                f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} episodes are not "
+                f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} attempts are not "
                 f"yet trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
     return status

@@ -36,6 +36,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
+from rollbus.cli.progress import show_progress
 from rollbus.nemo import troubles
 from rollbus.nemo.components import BusConfig
 from rollbus.nemo.configuration import load_plan, with_dataset
@@ -107,7 +108,7 @@ def started(plan: Plan, record: RunRecord, console: Console, *, with_stages: boo
     """Hold and start a run, and show what is said meanwhile."""
     with ExitStack() as held:
         held.enter_context(logged(console))
-        with console.status("starting what is missing"):
+        with show_progress("starting what is missing: Kafka, ClickHouse, the stages, the ART server", console=console):
             processes = held.enter_context(held_run(plan, record, with_stages=with_stages))
         for line in processes.addresses():
             console.print(Text.assemble(("✓ ", "green"), line), highlight=False)

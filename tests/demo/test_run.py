@@ -57,7 +57,7 @@ async def test_what_is_in_flight_is_waited_for_as_long_as_it_moves() -> None:
 
 async def test_what_stands_still_ends_the_demo_with_what_is_left() -> None:
     draining = Draining(DemoStatus(episodes=9, trajectories=7, batches=3, steps=2))
-    with pytest.raises(UnavailableError, match="2 episodes are not yet trajectories and 1 batches are not yet steps"):
+    with pytest.raises(UnavailableError, match="2 attempts are not yet trajectories and 1 batches are not yet steps"):
         await drain(draining.look, draining.clock)
     assert STUCK_S < draining.now < 2 * STUCK_S
 

@@ -7,20 +7,23 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress_bar import ProgressBar
 
 from rollbus.demo.game.job import GameJob
 from rollbus.demo.job import DemoJob
 from rollbus.demo.routing.job import LookUp, RoutingJob
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.plot import build_figure, draw, points
+from rollbus.demo.show.report import shorten
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
-from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
+from rollbus.demo.show.view import LiveView, describe_traffic, line, render, sparkline, time_left_s
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.evaluation import build_evaluation
 
 STATUS = DemoStatus(
     events=700,
     episodes=100,
+    from_traffic=25,
     trajectories=96,
     groups=12,
     without_signal=2,
@@ -45,29 +48,41 @@ def make_comparison() -> BeforeAndAfter:
 
 
 def test_one_line_says_everything_that_matters() -> None:
-    text = line(STATUS, phase="agents play", elapsed_s=12.3)
+    text = line(STATUS, phase="customers write", so_far="25 of 400 tickets", elapsed_s=12.3)
     assert text == (
-        "  12 s  agents play: episodes 100, trajectories 96, groups 12 (2 without signal), batches 1, "
-        "steps 1, policy version 1, reward 0.60, lag 8"
+        "  12 s  customers write: 25 of 400 tickets; attempts 100, trajectories 96, groups 12 (2 without signal), "
+        "batches 1, steps 1, policy version 1, reward 0.60, lag 8"
     )
 
 
 def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
-    text = _drawn(render(STATUS, GameJob.words, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
-    for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", "1.5 min left"):
+    so_far = describe_traffic(25, 400, "tickets", 540.0)
+    view = render(
+        STATUS, RoutingJob.words, phase="customers write", so_far=so_far, bar=ProgressBar(total=400), elapsed_s=30
+    )
+    text = _drawn(view)
+    attempts, left = "100 attempts at 25 tickets", "25 of 400 tickets, about 9 minutes left"
+    for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", attempts, left):
         assert part in text
 
 
-def test_without_a_terminal_there_is_no_more_than_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_look_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(Console(force_terminal=False), GameJob.words, replace(GameJob.amounts, episodes=400)) as view:
         view.show(STATUS, phase="agents play")
-    assert capsys.readouterr().out == ""
+    (shown,) = capsys.readouterr().out.splitlines()
+    assert "agents play: 25 of 400 games, about" in shown
+
+
+def test_a_long_answer_shows_its_first_rows_and_its_last() -> None:
+    assert shorten([["trained"], ["dropped"]]) == [["trained"], ["dropped"]]
+    rows = [["trained"], *([reason] for reason in "abcdefghij"), ["all"]]
+    assert [row[0] for row in shorten(rows, 4)] == ["trained", "a", "…", "j", "all"]
 
 
 def test_a_view_of_nothing_yet_can_be_drawn() -> None:
-    assert "no rewards yet" in _drawn(
-        render(DemoStatus(), GameJob.words, phase="x", episodes=8, elapsed_s=0, left_s=None)
-    )
+    bar = ProgressBar(total=8)
+    nothing = render(DemoStatus(), GameJob.words, phase="x", so_far="0 of 8 games", bar=bar, elapsed_s=0)
+    assert "no rewards yet" in _drawn(nothing)
 
 
 @pytest.mark.parametrize(

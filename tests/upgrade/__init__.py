@@ -51,7 +51,7 @@ def write_release(folder: Path, settings_page: Path) -> None:
     """Write everything that this code leaves with a user."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    (example,) = re.findall(r"```yaml\n(.*?)```", settings_page.read_text(), flags=re.DOTALL)
+    *_, example = re.findall(r"```yaml\n(.*?)```", settings_page.read_text(), flags=re.DOTALL)
     (folder / "settings.yaml").write_text(example)
     (folder / "settings.txt").write_text("".join(f"{name}\n" for name in names_of_settings()))
     checksums = {str(migration.id): migration.checksum for migration in load_migrations()}

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rollbus.cli.output import Console, OutputTable, format_count, format_time, show_rows
+from rollbus.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.runtime.health.heart import Report
@@ -40,53 +41,44 @@ class ShadowProgress:
 
 
 class ProgressLine:
-    """A bar over the range's offsets, with throughput, remaining time and stream time."""
+    """How far a replay is in its range, with throughput, remaining time and stream time."""
 
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
+    def __init__(self) -> None:
         self.records = self.size = 0
-        self._start = time.monotonic()
         self.seconds = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[speed]}"),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("replaying", total=None, speed="")
+        self._start, self._stack = time.monotonic(), ExitStack()
+        self._stream_time, self._offsets, self._total = "", 0, 0
 
     def __enter__(self) -> "ProgressLine":
-        self._bar.start()
+        self._progress = self._stack.enter_context(show_progress("replaying", "offsets"))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.monotonic() - self._start
-        self._bar.stop()
+        self._stack.close()
 
     def watch(self) -> "ProgressCallbacks":
         """Return the callbacks that a replay reports to."""
         from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
 
-        return ProgressCallbacks(begin=self._begin, progress=self._progress, stream_time=self._stream_time)
+        return ProgressCallbacks(begin=self._begin, progress=self._advance, stream_time=self._set_stream_time)
 
     def _begin(self, ranges: "tuple[ReplayRange, ...]") -> None:
         self._start = time.monotonic()
-        self.records = self.size = 0
-        self._bar.update(self._task, completed=0, total=sum(one.to_offset - one.from_offset for one in ranges))
+        self.records = self.size = self._offsets = 0
+        self._total = sum(part.to_offset - part.from_offset for part in ranges)
 
-    def _progress(self, offsets: int, records: int, size: int) -> None:
+    def _advance(self, offsets: int, records: int, size: int) -> None:
         self.records += records
         self.size += size
-        elapsed = max(time.monotonic() - self._start, 1e-3)
-        speed = f"{self.records / elapsed:,.0f} records/s  {self.size / elapsed / 1e6:.1f} MB/s"
-        self._bar.update(self._task, advance=offsets, speed=speed)
+        self._offsets += offsets
+        elapsed_s = max(time.monotonic() - self._start, 1e-3)
+        speed = f"{self.records / elapsed_s:,.0f} records/s, {self.size / elapsed_s / 1e6:.1f} MB/s"
+        self._progress.what = f"replaying {self._stream_time} ({speed})"
+        self._progress(self._offsets, self._total)
 
-    def _stream_time(self, ms: int) -> None:
-        self._bar.update(self._task, description=f"replaying {_time(ms)}")
+    def _set_stream_time(self, ms: int) -> None:
+        self._stream_time = _time(ms)
 
 
 def show_manifest(

@@ -37,6 +37,7 @@ class GameJob:
     words = Words(
         title="an agent learns tic-tac-toe from its own traffic",
         traffic="agents play, the policy learns",
+        unit="games",
         evaluated="held-out games against a random opponent",
         success="wins",
         result="Tic-tac-toe learned from its own traffic",

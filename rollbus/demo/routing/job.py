@@ -48,6 +48,7 @@ class RoutingJob:
     words = Words(
         title="SmolLM2 learns from late verdicts which team answers a ticket",
         traffic="customers write, the policy learns",
+        unit="tickets",
         evaluated="tickets in sentences, words and styles that traffic never has",
         success="right",
         result="Tickets to teams, learned from verdicts in traffic",
@@ -165,6 +166,7 @@ class LookUp(RoutingJob):
     words = Words(
         title="SmolLM2 learns to look orders up, and which team they belong to",
         traffic="customers write, the policy learns",
+        unit="tickets",
         evaluated="tickets and states of orders that traffic never has",
         success="right",
         result="Orders looked up and sent to teams, learned from verdicts in traffic",

@@ -25,6 +25,7 @@ QUESTIONS = (
 )
 """From a policy's reward to the episodes behind one step."""
 MOST_ROWS = 8
+"""Of an answer; of a longer one the first half and the last: what comes first, and the sum or the newest."""
 
 
 def print_comparison(
@@ -50,14 +51,22 @@ def print_comparison(
 
 
 def print_answers(console: Console, settings: ClickHouseSettings, *, namespace: str, run: str) -> None:
-    """Print the last rows of ClickHouse's answers to five saved questions."""
+    """Print ClickHouse's answers to five saved questions, of long ones the beginning and the end."""
     values = {"namespace": namespace, "run": run}
     for name in QUESTIONS:
         names = {parameter.name for parameter in load_query(name).parameters}
         answer = run_query(settings, name, {key: value for key, value in values.items() if key in names})
-        rows = answer.rows[-MOST_ROWS:]
-        title = f"rollbus sql run {name.replace('_', '-')}  ({len(rows)} of {len(answer.rows)} rows)"
+        rows = shorten(answer.rows)
+        count = f"{min(MOST_ROWS, len(answer.rows))} of {len(answer.rows)} rows"
+        title = f"rollbus sql run {name.replace('_', '-')}  ({count})"
         console.print(as_table(answer.columns, rows, title=title, width=console.width))
+
+
+def shorten(rows: Sequence[Sequence[object]], most: int = MOST_ROWS) -> list[Sequence[object]]:
+    """Return the first and the last rows, with a row of dots between them if some are left out."""
+    if len(rows) <= most:
+        return list(rows)
+    return [*rows[: most // 2], ["…"] * len(rows[0]), *rows[-(most // 2) :]]
 
 
 def print_next_steps(console: Console, folder: Path, *, kept: bool) -> None:

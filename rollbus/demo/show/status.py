@@ -11,6 +11,7 @@ COUNTS = """
 SELECT
     (SELECT count() FROM events WHERE namespace = {namespace:String}) AS events,
     (SELECT count() FROM episodes WHERE namespace = {namespace:String}) AS episodes,
+    (SELECT countIf(NOT resampled) FROM episodes WHERE namespace = {namespace:String}) AS from_traffic,
     (SELECT count() FROM trajectories WHERE namespace = {namespace:String}) AS trajectories,
     (SELECT count() FROM groups WHERE namespace = {namespace:String} AND run_id = {run:String}) AS groups,
     (SELECT countIf(NOT has_signal) FROM groups WHERE namespace = {namespace:String} AND run_id = {run:String})
@@ -75,6 +76,9 @@ class DemoStatus:
 
     events: int = 0
     episodes: int = 0
+    """Attempts: those at what users brought, and those made again off the hot path."""
+    from_traffic: int = 0
+    """Attempts that users waited for: one for each of what they brought."""
     trajectories: int = 0
     groups: int = 0
     without_signal: int = 0

@@ -1,4 +1,4 @@
-"""A `DemoStatus` → the live terminal view, or a plain line every ten seconds if stdout is not a terminal."""
+"""A `DemoStatus` → the live terminal view, or a plain line at each look if stdout is not a terminal."""
 
 import time
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollbus.cli.progress import format_duration
 from rollbus.demo.job import Amounts, Words
 from rollbus.demo.show.status import DemoStatus
 
 BARS = "▁▂▃▄▅▆▇█"
-LINE_EVERY_S = 10.0
 SPARK_WIDTH = 48
 
 
@@ -25,7 +25,7 @@ class LiveView:
 
     def __init__(self, console: Console, words: Words, amounts: Amounts) -> None:
         self._console, self._words, self._amounts = console, words, amounts
-        self._began = self._last_line = time.monotonic()
+        self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -45,13 +45,14 @@ class LiveView:
         """Draw the status."""
         elapsed = time.monotonic() - self._began
         amounts = self._amounts
-        left = time_left_s(status.episodes, amounts.episodes, elapsed, amounts.time_limit_s)
+        left = time_left_s(status.from_traffic, amounts.episodes, elapsed, amounts.time_limit_s)
+        so_far = describe_traffic(status.from_traffic, amounts.episodes, self._words.unit, left)
         if self._live:
-            view = render(status, self._words, phase=phase, episodes=amounts.episodes, elapsed_s=elapsed, left_s=left)
-            self._live.update(view)
-        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            self._console.print(line(status, phase=phase, elapsed_s=elapsed), highlight=False, soft_wrap=True)
+            bar = ProgressBar(total=amounts.episodes, completed=min(status.from_traffic, amounts.episodes))
+            self._live.update(render(status, self._words, phase=phase, so_far=so_far, bar=bar, elapsed_s=elapsed))
+        else:
+            text = line(status, phase=phase, so_far=so_far, elapsed_s=elapsed)
+            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def time_left_s(done: int, wanted: int, elapsed_s: float, limit_s: float) -> float | None:
@@ -59,6 +60,12 @@ def time_left_s(done: int, wanted: int, elapsed_s: float, limit_s: float) -> flo
     if not done:
         return None
     return max(0.0, min(elapsed_s * (wanted / done - 1), limit_s - elapsed_s))
+
+
+def describe_traffic(done: int, total: int, unit: str, left_s: float | None) -> str:
+    """Return how much of the traffic has come: `412 of 1,000 tickets, about 9 minutes left`."""
+    left = f", about {format_duration(left_s)} left" if left_s else ""
+    return f"{done:,} of {total:,} {unit}{left}"
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
@@ -70,43 +77,42 @@ def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] if span else BARS[0] for value in shown)
 
 
-def line(status: DemoStatus, *, phase: str, elapsed_s: float) -> str:
+def line(status: DemoStatus, *, phase: str, so_far: str, elapsed_s: float) -> str:
     """Return the status in one line."""
     reward = f"{status.rewards[-1].reward:.2f}" if status.rewards else "–"
     return (
-        f"{elapsed_s:4.0f} s  {phase}: episodes {status.episodes}, trajectories {status.trajectories}, "
+        f"{elapsed_s:4.0f} s  {phase}: {so_far}; attempts {status.episodes}, trajectories {status.trajectories}, "
         f"groups {status.groups} ({status.without_signal} without signal), batches {status.batches}, "
         f"steps {status.steps}, policy version {status.version}, reward {reward}, lag {sum(status.lag.values())}"
     )
 
 
 def render(
-    status: DemoStatus, words: Words, *, phase: str, episodes: int, elapsed_s: float, left_s: float | None
+    status: DemoStatus, words: Words, *, phase: str, so_far: str, bar: ProgressBar, elapsed_s: float
 ) -> RenderableType:
     """Return the whole view."""
-    left = f"about {left_s / 60:.1f} min left" if left_s is not None else "starting"
     head = Table.grid(expand=True, padding=(0, 2))
     head.add_column(ratio=1)
     head.add_column(justify="right")
-    head.add_row(Text(phase, style="bold"), Text(f"{elapsed_s / 60:.1f} min · {left}", style="dim"))
-    bar = ProgressBar(total=episodes, completed=min(status.episodes, episodes), complete_style="cyan")
+    head.add_row(Text(phase, style="bold"), Text(f"{so_far} · {elapsed_s / 60:.1f} min", style="dim"))
     return Panel(
-        Group(head, bar, Text(), _stages(status), Text(), _learning(status, words)),
+        Group(head, bar, Text(), _stages(status, words), Text(), _learning(status, words)),
         title=f"[bold]rollbus[/bold] · {words.title}",
         border_style="cyan",
         padding=(1, 2),
     )
 
 
-def _stages(status: DemoStatus) -> Table:
+def _stages(status: DemoStatus, words: Words) -> Table:
     table = Table(box=None, expand=True, header_style="dim", pad_edge=False)
     table.add_column("stage")
     table.add_column("so far", justify="right")
     table.add_column("behind", justify="right")
     table.add_column("", ratio=1)
+    attempts = f"{status.episodes:,} attempts at {status.from_traffic:,} {words.unit}"
     per_group = f"{status.without_signal} without signal" if status.groups else ""
     rows: tuple[tuple[str, int | None, str, str], ...] = (
-        ("agents → episode-events", status.events, "", f"{status.episodes} episodes"),
+        ("agents → episode-events", status.events, "", attempts),
         ("assembly → trajectories", status.trajectories, "assembly", ""),
         ("scoring → scores", sum(row.episodes for row in status.rewards), "scoring", ""),
         ("grouping → groups", status.groups, "grouping", per_group),

@@ -90,7 +90,7 @@ def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processe
     prepare_process()
     _silence_dead_letters()
     try:
-        with ProgressLine(console) as line:
+        with ProgressLine() as line:
             replay = make_replay(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
             manifest = asyncio.run(replay.run(dry_run=dry_run))
     except KeyboardInterrupt:

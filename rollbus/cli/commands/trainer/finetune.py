@@ -9,6 +9,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, OutputTable, echo, format_count, show_rows
+from rollbus.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.nemo.finetune import FinetuneOptions
@@ -64,12 +65,14 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
         return
     if config_file is None:
         raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
-    from rollbus.nemo.finetune import describe
-    from rollbus.nemo.runs.folder import newest_run
+    with show_progress(f"reading {config_file}, and importing the toolkit and its components"):
+        from rollbus.nemo.finetune import describe
+        from rollbus.nemo.runs.folder import newest_run
 
-    chosen = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
+        chosen = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
+        description = describe(chosen) if check else ""
     if check:
-        echo(describe(chosen))
+        echo(description)
         return
     _run(replace(chosen, resume=newest_run(chosen.plan.bus.data_dir)) if resume else chosen)
 

@@ -11,7 +11,7 @@ from rollbus import __version__
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-MAKEFILE = (ROOT / "Makefile").read_text()
+MAKEFILES = "\n".join((ROOT / folder / "Makefile").read_text() for folder in (".", "tests", "benchmarks"))
 
 
 def jobs_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -35,7 +35,7 @@ def test_every_action_is_pinned_by_its_commit_and_no_job_may_more_than_it_says(p
 def test_every_target_and_script_of_a_workflow_exists(path: Path) -> None:
     text = "\n".join(step.get("run", "") for job in jobs_of(path).values() for step in job["steps"])
     for target in re.findall(r"\bmake (\w[\w-]*)", text):
-        assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE), target
+        assert re.search(rf"^{target}:", MAKEFILES, flags=re.MULTILINE), target
     for script in re.findall(r"(?:bash |^)((?:\.ci|scripts)/[\w-]+)", text, flags=re.MULTILINE):
         assert (ROOT / script).exists(), script
 

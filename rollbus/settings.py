@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from rollbus import __version__
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.health.picture import AlarmLimits
 from rollbus.local.process.settings import StackSettings
 from rollbus.runtime.credentials import (
     METRICS_TOKEN,
@@ -33,6 +32,7 @@ from rollbus.runtime.credentials import (
     secrets_folder,
     token_for,
 )
+from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.heart import Heart
 from rollbus.runtime.http.guard import LOCAL_NAMES
 from rollbus.runtime.kafka.connection import KafkaConnection

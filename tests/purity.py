@@ -36,7 +36,8 @@ PURE: Mapping[str, Room] = {
         ),
         ("schemas/codec",),
     ),
-    "rollbus/health": Room(("rollbus/health/picture.py",), ("schemas/records",)),
+    "runtime/health/alarms": Room(("runtime/health/alarms/*.py",), ("schemas/records",)),
+    "rollbus/health": Room(("rollbus/health/picture.py",), ("schemas/records", "runtime/health/alarms")),
     "streams/state": Room(("streams/state/*",), ("schemas/records", "schemas/codec")),
     "streams/rewards": Room(
         ("streams/rewards/*",),
@@ -83,7 +84,6 @@ PURE: Mapping[str, Room] = {
             "trainer/ledger/ledger.py",
             "trainer/ledger/lineage.py",
             "trainer/validation/promotion.py",
-            "trainer/ledger/alarm.py",
             "trainer/validation/evaluation.py",
         ),
         ("schemas/records", "trainer/backends/protocol"),

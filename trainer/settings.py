@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
-from rollbus.trainer.ledger.alarm import CollapseLimits
 from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 

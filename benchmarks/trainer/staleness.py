@@ -20,7 +20,7 @@ from rich.progress import track
 
 from benchmarks.trainer.staleness_figure import draw
 from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run, select
-from rollbus.trainer.ledger.alarm import CollapseLimits, find_alarm
+from rollbus.runtime.health.alarms.divergence import CollapseLimits, find_alarm
 
 FOLDER = Path(".rollbus/bench-staleness")
 WINDOW = 5

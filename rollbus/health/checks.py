@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from rollbus.health.picture import is_disk_low
+from rollbus.runtime.health.alarms.processes import is_disk_low
 from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.settings import Settings
 

@@ -14,7 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture, to_json
+from rollbus.health.picture import Look, Picture, draw_picture, to_json
+from rollbus.runtime.health.alarms.lags import Lag, LagHistory
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.runtime.health.alarms.processes import Beat
+from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import LagReader, open_lag
@@ -52,7 +56,7 @@ class HealthReader:
         self._limits, self._clock_ms = limits, clock_ms
         self._beats: dict[str, Beat] = {}
         self._unread: dict[str, int] = {}
-        self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        self._steps: deque[StepRecord] = deque(maxlen=STEPS_KEPT)
         self._windows: dict[str, CurriculumState] = {}
         self._refused = set[tuple[str, int, int]]()
         """Places of the records that have dead letters; several consumers may refuse one."""
@@ -69,7 +73,7 @@ class HealthReader:
                 look = await self._look()
         except TimeoutError:
             raise UnavailableError(f"the broker has not answered for {ANSWER_S:.0f} s") from None
-        self.history.add(look)
+        self.history.add(look.now_ms, look.lags)
         return draw_picture(look, self.history, self._limits)
 
     async def settled_picture(self) -> Picture:
@@ -113,7 +117,7 @@ class HealthReader:
             self._refused.add((letter.topic, letter.partition, letter.offset))
             self._newest_dead_letter_ms = record.timestamp
         elif name == TRAINING_STEPS.name:
-            step: Step | None = decode_if(record.value, *STEPS)
+            step: StepRecord | None = decode_if(record.value, *STEPS)
             if step is not None:
                 self._steps.append(step)
         elif name == CURRICULUM.name:

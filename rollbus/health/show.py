@@ -6,7 +6,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from rollbus.cli.output import OutputTable, format_time
-from rollbus.health.picture import GroupHealth, Picture, Problem, ProcessHealth, RunHealth
+from rollbus.health.picture import Picture
+from rollbus.runtime.health.alarms.lags import GroupHealth
+from rollbus.runtime.health.alarms.problem import Problem
+from rollbus.runtime.health.alarms.processes import ProcessHealth
+from rollbus.runtime.health.alarms.runs import RunHealth
 
 STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
 WIDE, SPARED, WHOLE = 110, ("host", "per s", "disk free"), ("process", "pid", "state", "beat")

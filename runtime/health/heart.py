@@ -51,6 +51,8 @@ class Report:
     trouble: str | None = None
     waits: tuple[str, float] | None = None
     """For a process of several parts: the one that has waited longest without moving, and for how many seconds."""
+    standing: str | None = None
+    """Why it takes no work although it could, such as a pause; None while it takes what comes."""
 
 
 def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = False) -> Heartbeat:
@@ -72,6 +74,7 @@ def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = Fal
         waiting_since_ms=waiting_since_ms,
         waiting_at=None if report.waits is None else report.waits[0],
         trouble=None if report.trouble is None else report.trouble[:MOST_TROUBLE],
+        standing=None if report.standing is None else report.standing[:MOST_TROUBLE],
     )
 
 

@@ -43,6 +43,8 @@ class Heartbeat:
     """The part that has waited longest and its place, such as `stage scoring[0] at 7`; None where all work is one."""
     trouble: str | None = None
     """What it cannot do now, in words; None if nothing is wrong."""
+    standing: str | None = None
+    """Why it takes no work although it could, such as an operator's pause; None while it takes what comes."""
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
     """Where it writes; None for one that writes nothing."""

@@ -10,9 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from rollbus.runtime.tasks import start_thread
 
@@ -21,36 +20,6 @@ logger = logging.getLogger(__name__)
 EXIT_STALLED = 70
 """EX_SOFTWARE: a supervisor should start the worker again."""
 CHECK_S = 1.0
-
-
-@dataclass(slots=True)
-class StandstillWatch:
-    """Since when each part of the worker is behind without moving. Pure."""
-
-    stalled_s: float
-    _since: dict[Hashable, tuple[Hashable, float]] = field(default_factory=dict)
-    """Position, and when it was first seen there while behind."""
-
-    def observe(self, places: Iterable[tuple[Hashable, Hashable, bool]], *, now_s: float) -> list[str]:
-        """Take (place, position, whether it is behind) of each part; describe those that are stalled."""
-        seen: dict[Hashable, tuple[Hashable, float]] = {}
-        stalled = []
-        for place, position, behind in places:
-            if not behind:
-                continue
-            known = self._since.get(place)
-            seen[place] = known if known and known[0] == position else (position, now_s)
-            stood_s = now_s - seen[place][1]
-            if stood_s >= self.stalled_s:
-                stalled.append(f"{place} has been at {position} for {stood_s:.0f} s although there is more to do")
-        self._since = seen
-        return stalled
-
-    def longest_wait(self, *, now_s: float) -> tuple[str, float] | None:
-        """Return the part that is behind and has not moved for longest, with its position, and for how many seconds."""
-        since = [(since_s, f"{place} at {position}") for place, (position, since_s) in self._since.items()]
-        since_s, part = min(since, default=(now_s, ""))
-        return (part, now_s - since_s) if part else None
 
 
 class Watchdog:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rollbus.runtime.health.alarms.stall import StandstillWatch
 from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.runtime.tasks import start_task
@@ -24,7 +25,7 @@ from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
 from rollbus.streams.worker.process import prepare_process
 from rollbus.streams.worker.ticker import Ticker, require_owner_key
-from rollbus.streams.worker.watchdog import StandstillWatch, Watchdog
+from rollbus.streams.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

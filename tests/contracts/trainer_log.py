@@ -240,6 +240,19 @@ class TrainerLogContract:
         assert await _eventually_paused(log, None)
         await log.close()
 
+    async def test_a_stop_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        await world.append(RUN_LOG, "main", make_command("stop", key="c1"), make_command("pause", key="c2"))
+        assert await _eventually_paused(log, "c2")
+        stop = log.stopped()
+        assert stop is not None
+        assert stop.command_id == "c1"
+        await world.append(RUN_LOG, "main", make_command("resume", key="c3"))
+        assert await _eventually_paused(log, None)
+        assert log.stopped() is None
+        await log.close()
+
 
 def make_evaluation(model: str) -> Evaluation:
     """Version 1 of a model, measured."""

@@ -8,8 +8,12 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
+from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.health.show import render
+from rollbus.runtime.health.alarms.lags import Lag, LagHistory
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.runtime.health.alarms.processes import Beat
+from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.health.heart import Report, advance
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
@@ -135,7 +139,7 @@ def test_lag_is_a_problem_where_it_grows_all_the_time_or_no_process_reads() -> N
 
     def look(at_s: int, members: int, lag: int) -> Picture:
         seen = Look(now_ms=NOW_MS + at_s * 1000, lags=[Lag("scoring", "trajectories", members, lag)])
-        history.add(seen)
+        history.add(seen.now_ms, seen.lags)
         return draw_picture(seen, history, LIMITS)
 
     assert alarms(look(0, 1, 2_000)) == []
@@ -152,7 +156,7 @@ def test_lag_that_goes_up_and_down_as_idle_stages_commit_their_ticks_is_no_probl
     for at_s in range(0, 1_200, 5):
         lags = [Lag("assembly", "episode-events", 1, 512 * (at_s % 12)), Lag("scoring", "trajectories", 1, 40 * at_s)]
         seen = Look(now_ms=NOW_MS + at_s * 1000, lags=lags)
-        history.add(seen)
+        history.add(seen.now_ms, seen.lags)
         growing = [problem.subject for problem in draw_picture(seen, history, LIMITS).problems]
         assert growing == (["scoring in trajectories"] if at_s >= 300 else [])
 
@@ -179,7 +183,7 @@ def test_an_open_step_is_shown_with_its_age() -> None:
 
 
 def test_a_reward_that_falls_is_a_problem() -> None:
-    steps: list[Step] = [step_of(n, reward=0.8) for n in range(1, 21)]
+    steps: list[StepRecord] = [step_of(n, reward=0.8) for n in range(1, 21)]
     picture = draw(steps=[*steps, *(step_of(n, reward=0.3) for n in range(21, 26))])
     assert alarms(picture) == ["reward"]
     assert picture.problems[0].what == "the mean reward of run main fell by 0.500 to 0.300"

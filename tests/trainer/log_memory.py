@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus.runtime.health.alarms.divergence import find_pause, find_stop
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
@@ -25,7 +26,6 @@ from rollbus.schemas.topics import (
     TRAINING_STEPS,
     Topic,
 )
-from rollbus.trainer.ledger.alarm import find_pause
 from rollbus.trainer.ledger.ledger import LedgerRecord
 from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch, names
 
@@ -137,8 +137,15 @@ class MemoryLog:
 
     async def paused(self) -> RunCommand | None:
         """Return the pause that holds."""
-        commands = [each for each in self._broker.records(RUN_LOG) if isinstance(each, RunCommand)]
-        return find_pause([each for each in commands if each.run_id == self._run_id])
+        return find_pause(self._commands())
+
+    def stopped(self) -> RunCommand | None:
+        """Return the stop that holds."""
+        return find_stop(self._commands())
+
+    def _commands(self) -> list[RunCommand]:
+        commands = [record for record in self._broker.records(RUN_LOG) if isinstance(record, RunCommand)]
+        return [command for command in commands if command.run_id == self._run_id]
 
     async def evaluations(self) -> Sequence[Evaluation]:
         """Return those of the model."""

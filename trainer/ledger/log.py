@@ -92,6 +92,10 @@ class TrainerLog(Protocol):
         """The pause of this run that holds now: its newest `pause` that no `resume` followed."""
         ...
 
+    def stopped(self) -> RunCommand | None:
+        """The stop of this run that held when `paused` was asked last."""
+        ...
+
     async def evaluations(self) -> Sequence[Evaluation]:
         """Every evaluation of the model's versions, in the order of the log."""
         ...

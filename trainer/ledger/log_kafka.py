@@ -179,6 +179,10 @@ class KafkaTrainerLog:
             await self._control.read_on()
         return self._pauses.standing
 
+    def stopped(self) -> RunCommand | None:
+        """Return it as the last reading has it."""
+        return self._pauses.stop
+
     async def evaluations(self) -> Sequence[Evaluation]:
         """Read on in `evaluations`."""
         if self._measured is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.runtime.health.alarms.divergence import find_pause, find_stop
 from rollbus.runtime.kafka.clients import kafka_errors, start_client, stop_clients
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
@@ -18,7 +19,6 @@ from rollbus.schemas.records.events import Excluded
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
-from rollbus.trainer.ledger.alarm import find_pause
 from rollbus.trainer.ledger.ledger import LedgerRecord
 
 
@@ -135,17 +135,18 @@ class Exclusions(View):
 
 
 class Pauses(View):
-    """The pause that holds for a run, by `run-log`. Groups, which are most of it, are not decoded."""
+    """The pause and the stop that hold for a run, by `run-log`. Groups, which are most of it, are not decoded."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self.standing: RunCommand | None = None
+        self.stop: RunCommand | None = None
 
     def add_record(self, frame: Frame) -> None:
         """Keep a command to the run."""
         if frame.key == self._run_id.encode() and (command := decode_if(frame.value, RunCommand)) is not None:
-            standing = () if self.standing is None else (self.standing,)
-            self.standing = find_pause([*standing, command])
+            self.standing = find_pause([pause for pause in (self.standing, command) if pause is not None])
+            self.stop = find_stop([stop for stop in (self.stop, command) if stop is not None])
 
 
 class Evaluations(View):

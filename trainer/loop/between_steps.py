@@ -7,10 +7,10 @@ that there is nothing to do in between.
 import logging
 from collections.abc import Mapping
 
+from rollbus.runtime.health.alarms.divergence import Metrics, find_alarm, pause_for
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted
-from rollbus.trainer.ledger.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.ledger.ledger import Ledger
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.loop.context import StepContext
@@ -33,6 +33,8 @@ class BetweenSteps:
         self._validating: Validating | None = None
         self._stop = stop
         self._paused_by: str | None = None
+        self.standing: str | None = None
+        """Why the run takes no batches, for people; None while it does."""
         self._refused: set[int] = set()
         """Versions that the backend would not serve."""
         self._recent: list[tuple[int, Metrics]] = []
@@ -97,6 +99,7 @@ class BetweenSteps:
         elif pause is None and self._paused_by is not None:
             logger.info("run %s goes on", self._settings.run_id)
         self._paused_by = None if pause is None else pause.command_id
+        self.standing = _describe_standing(pause, context.log.stopped())
         return pause
 
     def alarm(self, step: int, metrics: Metrics) -> RunCommand | None:
@@ -169,3 +172,12 @@ class BetweenSteps:
             logger.warning("version %d passed its evaluation but is not served: %s", passed.version, error)
             return
         logger.info("version %d is served: %s", passed.version, passed.reason)
+
+
+def _describe_standing(pause: RunCommand | None, stop: RunCommand | None) -> str | None:
+    """Return in words what holds a run back: the pause, by which no batch is taken, before the stop."""
+    if pause is not None:
+        return f"{pause.comment or 'paused by an operator'}; `rollbus trainer resume` continues it"
+    if stop is not None:
+        return f"{stop.comment or 'stopped by an operator'}; `rollbus run resume` continues it"
+    return None

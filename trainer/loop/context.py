@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollbus.runtime.health import metrics
+from rollbus.runtime.health.alarms.divergence import Metrics
 from rollbus.schemas.errors import DataLossError, FencedError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted, StepSkipped
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
-from rollbus.trainer.ledger.alarm import Metrics
 from rollbus.trainer.ledger.ledger import Ledger
 from rollbus.trainer.ledger.log import LastRecords, Publication, TrainerLog
 from rollbus.trainer.loop.door import DoorResult

@@ -82,6 +82,7 @@ class Trainer:
             work=ledger.closed_steps,
             is_behind=ledger.open_step is not None or self._trouble is not None,
             trouble=self._trouble,
+            standing=self._between.standing,
         )
 
     def stop(self) -> None:

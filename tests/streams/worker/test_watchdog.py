@@ -6,10 +6,11 @@ import sys
 import threading
 from types import SimpleNamespace
 
+from rollbus.runtime.health.alarms.stall import StandstillWatch
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.worker.watchdog import EXIT_STALLED, StandstillWatch, Watchdog
+from rollbus.streams.worker.watchdog import EXIT_STALLED, Watchdog
 from rollbus.streams.worker.worker import Worker
 
 

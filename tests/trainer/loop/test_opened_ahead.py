@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import BATCHES, RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.ledger.alarm import CollapseLimits
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.loop import step
 from rollbus.trainer.settings import MemoryBackendSettings

@@ -26,7 +26,7 @@ def run(settings: Settings, url: str | None) -> None:
     dead letters, disk, clocks, and a broker that is away. `health: alarms:` in the settings holds the limits.
     """
     from rollbus.consumers.loggers.webhook import Webhook
-    from rollbus.health.alarms import HealthReporter
+    from rollbus.health.reporter import HealthReporter
     from rollbus.runtime.health.heart import beating
     from rollbus.schemas.wall_clock import wall_clock_ms
 

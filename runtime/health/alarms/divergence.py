@@ -1,6 +1,6 @@
 """Metrics of the last steps → an alarm, if training diverges: the run is then paused, with what to look at.
 
-Pure. A limit is passed if the median over the window is beyond it, so that one odd batch stops nothing. A metric that
+A limit is passed if the median over the window is beyond it, so that one odd batch stops nothing. A metric that
 the backend does not report, or whose limit is None, is ignored.
 """
 
@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.schemas.ids import stable_id
-from rollbus.schemas.records.control import RunCommand
-from rollbus.trainer.backends.protocol import FrozenSettings
+from rollbus.schemas.records.control import RunCommand, RunCommandName
 
 Metrics = Mapping[str, float]
 
 
-class CollapseLimits(FrozenSettings):
+class CollapseLimits(BaseModel):
     """What pauses the run: a little more than runs without a collapse reached at lags up to 4 (docs/staleness.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     window_steps: int = Field(default=5, ge=1)
     mismatch_kl: float | None = Field(default=1.0, gt=0)
@@ -35,7 +36,7 @@ class CollapseLimits(FrozenSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class Divergence:
     metric: str
     value: float
     """Median over the window."""
@@ -65,7 +66,7 @@ _REMEDIES = {
 }
 
 
-def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> Alarm | None:
+def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> Divergence | None:
     """Return the first limit passed by the last steps, given with their numbers; None before the window is full."""
     recent = steps[-limits.window_steps :]
     if len(recent) < limits.window_steps:
@@ -79,11 +80,11 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> 
         beyond = -math.inf if metric in _LEAST else math.inf
         middle = median(beyond if math.isnan(value) else value for value in values)
         if middle < limit if metric in _LEAST else middle > limit:
-            return Alarm(metric, middle, limit, recent[0][0], recent[-1][0])
+            return Divergence(metric, middle, limit, recent[0][0], recent[-1][0])
     return None
 
 
-def pause_for(alarm: Alarm, run_id: str) -> RunCommand:
+def pause_for(alarm: Divergence, run_id: str) -> RunCommand:
     """Return the command that pauses the run; the same alarm gives the same command."""
     return RunCommand(
         run_id=run_id,
@@ -95,8 +96,17 @@ def pause_for(alarm: Alarm, run_id: str) -> RunCommand:
 
 def find_pause(commands: Sequence[RunCommand]) -> RunCommand | None:
     """Return the pause that holds after these commands of a run, in their order; None if it was resumed."""
+    return _find_standing(commands, "pause")
+
+
+def find_stop(commands: Sequence[RunCommand]) -> RunCommand | None:
+    """Return the stop that holds after these commands of a run, in their order; None if it was resumed."""
+    return _find_standing(commands, "stop")
+
+
+def _find_standing(commands: Sequence[RunCommand], name: RunCommandName) -> RunCommand | None:
     standing: RunCommand | None = None
     for command in commands:
-        if command.command in ("pause", "resume"):
-            standing = command if command.command == "pause" else None
+        if command.command in (name, "resume"):
+            standing = command if command.command == name else None
     return standing

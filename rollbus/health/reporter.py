@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rollbus.health.picture import RUNBOOK, AlarmLimits, Picture, Problem
+from rollbus.health.picture import Picture
 from rollbus.health.reading import open_health
 from rollbus.runtime.health import metrics
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
@@ -157,9 +159,9 @@ def export_picture(picture: Picture) -> None:
     for group in picture.groups:
         metrics.LAG.labels(group.group, group.topic).set(group.lag)
     missed = {problem.subject for problem in picture.problems if problem.alarm == "silence"}
-    for one in picture.processes:
-        if one.state in ("working", "waiting") or one.process in missed:  # another may have taken a silent one's place
-            metrics.BEAT_AGE_SECONDS.labels(one.kind, one.process).set(one.beat_age_ms / 1000)
+    for process in picture.processes:
+        if process.is_alive or process.process in missed:  # another may have taken a silent one's place
+            metrics.BEAT_AGE_SECONDS.labels(process.kind, process.process).set(process.beat_age_ms / 1000)
     for run in picture.runs:
         if run.step_age_ms is not None:
             metrics.STEP_AGE_SECONDS.labels(run.run_id).set(run.step_age_ms / 1000)

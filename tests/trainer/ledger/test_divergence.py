@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.runtime.health.alarms.divergence import CollapseLimits, find_alarm, find_pause
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.ledger.alarm import CollapseLimits, find_alarm, find_pause
 from rollbus.trainer.loop.between_steps import BetweenSteps
 from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.operate.policy import roll_back

@@ -1,0 +1,33 @@
+"""When something is called wrong: the settings of `health: alarms:`."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AlarmLimits(BaseModel):
+    """When the picture calls something wrong; None switches an alarm off."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    missed_beats: int = Field(default=3, ge=2)
+    forget_hours: float = Field(default=24.0, gt=0)
+    """A process that is silent for longer is no longer shown."""
+    waiting_s: float | None = Field(default=240.0, gt=0)
+    """Work that is there and has not moved. A worker that is stuck for its `stalled_s` ends itself, so the default is
+    shorter: it is reported while it can still be looked at. A training step is named when it is open for longer than
+    this, and than three times the longest of the newest steps."""
+    lag_s: float | None = Field(default=300.0, gt=0)
+    """A consumer group whose lag has grown for so long."""
+    lag_records: int = Field(default=1_000, ge=1)
+    """Smaller lags are no alarm."""
+    no_step_s: float | None = Field(default=3_600.0, gt=0)
+    """Since a run's newest closed step."""
+    reward_fall: float | None = Field(default=0.2, gt=0)
+    """Mean reward of the newest steps below that of those before."""
+    no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
+    """Share of the groups without a signal in a run's newest curriculum window."""
+    window_steps: int = Field(default=5, ge=1)
+    """Newest steps. Their mean is compared with that of up to four times as many before them."""
+    dead_letters_s: float | None = Field(default=3_600.0, gt=0)
+    """A dead letter is an alarm for so long."""
+    clock_s: float | None = Field(default=5.0, gt=0)
+    """Between the clock of a process and the broker's."""

@@ -1,0 +1,145 @@
+"""Steps, the newest curriculum window and what the trainer says → each run, and what is wrong with it.
+
+A run that an operator has paused or stopped owes no steps, and one without traffic cannot make any: both are said
+instead of `no_step`. A step that is open for long is named with its age, and with how long the newest steps took.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem, say_duration
+from rollbus.schemas.records.groups import CurriculumState
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
+
+StepRecord = StepStarted | StepCompleted | StepSkipped | StepFailed
+LONG_FACTOR = 3
+"""A step is long beside the newest ones if it takes so many times as long as the longest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHealth:
+    """One run's training."""
+
+    run_id: str
+    model: str
+    step: int
+    """Newest closed one; 0 before the first."""
+    version: int | None
+    step_age_ms: int | None
+    open_step: int | None
+    open_age_ms: int | None
+    steps_per_hour: float | None
+    reward: float | None
+    """Mean over the newest steps."""
+    reward_before: float | None
+    failure: str | None
+    """What the newest attempt failed by, if no step was closed since."""
+    no_signal_share: float | None
+    """Of the groups of the newest curriculum window; the trainer never sees a group without a signal."""
+    standing: str | None = None
+    """Why its trainer takes no batches, such as a pause."""
+    longest_step_ms: int | None = None
+    """Of the newest completed steps."""
+
+
+def steps_by_run(steps: Iterable[StepRecord]) -> dict[str, list[StepRecord]]:
+    """Return each run's records, in the order of the log."""
+    by_run: dict[str, list[StepRecord]] = {}
+    for step in steps:
+        by_run.setdefault(step.run_id, []).append(step)
+    return by_run
+
+
+def draw_run(
+    run_id: str,
+    steps: Sequence[StepRecord],
+    now_ms: int,
+    limits: AlarmLimits,
+    *,
+    no_signal_share: float | None = None,
+    standing: str | None = None,
+) -> RunHealth:
+    """Return a run as its records show it now."""
+    closed = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
+    completed = [step for step in closed if isinstance(step, StepCompleted)]
+    newest, last = (closed[-1] if closed else None), steps[-1]
+    open_step = last if isinstance(last, StepStarted) else None
+    rewards = [reward for step in completed if (reward := step.metrics.get("reward_mean")) is not None]
+    window = limits.window_steps
+    before = rewards[-5 * window : -window]
+    hour = [step for step in closed if now_ms - step.completed_at_ms <= 3_600_000]
+    return RunHealth(
+        run_id=run_id,
+        model=last.model,
+        step=newest.step if newest else 0,
+        version=completed[-1].policy_version if completed else None,
+        step_age_ms=None if newest is None else max(0, now_ms - newest.completed_at_ms),
+        open_step=open_step.step if open_step else None,
+        open_age_ms=max(0, now_ms - open_step.started_at_ms) if open_step else None,
+        steps_per_hour=float(len(hour)) if closed else None,
+        reward=fmean(rewards[-window:]) if rewards else None,
+        reward_before=fmean(before) if len(before) >= window else None,
+        failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
+        no_signal_share=no_signal_share,
+        standing=standing,
+        longest_step_ms=max((step.completed_at_ms - step.started_at_ms for step in completed[-window:]), default=None),
+    )
+
+
+def find_run_problems(run: RunHealth, limits: AlarmLimits, *, traffic_age_ms: int | None = None) -> Iterable[Problem]:
+    """Yield what is wrong with a run; `traffic_age_ms` is the age of the newest episode, None where it is not known."""
+    name = f"run {run.run_id}"
+    if run.failure is not None:
+        yield Problem("failed", name, f"step {run.step + 1} of {name} failed: {run.failure}", f"{RUNBOOK}#failed")
+    if run.standing is not None:
+        yield Problem("paused", name, f"{name} takes no batches: {run.standing}", f"{RUNBOOK}#paused")
+    elif run.open_step is not None:
+        yield from _find_long_step(run, limits)
+    elif limits.no_step_s is not None and run.step_age_ms is not None and run.step_age_ms > limits.no_step_s * 1000:
+        yield _explain_no_step(run, run.step_age_ms, limits.no_step_s, traffic_age_ms)
+    if limits.reward_fall is not None and run.reward is not None and run.reward_before is not None:
+        fall = run.reward_before - run.reward
+        if fall > limits.reward_fall:
+            what = f"the mean reward of {name} fell by {fall:.3f} to {run.reward:.3f}"
+            yield Problem("reward", name, what, f"`rollbus policy rollback` goes back; {RUNBOOK}#reward")
+
+
+def _explain_no_step(run: RunHealth, age_ms: int, limit_s: float, traffic_age_ms: int | None) -> Problem:
+    name = f"run {run.run_id}"
+    what = f"{name} has closed no step for {say_duration(age_ms)}"
+    if traffic_age_ms is not None and traffic_age_ms > limit_s * 1000:
+        what = f"no episode has begun for {say_duration(traffic_age_ms)}, so {name} has nothing to train"
+        remedy = "does the agent run, and does it record into this namespace (`rollbus doctor --capture`)?"
+        return Problem("no_traffic", name, what, f"{remedy} {RUNBOOK}#no-traffic")
+    remedy = "`rollbus status` says at which stage the episodes are lost; does a trainer run?"
+    return Problem("no_step", name, what, f"{remedy} {RUNBOOK}#no-step")
+
+
+def _find_long_step(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
+    """Yield an open step that takes longer than `waiting_s`, and much longer than those before it."""
+    if limits.waiting_s is None or run.open_age_ms is None or run.open_age_ms <= limits.waiting_s * 1000:
+        return
+    usual_ms = run.longest_step_ms
+    if usual_ms is not None and run.open_age_ms <= LONG_FACTOR * usual_ms:
+        return
+    what = f"step {run.open_step} of run {run.run_id} has been training for {say_duration(run.open_age_ms)}"
+    what += "; it is the first" if usual_ms is None else f"; the newest ones took at most {say_duration(usual_ms)}"
+    remedy = "`rollbus trainer status` says what the backend does; a large model may simply need so long"
+    yield Problem("long_step", f"run {run.run_id}", what, f"{remedy}; {RUNBOOK}#long-step")
+
+
+def measure_no_signal(window: CurriculumState) -> float | None:
+    """Return the share of a window's groups that have no signal; None for an empty window."""
+    total, used = len(window.seen_group_ids), len(window.admitted_group_ids) + len(window.rejected_group_ids)
+    return (total - used) / total if total else None
+
+
+def find_no_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> Iterable[Problem]:
+    """Yield each run that gets hardly a group that it can learn from, with or without steps so far."""
+    for run_id, share in shares.items():
+        if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
+            what = f"{share:.0%} of the groups in the newest window of run {run_id} are without a signal"
+            remedy = "all answers to a task get one reward: look at the reward, or choose other tasks"
+            yield Problem("no_signal", f"run {run_id}", what, f"{remedy}; {RUNBOOK}#no-signal")

@@ -245,12 +245,12 @@ class TrainerLogContract:
         await log.open()
         await world.append(RUN_LOG, "main", make_command("stop", key="c1"), make_command("pause", key="c2"))
         assert await _eventually_paused(log, "c2")
-        stop = log.stopped()
+        stop = await log.stopped()
         assert stop is not None
         assert stop.command_id == "c1"
         await world.append(RUN_LOG, "main", make_command("resume", key="c3"))
         assert await _eventually_paused(log, None)
-        assert log.stopped() is None
+        assert await log.stopped() is None
         await log.close()
 
 

@@ -139,7 +139,7 @@ class MemoryLog:
         """Return the pause that holds."""
         return find_pause(self._commands())
 
-    def stopped(self) -> RunCommand | None:
+    async def stopped(self) -> RunCommand | None:
         """Return the stop that holds."""
         return find_stop(self._commands())
 

@@ -92,7 +92,7 @@ class TrainerLog(Protocol):
         """The pause of this run that holds now: its newest `pause` that no `resume` followed."""
         ...
 
-    def stopped(self) -> RunCommand | None:
+    async def stopped(self) -> RunCommand | None:
         """The stop of this run that held when `paused` was asked last."""
         ...
 

@@ -179,7 +179,7 @@ class KafkaTrainerLog:
             await self._control.read_on()
         return self._pauses.standing
 
-    def stopped(self) -> RunCommand | None:
+    async def stopped(self) -> RunCommand | None:
         """Return it as the last reading has it."""
         return self._pauses.stop
 

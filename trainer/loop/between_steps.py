@@ -99,7 +99,7 @@ class BetweenSteps:
         elif pause is None and self._paused_by is not None:
             logger.info("run %s goes on", self._settings.run_id)
         self._paused_by = None if pause is None else pause.command_id
-        self.standing = _describe_standing(pause, context.log.stopped())
+        self.standing = _describe_standing(pause, await context.log.stopped())
         return pause
 
     def alarm(self, step: int, metrics: Metrics) -> RunCommand | None:

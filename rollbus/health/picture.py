@@ -120,7 +120,7 @@ def _recent_beats(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
 
 def _standing_by_run(processes: Sequence[ProcessHealth]) -> dict[str, str]:
     """Return why a run takes no batches, as the newest beat of a trainer that says so has it."""
-    reasons = {}
+    reasons: dict[str, str] = {}
     for process in sorted(processes, key=lambda process: -process.beat_age_ms):
         for name in process.holds:
             if process.kind == "trainer" and name.startswith("run "):

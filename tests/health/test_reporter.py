@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.watch import Alarms, HealthReporter, export_picture
+from rollbus.health.reporter import Alarms, HealthReporter, export_picture
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.health import metrics
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -49,7 +49,7 @@ def test_an_alarm_is_told_when_it_begins_and_when_it_ends_and_not_between() -> N
 async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollbus.health.watch.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("rollbus.health.reporter.FIRST_PAUSE_S", 0.01)
     told: list[Any] = []
     told_once, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -54,6 +54,10 @@ class AssemblyConfig(Config):
     Any source may set a name without a rule."""
     signed_sources: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     """Sources whose reports need their signature; who writes the name of any other source is believed."""
+    max_reports: int = Field(default=10_000, ge=1)
+    """Reports on an episode, of all names, by one principal; what is more is dropped as `too_many_reports`."""
+    max_reports_per_name: int = Field(default=1_000, ge=1)
+    """Reports on an episode of one name by one principal, on its turns too."""
     pass_down: dict[str, PassDown] = Field(default_factory=dict, exclude_if=_is_empty)
     """How a root's reward of a name reaches its sub-agents' episodes, by name; `*` is every name that is not listed.
     `inherit` gives each the root's value, `split` divides it by their number, `by_name` gives an agent's episodes the

@@ -21,6 +21,8 @@ class EpisodeObserved:
     """The Kafka key."""
     trajectory_id: str
     episode_id: str
+    principal: str = ""
+    """Who recorded its start, by a valid signature."""
     revision: int = 0
     task: str
     first_seen_ms: int

@@ -25,6 +25,8 @@ class DropReason(StrEnum):
     UNRESOLVED_ALIAS = "unresolved_alias"
     REWARD_NOT_ALLOWED = "reward_not_allowed"
     """Its source may not set the reward of this name."""
+    TOO_MANY_REPORTS = "too_many_reports"
+    """Its principal has reported more on this episode than `max_reports` or `max_reports_per_name` lets one."""
     MISSING_EVENTS = "missing_events"
     """An event is missing by its writer's count, or the start of the episode is."""
     TOO_LARGE = "too_large"

@@ -112,6 +112,8 @@ class Reward:
     value: float
     turn_event_id: str | None = None
     source: str = "agent"
+    principal: str = ""
+    """Who reported it, by a valid signature; empty if nobody signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Trajectory:
     group_hint: str
     """The Kafka key."""
     agent: str = ""
+    principal: str = ""
+    """Who recorded its start, by a valid signature; empty if nobody signed."""
     producer: str = ""
     environment: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -169,6 +173,10 @@ class RewardRevised:
     revision: int
     """Counts from 1."""
     rewards: tuple[Reward, ...] = ()
+    new: tuple[str, ...] = ()
+    """Event ids of those that were not in force before, or had another value."""
+    withdrawn: tuple[Reward, ...] = ()
+    """Those that were in force before and are not any more."""
     excluded: bool = False
     """True if the episode was excluded from training."""
     revised_at_ms: int
@@ -191,6 +199,8 @@ class Score:
     group_hint: str
     """The Kafka key."""
     agent: str = ""
+    principal: str = ""
+    """Who recorded its start, by a valid signature."""
     labels: Mapping[str, str] = field(default_factory=dict)
     resampled: bool = False
     model: str = ""

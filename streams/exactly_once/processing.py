@@ -20,7 +20,7 @@ from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
-from rollbus.schemas.topics import DEAD_LETTERS
+from rollbus.schemas.topics import DEAD_LETTERS, RESTORED
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 from rollbus.streams.state.table import PartitionState
@@ -213,7 +213,13 @@ def read_record(
             raise UntrustedRecordError(
                 f"{type(record).__name__} without the owner's signature; a producer may not write it"
             )
-    return _incoming(record, key, _location(*partition, raw.offset), raw.value, signer)
+    return _incoming(record, key, _location(*partition, raw.offset), raw.value, signer, taken_ms(raw, partition.topic))
+
+
+def taken_ms(raw: RawRecord, topic: str) -> int | None:
+    """Return the broker's clock when it took a record; a restored topic holds what the archived one said."""
+    by_broker = getattr(raw, "timestamp_type", None) == APPEND_TIME or RESTORED.match(topic) is not None
+    return raw.timestamp if by_broker else None
 
 
 def without_leap(tick: Tick, raw: RawRecord) -> Tick:

@@ -29,6 +29,8 @@ class Incoming:
     """The record's own bytes, for a stage that keeps them."""
     signer: str | None = None
     """Whose valid signature it carries."""
+    taken_ms: int | None = None
+    """The broker's clock when it took the record; None if the topic keeps the producer's."""
 
 
 @dataclass(frozen=True, slots=True)

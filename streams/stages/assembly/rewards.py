@@ -1,47 +1,80 @@
 """Reward reports to the rewards in force: superseded and retracted ones are gone.
 
-The order is that of event time, then id, whatever the order of arrival.
+The order is the broker's: what it took last is the last word, whatever time a report states.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from rollbus.schemas.records.events import RewardReported
 from rollbus.schemas.records.trajectories import Reward
 
 
-def standing(reports: Iterable[RewardReported]) -> tuple[Reward, ...]:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A reward report as the broker took it."""
+
+    record: RewardReported
+    order: int
+    """Grows with arrival."""
+    principal: str = ""
+    """Whose valid signature it carries."""
+
+    @property
+    def speaker(self) -> tuple[str, str, str]:
+        """What a later report must share to replace this one: reward, source and principal."""
+        return self.record.name, self.record.source, self.principal
+
+
+def standing(reports: Iterable[Report]) -> tuple[Reward, ...]:
     """Return the rewards in force of an episode's reports.
 
-    A report is gone once another of its name names it in `supersedes`: who may set one reward can undo no other. A
-    retraction that names none withdraws the earlier reports of its name, turn and source.
+    A report is gone once another one of its reward, source and principal names it in `supersedes`: nobody undoes what
+    somebody else said. A retraction that names none withdraws the earlier ones, of the same turn, by the same speaker.
     """
-    ordered = sorted(reports, key=_order)
-    replaced = {(report.name, report.supersedes) for report in ordered if report.supersedes}
-    kept: list[RewardReported] = []
+    ordered = sorted(reports, key=lambda report: report.order)
+    replaced = {(report.speaker, report.record.supersedes) for report in ordered if report.record.supersedes}
+    in_force: dict[int, Report] = {}
+    orders_by_subject: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for report in ordered:
-        if (report.name, report.event_id) in replaced:
+        record = report.record
+        if (report.speaker, record.event_id) in replaced:
             continue
-        if report.retracted:
-            if not report.supersedes:
-                kept = [earlier for earlier in kept if _subject(earlier) != _subject(report)]
-        else:
-            kept.append(report)
-    return tuple(_reward(report) for report in kept)
+        orders = orders_by_subject[report.speaker, record.turn_event_id]
+        if not record.retracted:
+            in_force[report.order] = report
+            orders.append(report.order)
+        elif not record.supersedes:
+            for order in orders:
+                del in_force[order]
+            orders.clear()
+    return tuple(map(reward_of, in_force.values()))
 
 
-def _order(report: RewardReported) -> tuple[int, str]:
-    return report.occurred_at_ms, report.event_id
+def changes(
+    before: Iterable[tuple[str, float]], now: Iterable[Reward], reports: Iterable[Report]
+) -> tuple[tuple[str, ...], tuple[Reward, ...]]:
+    """Return the ids of the rewards that are new or have another value, and the rewards that are no longer in force.
+
+    `before` are ids and values as they were last written, `reports` all that may have been among them.
+    """
+    values: Mapping[str, float] = dict(before)
+    now_by_id = {reward.event_id: reward for reward in now}
+    new = tuple(name for name, reward in now_by_id.items() if values.get(name) != reward.value)
+    gone = [name for name in values if name not in now_by_id]
+    report_by_id = {report.record.event_id: report for report in reports} if gone else {}
+    return new, tuple(reward_of(report_by_id[name]) for name in gone if name in report_by_id)
 
 
-def _subject(report: RewardReported) -> tuple[str, str | None, str]:
-    return report.name, report.turn_event_id, report.source
-
-
-def _reward(report: RewardReported) -> Reward:
+def reward_of(report: Report) -> Reward:
+    """Return a report as a trajectory names it."""
+    record = report.record
     return Reward(
-        event_id=report.event_id,
-        name=report.name,
-        value=report.value if report.value is not None else 0.0,
-        turn_event_id=report.turn_event_id,
-        source=report.source,
+        event_id=record.event_id,
+        name=record.name,
+        value=record.value if record.value is not None else 0.0,
+        turn_event_id=record.turn_event_id,
+        source=record.source,
+        principal=report.principal,
     )

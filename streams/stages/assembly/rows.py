@@ -1,5 +1,6 @@
 """The rows that assembly writes to its changelog: an event of an open episode, and what stays of a closed one."""
 
+import struct
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +32,9 @@ REFUSED: Kind = "!"
 NOT_ALLOWED: Kind = "n"
 """A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
 
+NEVER_TAKEN = -1
+"""In a topic that keeps the producer's time, nothing says when the broker took an event."""
+
 
 @dataclass(slots=True)
 class EventRow:
@@ -38,18 +42,32 @@ class EventRow:
 
     kind: Kind
     arrived_ms: int
+    """Stream time."""
     data: bytes
     """The event's own bytes; four bytes of checksum for a refused one."""
     record: Any = None
+    order: int = 0
+    """Grows with arrival, which is the broker's order."""
+    taken_ms: int = NEVER_TAKEN
+    """The broker's clock when it took the event."""
+    principal: str = ""
+    """Whose valid signature it carries; empty for nobody's."""
+
+
+_HEAD = struct.Struct(">cqqqH")
 
 
 def _encode_event(row: EventRow) -> bytes:
-    return row.kind.encode() + row.arrived_ms.to_bytes(8, "big") + row.data
+    principal = row.principal.encode()
+    head = _HEAD.pack(row.kind.encode(), row.arrived_ms, row.order, row.taken_ms, len(principal))
+    return head + principal + row.data
 
 
 def _decode_event(data: bytes) -> EventRow:
-    kind: Any = chr(data[0])
-    return EventRow(kind, int.from_bytes(data[1:9], "big"), data[9:])
+    letter, arrived_ms, order, taken_ms, size = _HEAD.unpack_from(data)
+    kind: Any = letter.decode()
+    rest = data[_HEAD.size :]
+    return EventRow(kind, arrived_ms, rest[size:], None, order, taken_ms, rest[:size].decode())
 
 
 EVENTS: RowCodec[EventRow] = RowCodec(1, _encode_event, {1: _decode_event})
@@ -73,12 +91,16 @@ class Stub:
     """Of a sub-agent's episode; empty for a root."""
     agent: str = ""
     """Only of a sub-agent's episode."""
+    considered_ms: int = -1
+    """Stream time when a report on it was last looked at; −1 before the first."""
+    is_waiting: bool = False
+    """Whether reports came since then, and wait for a later tick."""
 
 
 def _decode_stub(plain: Any) -> Stub:
-    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen, *family = plain
+    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen, *rest = plain
     standing = tuple((event_id, value) for event_id, value in rewards)
-    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen, *family)
+    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen, *rest)
 
 
 STUBS: RowCodec[Stub] = json_codec(
@@ -92,6 +114,8 @@ STUBS: RowCodec[Stub] = json_codec(
         row.seen,
         row.root,
         row.agent,
+        row.considered_ms,
+        row.is_waiting,
     ],
     _decode_stub,
 )

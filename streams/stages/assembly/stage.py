@@ -16,6 +16,8 @@ from rollbus.schemas.records.drops import PRODUCER_TOO_LARGE, DropReason, DropUn
 from rollbus.schemas.records.events import EpisodeStarted, Event, Excluded, RewardReported
 from rollbus.schemas.records.trajectories import Reward, RewardRevised
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES
+from rollbus.streams.stages.assembly.event_rows import not_after
+from rollbus.streams.stages.assembly.rewards import changes
 from rollbus.streams.stages.assembly.rows import KINDS, NOT_ALLOWED, Stub
 from rollbus.streams.stages.assembly.state import AssemblyState
 from rollbus.streams.stages.assembly.trajectory import Closing, build
@@ -40,7 +42,7 @@ class AssemblyStage(ConfiguredStage[AssemblyState]):
         """Take in one event, tick or configuration."""
         state.ensure_rebuilt()
         if type(incoming.record) in KINDS:
-            return _admit(state, incoming.record, incoming.data, incoming.signer)
+            return _admit(state, not_after(incoming.record, incoming.taken_ms), incoming)
         return self.step_control(state, incoming.record)
 
     def pass_time(self, state: AssemblyState) -> Iterator[Outgoing]:
@@ -48,64 +50,88 @@ class AssemblyStage(ConfiguredStage[AssemblyState]):
         return _pass_time(state)
 
 
-def _admit(state: AssemblyState, event: Event, data: bytes, signer: str | None) -> Iterable[Outgoing]:
-    key, comes_again = state.look_up(event, data, signer)
+def _admit(state: AssemblyState, event: Event, incoming: Incoming) -> Iterable[Outgoing]:
+    key, comes_again = state.look_up(event, incoming)
     if comes_again is not None:
-        return () if comes_again else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
+        return () if comes_again else _refuse(state, event, incoming.data, DropReason.DUPLICATE_CONFLICT)
     stub = state.stubs.get(event.episode_id)
     if stub is not None and stub.excluded:
-        return _refuse(state, event, data, DropReason.EXCLUDED)
-    if type(event) is RewardReported and not state.config.value.allows(event.name, event.source, signer):
-        return _count_not_allowed(state, key, event, data, stub)
+        return _refuse(state, event, incoming.data, DropReason.EXCLUDED)
+    if type(event) is RewardReported:
+        if not state.config.value.allows(event.name, event.source, incoming.signer):
+            return _count_reward(state, key, event, incoming, DropReason.REWARD_NOT_ALLOWED)
+        if not state.has_room(event, incoming.signer or ""):
+            return _count_reward(state, key, event, incoming, DropReason.TOO_MANY_REPORTS)
     if stub is None:
-        return _keep(state, key, event, data)
+        return _keep(state, key, event, incoming)
     if isinstance(event, RewardReported | Excluded):
-        return _revise(state, key, event, data, stub)
-    return _refuse(state, event, data, DropReason.LATE_EVENT)
+        return _revise(state, key, event, incoming, stub)
+    return _refuse(state, event, incoming.data, DropReason.LATE_EVENT)
 
 
-def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterable[Outgoing]:
-    is_complete = state.keep_open(key, event, data, KINDS[type(event)])
+def _keep(state: AssemblyState, key: str, event: Event, incoming: Incoming) -> Iterable[Outgoing]:
+    is_complete = state.keep_open(key, event, incoming, KINDS[type(event)])
     if isinstance(event, Excluded):
         state.close(event.episode_id, Stub(state.clock.now_ms, None, excluded=True))
         reason = DropReason.TOO_LARGE if event.reason == PRODUCER_TOO_LARGE else DropReason.EXCLUDED
         drop = _drop(state, "episode", event.episode_id, reason, event.reason)
-        return [drop, *_revise_family(state, event.root_episode_id)]
+        return [drop, *_consider(state, event.root_episode_id, at_once=True)]
     finished = _finish(state, event.episode_id) if is_complete else ()
     if type(event) is EpisodeStarted and state.config.value.pass_down:
-        return chain(_revise_family(state, event.root_episode_id), finished)
+        return chain(_consider(state, event.root_episode_id), finished)
     return finished
 
 
-def _count_not_allowed(
-    state: AssemblyState, key: str, event: RewardReported, data: bytes, stub: Stub | None
+def _count_reward(
+    state: AssemblyState, key: str, event: RewardReported, incoming: Incoming, reason: DropReason
 ) -> Iterator[Outgoing]:
-    """Count a reward that its source may not set; its place in the writer's sequence is taken all the same."""
-    detail = f"reward {event.name!r} by source {event.source!r}, episode {event.episode_id}"
-    yield _drop(state, "event", event.event_id, DropReason.REWARD_NOT_ALLOWED, detail)
-    if stub is not None:
-        state.keep_late(key, event, data, NOT_ALLOWED)
-    elif state.keep_open(key, event, data, NOT_ALLOWED):
+    """Count a reward that does not count; its place in the writer's sequence is taken all the same."""
+    if event.sequence < 0 or event.episode_id in state.stubs.rows:
+        if not state.keep_refused(event, incoming.data):
+            return
+    elif state.keep_open(key, event, incoming, NOT_ALLOWED):
         yield from _finish(state, event.episode_id)
+    by = f"source {event.source!r}" + (f" and principal {incoming.signer!r}" if incoming.signer else "")
+    yield _drop(state, "event", event.event_id, reason, f"reward {event.name!r} by {by}, episode {event.episode_id}")
 
 
 def _revise(
-    state: AssemblyState, key: str, event: RewardReported | Excluded, data: bytes, stub: Stub
+    state: AssemblyState, key: str, event: RewardReported | Excluded, incoming: Incoming, stub: Stub
 ) -> Iterator[Outgoing]:
     if stub.trajectory_id is None and isinstance(event, RewardReported):
-        yield from _refuse(state, event, data, DropReason.ORPHANED_REWARD)
+        yield from _refuse(state, event, incoming.data, DropReason.ORPHANED_REWARD)
         return
-    state.keep_late(key, event, data, KINDS[type(event)])
-    excluded = isinstance(event, Excluded)
-    if excluded:
-        state.families.remove_child(event.episode_id)
-    yield from _revise_rewards(state, event.episode_id, stub, excluded=excluded)
-    yield from _revise_family(state, stub.root or event.episode_id)
+    state.keep_late(key, event, incoming, KINDS[type(event)])
+    if isinstance(event, RewardReported):
+        yield from _consider(state, event.episode_id)
+        return
+    state.families.remove_child(event.episode_id)
+    yield from _revise_rewards(state, event.episode_id, replace(stub, is_waiting=False), excluded=True)
+    yield from _consider(state, stub.root or event.episode_id, at_once=True)
 
 
-def _revise_family(state: AssemblyState, root: str) -> Iterator[Outgoing]:
+def _consider(state: AssemblyState, episode_id: str, *, at_once: bool = False) -> Iterator[Outgoing]:
+    """Look at the reports on a closed episode, and revise it, and its family, if they change something.
+
+    Reports that come soon after one another wait for a tick: one revision follows from all of them.
+    """
+    stub = state.stubs.get(episode_id)
+    if stub is None:
+        return
+    if not at_once and not state.may_consider(episode_id, stub):
+        state.let_wait(episode_id, stub)
+        return
+    stub = replace(stub, considered_ms=state.clock.now_ms, is_waiting=False)
+    if stub.excluded:
+        state.keep_stub(episode_id, stub)
+    else:
+        yield from _revise_rewards(state, episode_id, stub)
+    yield from _revise_children(state, episode_id)
+
+
+def _revise_children(state: AssemblyState, root: str) -> Iterator[Outgoing]:
     """Revise the closed episodes of a closed root whose rewards in force have changed."""
-    if not state.config.value.pass_down or state.stubs.get(root) is None:
+    if not state.config.value.pass_down:
         return
     for child in state.families.children_of(root):
         if stub := state.stubs.get(child):
@@ -113,12 +139,15 @@ def _revise_family(state: AssemblyState, root: str) -> Iterator[Outgoing]:
 
 
 def _revise_rewards(state: AssemblyState, episode_id: str, stub: Stub, *, excluded: bool = False) -> Iterator[Outgoing]:
-    rewards = state.rewards_in_force(episode_id, stub.root, stub.agent)
-    if excluded or _values(rewards) != stub.rewards:
-        stub = replace(stub, revision=stub.revision + 1, rewards=_values(rewards), excluded=excluded)
+    rewards, before = state.rewards_in_force(episode_id, stub.root, stub.agent), stub.rewards
+    if not excluded and _values(rewards) == before:
         state.keep_stub(episode_id, stub)
-        if stub.trajectory_id is not None:
-            yield _revision(state, episode_id, stub, rewards)
+        return
+    new, withdrawn = changes(before, rewards, chain(state.reports_of(stub.root), state.reports_of(episode_id)))
+    stub = replace(stub, revision=stub.revision + 1, rewards=_values(rewards), excluded=excluded)
+    state.keep_stub(episode_id, stub)
+    if stub.trajectory_id is not None:
+        yield _revision(state, episode_id, stub, rewards, new, withdrawn)
 
 
 def _refuse(state: AssemblyState, event: Event, data: bytes, reason: DropReason) -> Iterator[Outgoing]:
@@ -130,28 +159,36 @@ def _refuse(state: AssemblyState, event: Event, data: bytes, reason: DropReason)
 def _pass_time(state: AssemblyState) -> Iterator[Outgoing]:
     now_ms = state.clock.now_ms
     for episode_id in state.due.due(now_ms):
-        if episode_id in state.stubs.rows:
-            state.forget(episode_id)
+        if stub := state.stubs.get(episode_id):
+            yield from _consider_or_forget(state, episode_id, stub)
         elif state.open[episode_id].lives:
             yield from _finish(state, episode_id)
         else:
-            yield from _drop_orphans(state, episode_id, state.rewards_of(episode_id))
+            yield from _drop_orphans(state, episode_id)
             state.close(episode_id, Stub(now_ms, None))
+
+
+def _consider_or_forget(state: AssemblyState, episode_id: str, stub: Stub) -> Iterator[Outgoing]:
+    if stub.is_waiting:
+        yield from _consider(state, episode_id, at_once=True)
+    if state.is_past(episode_id, stub):
+        state.forget(episode_id)
+    else:
+        state.due.watch(episode_id)
 
 
 def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
     """Close an episode: its trajectory, or a drop where its start is missing; and a drop for what is missing."""
     holes, now_ms = state.open[episode_id].holes(), state.clock.now_ms
-    events = state.events_of(episode_id)
-    trajectory = build(
-        events, state.config.value, state.config.hash, Closing(now_ms, holes, state.open[episode_id].first_ms)
-    )
+    closing = Closing(now_ms, holes, state.open[episode_id].first_ms, state.principal_of(episode_id))
+    rewards = state.rewards_in_force(episode_id, "", "")
+    trajectory = build(state.events_of(episode_id), rewards, state.config.value, state.config.hash, closing)
     if trajectory is None or holes:
         detail = ", ".join(f"{writer}: {count if count > 0 else '?'}" for writer, count in holes.items())
         detail = f"missing by writer: {detail}" if holes else "no EpisodeStarted"
         yield _drop(state, "episode", episode_id, DropReason.MISSING_EVENTS, detail)
     if trajectory is None:
-        yield from _drop_orphans(state, episode_id, [each for each in events if isinstance(each, RewardReported)])
+        yield from _drop_orphans(state, episode_id)
         state.close(episode_id, Stub(now_ms, None))
         return
     root = trajectory.root_episode_id if trajectory.root_episode_id != episode_id else ""
@@ -161,11 +198,12 @@ def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
     values, agent = _values(trajectory.rewards), trajectory.agent if root else ""
     stub = Stub(now_ms, trajectory.trajectory_id, trajectory.group_hint, rewards=values, root=root, agent=agent)
     state.close(episode_id, stub)
-    yield from _revise_family(state, root or episode_id)
+    if state.config.value.pass_down:
+        yield from _consider(state, root) if root else _revise_children(state, episode_id)
 
 
-def _drop_orphans(state: AssemblyState, episode_id: str, rewards: Iterable[RewardReported]) -> Iterator[Outgoing]:
-    for event_id in sorted(reward.event_id for reward in rewards):
+def _drop_orphans(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
+    for event_id in sorted(report.record.event_id for report in state.reports_of(episode_id)):
         yield _drop(state, "event", event_id, DropReason.ORPHANED_REWARD, f"episode {episode_id}")
 
 
@@ -173,13 +211,22 @@ def _values(rewards: tuple[Reward, ...]) -> tuple[tuple[str, float], ...]:
     return tuple((reward.event_id, reward.value) for reward in rewards)
 
 
-def _revision(state: AssemblyState, episode_id: str, stub: Stub, rewards: tuple[Reward, ...]) -> Outgoing:
+def _revision(
+    state: AssemblyState,
+    episode_id: str,
+    stub: Stub,
+    rewards: tuple[Reward, ...],
+    new: tuple[str, ...],
+    withdrawn: tuple[Reward, ...],
+) -> Outgoing:
     revised = RewardRevised(
         trajectory_id=stub.trajectory_id or "",
         episode_id=episode_id,
         group_hint=stub.group_hint,
         revision=stub.revision,
         rewards=rewards,
+        new=new,
+        withdrawn=withdrawn,
         excluded=stub.excluded,
         revised_at_ms=state.clock.now_ms,
     )

@@ -4,111 +4,38 @@ Event rows hold the event's own bytes, so each is written to the changelog once.
 an index over these rows.
 """
 
-import zlib
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.records.config import AssemblyConfig
-from rollbus.schemas.records.events import (
-    EpisodeEnded,
-    EpisodeStarted,
-    Event,
-    RewardReported,
-    WriterClosed,
-)
+from rollbus.schemas.records.events import EpisodeStarted, Event, RewardReported
 from rollbus.schemas.records.trajectories import Reward
+from rollbus.streams.stages.assembly.event_rows import checksum, event_of, is_sent_again, key_within, split_key
 from rollbus.streams.stages.assembly.families import Families, pass_rewards_down
-from rollbus.streams.stages.assembly.rewards import standing
-from rollbus.streams.stages.assembly.rows import EVENTS, NOT_ALLOWED, REFUSED, SEPARATOR, STUBS, EventRow, Kind, Stub
-from rollbus.streams.state.rows import kept_record
+from rollbus.streams.stages.assembly.open_episode import OpenEpisode
+from rollbus.streams.stages.assembly.rewards import Report, standing
+from rollbus.streams.stages.assembly.rows import (
+    EVENTS,
+    NEVER_TAKEN,
+    NOT_ALLOWED,
+    REFUSED,
+    SEPARATOR,
+    STUBS,
+    EventRow,
+    Kind,
+    Stub,
+)
+from rollbus.streams.state.stage import Incoming
 from rollbus.streams.state.stage_state import StageState
 from rollbus.streams.state.table import Table
 
 _NO_PART = (REFUSED, NOT_ALLOWED)
 """Kinds of rows that no trajectory is made of."""
-_FROM_OUTSIDE = ("r", "x", NOT_ALLOWED)
-"""Kinds that people and services send who take no part in the episode: they keep no episode open."""
-_OF_SENDER = ("root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms", "producer", "environment")
-"""Fields that differ when another process, or the same one later, sends a report again."""
-
-
-@dataclass(slots=True)
-class Writer:
-    """What has come of one writer of an open episode."""
-
-    sequences: set[int] = field(default_factory=set)
-    highest: int = -1
-    """The largest of them."""
-    count: int | None = None
-    """How many it sent, once it has closed."""
-    takes_part: bool = False
-    """False while only rewards and exclusions came of it: such writers need not close."""
-
-    def missing(self) -> int:
-        """Return how many of its events are known to be missing."""
-        if self.count is None:
-            return self.highest + 1 - len(self.sequences)
-        if self.highest <= self.count:  # its own closing event has the number `count`
-            return self.count + (self.highest == self.count) - len(self.sequences)
-        return self.count - sum(sequence < self.count for sequence in self.sequences)
-
-
-@dataclass(slots=True)
-class OpenEpisode:
-    """Index over the rows of one open episode."""
-
-    keys: list[str] = field(default_factory=list)
-    writers: dict[str, Writer] = field(default_factory=dict)
-    ended_by: tuple[str, ...] | None = None
-    """Writers named by EpisodeEnded, once it is in."""
-    ended_ms: int = 0
-    first_ms: int = 0
-    last_ms: int = 0
-    lives: bool = False
-    """True once anything but rewards and exclusions came."""
-
-    def add(self, key: str, row: EventRow, writer_id: str, sequence: int, record: Event | None) -> None:
-        """Take in one row; `record` is needed of the kinds `e` and `w` only."""
-        if row.arrived_ms < self.first_ms or not self.keys:
-            self.first_ms = row.arrived_ms
-        if row.arrived_ms > self.last_ms:
-            self.last_ms = row.arrived_ms
-        self.keys.append(key)
-        if row.kind == REFUSED:
-            return
-        inside = row.kind not in _FROM_OUTSIDE
-        if sequence >= 0:
-            writer = self.writers.get(writer_id)
-            if writer is None:
-                writer = self.writers[writer_id] = Writer()
-            writer.sequences.add(sequence)
-            if sequence > writer.highest:
-                writer.highest = sequence
-            if inside:
-                writer.takes_part = True
-            if type(record) is WriterClosed:
-                writer.count = record.count
-        if inside:
-            self.lives = True
-        if type(record) is EpisodeEnded:
-            self.ended_by, self.ended_ms = record.writer_ids, row.arrived_ms
-
-    def holes(self) -> dict[str, int]:
-        """Return how many events are missing, by writer; −1 where nothing says how many."""
-        found: dict[str, int] = {}
-        for writer_id, writer in self.writers.items():
-            if missing := writer.missing():
-                found[writer_id] = missing
-            elif self.ended_by is not None and writer.count is None and writer.takes_part:
-                found[writer_id] = -1
-        for writer_id in self.ended_by or ():
-            if writer_id not in self.writers or self.writers[writer_id].count is None:
-                found.setdefault(writer_id, -1)
-        return dict(sorted(found.items())) if found else found
-
-    def complete(self) -> bool:
-        """Say whether it has ended and every event of every writer is in."""
-        return self.ended_by is not None and not self.holes()
+MS_PER_ROW = 1
+"""Stream time for each row of an episode between two looks at its reports: what many reports cost grows with time, and
+not with their square. A row takes some microseconds."""
 
 
 class AssemblyState(StageState[AssemblyConfig]):
@@ -120,12 +47,18 @@ class AssemblyState(StageState[AssemblyConfig]):
         super().__init__(config, self.events, self.stubs)
         self.open: dict[str, OpenEpisode] = {}
         self.late: dict[str, list[str]] = {}
-        """Keys of the rows kept with a stub: its rewards and what was refused."""
+        """Keys of the rows kept with a stub: its rewards."""
+        self.refused: dict[str, list[str]] = {}
+        """Keys of the rows kept with a stub of what was refused."""
+        self.counts: dict[str, Counter[tuple[str, str | None]]] = {}
+        """Of the episodes with many reports: how many, by principal, and by principal and reward."""
         self.families = Families()
+        self.order = 0
 
     def rebuild(self) -> None:
         """Derive open episodes, families and what is kept with stubs from the rows."""
-        self.open, self.late, self.families = {}, {}, Families()
+        self.open, self.late, self.refused, self.counts, self.families = {}, {}, {}, {}, Families()
+        self.order = 1 + max((row.order for row in self.events.rows.values()), default=-1)
         for episode_id, stub in self.stubs.rows.items():
             if stub.root and not stub.excluded:
                 self.families.add_child(episode_id, stub.root)
@@ -137,21 +70,21 @@ class AssemblyState(StageState[AssemblyConfig]):
         """Return all episodes, open and closed."""
         return [*self.open, *self.stubs.rows]
 
-    def look_up(self, event: Event, data: bytes, signer: str | None) -> tuple[str, bool | None]:
+    def look_up(self, event: Event, incoming: Incoming) -> tuple[str, bool | None]:
         """Return an event's key, and whether it comes again: None if it is new, False if its content differs."""
-        within = _key_within(event, signer)
+        within, data = key_within(event, incoming.signer), incoming.data
         key = f"{event.episode_id}{SEPARATOR}{within}"
         row = self.events.get(key)
         if row is None:
             stub = self.stubs.get(event.episode_id)
             known_sum = stub.seen.get(within) if stub else None
-            return key, None if known_sum is None else known_sum == _checksum(data)
-        known_sum = int.from_bytes(row.data, "big") if row.kind == REFUSED else _checksum(row.data)
-        return key, known_sum == _checksum(data) or (event.sequence < 0 and _is_sent_again(_event_of(row), event))
+            return key, None if known_sum is None else known_sum == checksum(data)
+        known_sum = int.from_bytes(row.data, "big") if row.kind == REFUSED else checksum(row.data)
+        return key, known_sum == checksum(data) or (event.sequence < 0 and is_sent_again(event_of(row), event))
 
-    def keep_open(self, key: str, event: Event, data: bytes, kind: Kind) -> bool:
+    def keep_open(self, key: str, event: Event, incoming: Incoming, kind: Kind) -> bool:
         """Keep an event of an episode that is not closed; return whether the episode is complete."""
-        row = EventRow(kind, self.clock.now_ms, data, event)
+        row = self._row(kind, event, incoming)
         self.events.put(key, row)
         episode = self.open.get(event.episode_id)
         if episode is None:
@@ -164,13 +97,41 @@ class AssemblyState(StageState[AssemblyConfig]):
             self.due.watch(event.episode_id)
         return episode.complete()
 
-    def keep_late(self, key: str, event: Event, data: bytes, kind: Kind) -> None:
+    def keep_late(self, key: str, event: Event, incoming: Incoming, kind: Kind) -> None:
         """Keep an event of an episode that is closed."""
-        self._put(key, EventRow(kind, self.clock.now_ms, data, event))
+        self._put(key, self._row(kind, event, incoming))
+
+    def _row(self, kind: Kind, event: Event, incoming: Incoming) -> EventRow:
+        taken_ms, principal = incoming.taken_ms, incoming.signer or ""
+        self.order += 1
+        if kind == "r" and (counts := self.counts.get(event.episode_id)) is not None:
+            counts.update(_counted(principal, event))
+        return EventRow(
+            kind,
+            self.clock.now_ms,
+            incoming.data,
+            event,
+            self.order,
+            NEVER_TAKEN if taken_ms is None else taken_ms,
+            principal,
+        )
+
+    def has_room(self, event: RewardReported, principal: str) -> bool:
+        """Say whether a principal may report once more on an episode."""
+        config, episode_id = self.config.value, event.episode_id
+        if len(self._report_keys(episode_id)) < min(config.max_reports_per_name, config.max_reports):
+            return True
+        counts = self.counts.get(episode_id)
+        if counts is None:  # counted once, and again after a restore: few episodes have so many
+            counts = self.counts[episode_id] = Counter()
+            for report in self.reports_of(episode_id):
+                counts.update(_counted(report.principal, report.record))
+        of_name, of_all = _counted(principal, event)
+        return counts[of_name] < config.max_reports_per_name and counts[of_all] < config.max_reports
 
     def keep_refused(self, event: Event, data: bytes) -> bool:
         """Remember an event that cannot be used by its checksum; return False if it was refused before."""
-        mark = _checksum(data)
+        mark = checksum(data)
         key = SEPARATOR.join((event.episode_id, "", "-1", f"{event.event_id}{mark:08x}"))
         if self.events.get(key) is not None:
             return False
@@ -180,21 +141,45 @@ class AssemblyState(StageState[AssemblyConfig]):
     def events_of(self, episode_id: str) -> list[Event]:
         """Return the events of an open episode that its trajectory is made of."""
         rows = (self.events.rows[key] for key in self.open[episode_id].keys)
-        return [_event_of(row) for row in rows if row.kind not in _NO_PART]
+        return [event_of(row) for row in rows if row.kind not in _NO_PART]
 
-    def rewards_of(self, episode_id: str) -> list[RewardReported]:
+    def principal_of(self, episode_id: str) -> str:
+        """Return who recorded the start of an open episode, by a valid signature."""
+        rows = (self.events.rows[key] for key in self.open[episode_id].keys)
+        return next((row.principal for row in rows if row.kind == "s"), "")
+
+    def reports_of(self, episode_id: str) -> list[Report]:
         """Return the reward reports of an episode, open or closed."""
+        rows = (self.events.rows[key] for key in self._report_keys(episode_id))
+        return [Report(event_of(row), row.order, row.principal) for row in rows if row.kind == "r"]
+
+    def _report_keys(self, episode_id: str) -> list[str]:
+        """Return the keys among which an episode's reports are."""
         episode = self.open.get(episode_id)
-        keys = episode.keys if episode else self.late.get(episode_id, [])
-        return [_event_of(row) for key in keys if (row := self.events.rows[key]).kind == "r"]
+        return episode.keys if episode else self.late.get(episode_id, [])
 
     def rewards_in_force(self, episode_id: str, root: str, agent: str) -> tuple[Reward, ...]:
         """Return an episode's rewards: its own, and those that its closed root passes down; an empty root has none."""
-        own, rules = standing(self.rewards_of(episode_id)), self.config.value.pass_down
+        rewards, rules = standing(self.reports_of(episode_id)), self.config.value.pass_down
         if not rules or not root or not self.has_whole_stub(root):
-            return own
-        of_root, children = standing(self.rewards_of(root)), len(self.families.children_of(root))
-        return own + pass_rewards_down(rules, own, of_root, agent=agent, children=children)
+            return rewards
+        of_root, children = standing(self.reports_of(root)), len(self.families.children_of(root))
+        return rewards + pass_rewards_down(rules, rewards, of_root, agent=agent, children=children)
+
+    def may_consider(self, episode_id: str, stub: Stub) -> bool:
+        """Say whether reports on a closed episode may be looked at now, and need not wait for a later tick."""
+        return stub.considered_ms < 0 or self.clock.now_ms > self._considered_until_ms(episode_id, stub)
+
+    def _considered_until_ms(self, episode_id: str, stub: Stub) -> int:
+        rows = len(self.late.get(episode_id, ())) + len(stub.seen)
+        family = 1 + len(self.families.children_by_root.get(episode_id, ()))
+        return stub.considered_ms + rows * family * MS_PER_ROW
+
+    def let_wait(self, episode_id: str, stub: Stub) -> None:
+        """Look at the reports on a closed episode later, once for all that come until then."""
+        if not stub.is_waiting:
+            self.stubs.put(episode_id, replace(stub, is_waiting=True))
+            self.due.watch(episode_id)
 
     def has_whole_stub(self, episode_id: str) -> bool:
         """Say whether an episode has closed with a trajectory that may be used."""
@@ -203,7 +188,10 @@ class AssemblyState(StageState[AssemblyConfig]):
 
     def close(self, episode_id: str, stub: Stub) -> None:
         """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
-        self.late[episode_id] = self.open.pop(episode_id).keys
+        keys = self.open.pop(episode_id).keys
+        if refused := [key for key in keys if self.events.rows[key].kind == REFUSED]:
+            self.refused[episode_id] = refused
+        self.late[episode_id] = keys
         self.keep_stub(episode_id, stub)
         self.families.remove_child(episode_id)
         if stub.root:
@@ -216,18 +204,19 @@ class AssemblyState(StageState[AssemblyConfig]):
         rows, of_episode = self.events.rows, len(episode_id) + len(SEPARATOR)
         for key in self.late.get(episode_id, ()):
             row = rows[key]
-            if row.kind == REFUSED or (row.kind == "r" and not stub.excluded):
+            if row.kind == "r" and not stub.excluded:
                 late.append(key)
-            else:
-                stub.seen[key[of_episode:]] = _checksum(row.data)
+            elif row.kind != REFUSED:
+                stub.seen[key[of_episode:]] = checksum(row.data)
                 self.events.delete(key)
         self.late[episode_id] = late
         self.stubs.put(episode_id, stub)
 
     def forget(self, episode_id: str) -> None:
         """Forget a closed episode."""
-        for key in self.late.pop(episode_id, ()):
+        for key in (*self.late.pop(episode_id, ()), *self.refused.pop(episode_id, ())):
             self.events.delete(key)
+        self.counts.pop(episode_id, None)
         self.stubs.delete(episode_id)
         self.families.remove_child(episode_id)
 
@@ -236,11 +225,12 @@ class AssemblyState(StageState[AssemblyConfig]):
         self._index(key, row)
 
     def _index(self, key: str, row: EventRow) -> None:
-        episode_id, writer_id, sequence = _split_key(key)
+        episode_id, writer_id, sequence = split_key(key)
         if episode_id in self.stubs.rows:
-            self.late.setdefault(episode_id, []).append(key)
+            keys_by_episode = self.refused if row.kind == REFUSED else self.late
+            keys_by_episode.setdefault(episode_id, []).append(key)
             return
-        record = _event_of(row) if row.kind in "esw" else None
+        record = event_of(row) if row.kind in "esw" else None
         if type(record) is EpisodeStarted and record.root_episode_id != episode_id:
             self.families.add_child(episode_id, record.root_episode_id)
         episode = self.open.get(episode_id)
@@ -252,7 +242,8 @@ class AssemblyState(StageState[AssemblyConfig]):
         """Return when an open episode closes, or a closed one is forgotten."""
         config = self.config.value
         if stub := self.stubs.get(episode_id):
-            return self.clock.since(self._last_closed_ms(episode_id, stub)) + config.late_horizon_ms
+            forget_ms = self._forget_ms(episode_id, stub)
+            return min(forget_ms, self._considered_until_ms(episode_id, stub) + 1) if stub.is_waiting else forget_ms
         episode = self.open.get(episode_id)
         if episode is None:
             return None
@@ -263,6 +254,13 @@ class AssemblyState(StageState[AssemblyConfig]):
             deadline = min(deadline, self.clock.since(episode.ended_ms) + config.gap_grace_ms)
         return deadline
 
+    def is_past(self, episode_id: str, stub: Stub) -> bool:
+        """Say whether a closed episode is past its late horizon."""
+        return self._forget_ms(episode_id, stub) <= self.clock.now_ms
+
+    def _forget_ms(self, episode_id: str, stub: Stub) -> int:
+        return self.clock.since(self._last_closed_ms(episode_id, stub)) + self.config.value.late_horizon_ms
+
     def _last_closed_ms(self, episode_id: str, stub: Stub) -> int:
         """Return when the last of a family closed whose root passes rewards down: until then it is not forgotten."""
         if not self.config.value.pass_down or episode_id not in self.families.children_by_root:
@@ -271,34 +269,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         return max([stub.closed_ms, *(child.closed_ms for child in closed if child)])
 
 
-def _key_within(event: Event, signer: str | None) -> str:
-    """Return the key of an event within its episode: writer and sequence, or its id where the caller's key made it.
-
-    Such an id can be known beforehand, so the signer is a part of the key: no other writer can take its place.
-    """
-    if event.sequence >= 0:
-        return f"{event.writer_id}{SEPARATOR}{event.sequence}"
-    return event.event_id if signer is None else SEPARATOR.join(("", "-1", signer, event.event_id))
-
-
-def _split_key(key: str) -> tuple[str, str, int]:
-    """Return episode, writer and sequence of a row's key; sequence −1 where it has none."""
-    episode_id, first, *rest = key.split(SEPARATOR)
-    return episode_id, first if rest else "", int(rest[0]) if rest else -1
-
-
-def _event_of(row: EventRow) -> Any:
-    """Return the row's event, decoded at most once."""
-    if row.record is None:
-        row.record = kept_record(row.data)
-    return row.record
-
-
-def _checksum(data: bytes) -> int:
-    """Return what distinguishes an event from another with the same key."""
-    return zlib.crc32(data)
-
-
-def _is_sent_again(known: Event, event: Event) -> bool:
-    """Say whether an event under the caller's key repeats a known one, from any sender and at any time."""
-    return known == replace(event, **{name: getattr(known, name) for name in _OF_SENDER})
+def _counted(principal: str, event: Any) -> Iterator[tuple[str, str | None]]:
+    """Yield under what a report is counted: its principal's of its name, and all of its principal's."""
+    yield principal, event.name
+    yield principal, None

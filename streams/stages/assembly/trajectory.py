@@ -23,10 +23,9 @@ from rollbus.schemas.records.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.schemas.records.trajectories import ToolResult, Trajectory, Turn
+from rollbus.schemas.records.trajectories import Reward, ToolResult, Trajectory, Turn
 from rollbus.streams.stages.assembly.echoes import without_echoes
 from rollbus.streams.stages.assembly.histories import merge, token_problem
-from rollbus.streams.stages.assembly.rewards import standing
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
 _MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
@@ -39,7 +38,7 @@ _trajectory = copier(
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
     "first_seen_ms",
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
-    *("trainable", "untrainable_reason", "partial", "config_hash"),
+    *("trainable", "untrainable_reason", "partial", "config_hash", "principal"),
 )
 """What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
 
@@ -54,9 +53,17 @@ class Closing:
     """Missing events by writer; empty where all are in."""
     first_seen_ms: int = 0
     """Stream time of the first event that came."""
+    principal: str = ""
+    """Who recorded its start."""
 
 
-def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, closing: Closing) -> Trajectory | None:
+def build(
+    events: Iterable[Event],
+    rewards: tuple[Reward, ...],
+    config: AssemblyConfig,
+    config_hash: str,
+    closing: Closing,
+) -> Trajectory | None:
     """Return the trajectory; None where the episode's start is missing, and with it its task."""
     ordered = in_order(events)
     of: dict[type, list[Any]] = defaultdict(list)
@@ -91,7 +98,7 @@ def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, clo
             for turn, problem in zip(turns, problems, strict=True)
         ),
         tools=tuple(map(_tool, of[ToolCalled])) if config.include_tool_calls else (),
-        rewards=standing(of[RewardReported]),
+        rewards=rewards,
         histories=merge((index, turn) for index, turn in enumerate(turns) if problems[index] is None),
         opening_hash=opening,
         prompt_hash=hash_bytes(prompt) if prompt else "",
@@ -100,6 +107,7 @@ def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, clo
         untrainable_reason=reason,
         partial=_partial(of[WriterClosed], closing),
         config_hash=config_hash,
+        principal=closing.principal,
     )
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.records.events import Event, WriterClosed
+from rollbus.streams.stages.assembly.open_episode import OpenEpisode
 from rollbus.streams.stages.assembly.rows import EventRow
-from rollbus.streams.stages.assembly.state import OpenEpisode
 
 ENVELOPE: dict[str, Any] = {
     **dict.fromkeys(("event_id", "episode_id", "root_episode_id"), "e"),

@@ -1,7 +1,7 @@
 """Facts of an episode, as producers write them to `episode-events` and `aliases`.
 
 An event is immutable and ordered by (writer, sequence) within its episode.
-`occurred_at_ms` orders and reports; it closes nothing.
+`occurred_at_ms` merges writers and reports; it closes nothing, and of rewards the broker's order decides.
 """
 
 import math

@@ -46,9 +46,9 @@ class Door:
             signer_of=partial(self.signing.signer_of, self.topic) if self.signing.is_used else None,
         )
 
-    async def write(self, record: Any, headers: Any = (), timestamp: int = 0) -> list[Any]:
+    async def write(self, record: Any, headers: Any = (), timestamp: int = 0, timestamp_type: int = 0) -> list[Any]:
         """Append a record; return what follows from it, dead letters apart."""
-        raw = Raw(len(self.log), b"e1", encode(record), timestamp, tuple(headers))
+        raw = Raw(len(self.log), b"e1", encode(record), timestamp, tuple(headers), timestamp_type)
         self.log.append(raw)
         processed = await self.work.process([raw])
         outputs = [(out, decode(out.value)) for out in processed.outputs]

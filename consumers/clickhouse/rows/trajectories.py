@@ -27,7 +27,8 @@ TRAJECTORIES = Fill(
     },
 )
 REWARD_REVISIONS = Fill(
-    "reward_revisions", {**columns_of(RewardRevised), "rewards": lambda record: len(record.rewards)}
+    "reward_revisions",
+    {**columns_of(RewardRevised, leave_out=("new",)), "rewards": lambda record: len(record.rewards)},
 )
 SCORES = Fill("scores", columns_of(Score))
 _TURNS = Fill("trajectory_turns", columns_of(Turn, leave_out=("response_id",)))
@@ -60,17 +61,27 @@ def trajectory_parts(record: Trajectory, origin: Origin) -> Rows:
 
 
 def revised_rewards(record: RewardRevised, origin: Origin) -> Rows:
-    """Return the rewards that hold since a revision."""
-    return _rewards(record, record.revision, record.revised_at_ms, record.rewards, origin)
+    """Return what a revision changes: the rewards that are new, and those that are no longer in force."""
+    new_ids = frozenset(record.new)
+    new = (reward for reward in record.rewards if reward.event_id in new_ids)
+    place = (record, record.revision, record.revised_at_ms)
+    return [*_rewards(*place, new, origin), *_rewards(*place, record.withdrawn, origin, in_force=False)]
 
 
 def _rewards(
-    record: Trajectory | RewardRevised, revision: int, revised_at_ms: int, rewards: Iterable[Reward], origin: Origin
+    record: Trajectory | RewardRevised,
+    revision: int,
+    revised_at_ms: int,
+    rewards: Iterable[Reward],
+    origin: Origin,
+    *,
+    in_force: bool = True,
 ) -> Rows:
     shared = {
         "trajectory_id": record.trajectory_id,
         "episode_id": record.episode_id,
         "revision": revision,
         "revised_at": time_ms(revised_at_ms),
+        "in_force": in_force,
     }
     return [("trajectory_rewards", _REWARDS.row(reward, origin, **shared)) for reward in rewards]

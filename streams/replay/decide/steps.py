@@ -156,7 +156,7 @@ class Steps:
         readers = self._following.get(topic.name)
         if readers:
             place = _location(self._full_names[topic.name], partition, offset)
-            self._deliver(readers, partition, _incoming(record, key, place, data, None))
+            self._deliver(readers, partition, _incoming(record, key, place, data, None, None))
 
     def _partition(self, topic: Topic, key: bytes) -> int:
         return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)

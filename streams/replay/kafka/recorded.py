@@ -26,6 +26,7 @@ from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Score
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
+from rollbus.streams.exactly_once.processing import taken_ms
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.recorded import Outcomes, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Source
@@ -204,6 +205,7 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
                     if record is not None and record.episode_id:
                         at = Location(topic=source.place.topic, partition=source.partition, offset=raw.offset)
                         signer = signer_of(raw) if signer_of else None
-                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer)
+                        taken = taken_ms(raw, source.place.topic)
+                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer, taken)
                         found.setdefault(record.episode_id, []).append(incoming)
     return found

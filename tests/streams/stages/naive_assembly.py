@@ -32,7 +32,18 @@ class NaiveAssembly:
     def _event(self, event: Any) -> list[Told]:
         episode = self.episodes.setdefault(
             event.episode_id,
-            {"events": [], "at": [], "closed": None, "refused": [], "out": False, "revision": 0, "excluded": False},
+            {
+                "events": [],
+                "at": [],
+                "closed": None,
+                "refused": [],
+                "out": False,
+                "revision": 0,
+                "excluded": False,
+                "considered": -1,
+                "waiting": False,
+                "last": (),
+            },
         )
         for known in episode["events"]:
             if known.event_id == event.event_id:
@@ -54,15 +65,26 @@ class NaiveAssembly:
             return self._refuse(episode, event, "late_event")
         if isinstance(event, RewardReported) and not episode["out"]:
             return self._refuse(episode, event, "orphaned_reward")
-        before = self._standing(episode)
+        may_consider = episode["considered"] < 0 or (self.now or 0) > self._considered_until(episode)
         episode["events"].append(event)
         episode["excluded"] |= isinstance(event, Excluded)
-        if self._standing(episode) == before and not episode["excluded"]:
+        if not episode["excluded"] and not may_consider:
+            episode["waiting"] = True
+            return []
+        return self._consider(event.episode_id)
+
+    def _considered_until(self, episode: dict[str, Any]) -> int:
+        return int(episode["considered"]) + len(episode["events"])
+
+    def _consider(self, name: str) -> list[Told]:
+        episode = self.episodes[name]
+        episode["considered"], episode["waiting"] = self.now or 0, False
+        now = self._standing(episode)
+        if now == episode["last"] and not episode["excluded"]:
             return []
         episode["revision"] += 1
-        if not episode["out"]:
-            return []
-        return [("revised", event.episode_id, episode["revision"], self._standing(episode), episode["excluded"])]
+        episode["last"] = now
+        return [("revised", name, episode["revision"], now, episode["excluded"])] if episode["out"] else []
 
     def _refuse(self, episode: dict[str, Any], event: Any, reason: str) -> list[Told]:
         if event in episode["refused"]:
@@ -87,7 +109,8 @@ class NaiveAssembly:
 
     def _deadline(self, episode: dict[str, Any]) -> Any:
         if episode["closed"] is not None:
-            return episode["closed"][0] + self.config.late_horizon_ms
+            forgotten = episode["closed"][0] + self.config.late_horizon_ms
+            return min(forgotten, self._considered_until(episode) + 1) if episode["waiting"] else forgotten
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             return min(episode["at"]) + self.config.late_horizon_ms
         deadline = max(episode["at"]) + self.config.inactivity_ms
@@ -99,8 +122,10 @@ class NaiveAssembly:
     def _due(self, name: str) -> list[Told]:
         episode = self.episodes[name]
         if episode["closed"] is not None:
-            del self.episodes[name]
-            return []
+            told = self._consider(name) if episode["waiting"] else []
+            if episode["closed"][0] + self.config.late_horizon_ms <= self.now:
+                del self.episodes[name]
+            return told
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             episode["closed"] = (self.now,)
             return [("drop", "orphaned_reward", one) for one in sorted(event.event_id for event in episode["events"])]
@@ -116,7 +141,7 @@ class NaiveAssembly:
         if not started:
             orphans = sorted(event.event_id for event in events if isinstance(event, RewardReported))
             return told + [("drop", "orphaned_reward", one) for one in orphans]
-        episode["out"] = True
+        episode["out"], episode["last"] = True, self._standing(episode)
         turns = {event.event_id for event in events if isinstance(event, TurnRecorded)}
         trainable = bool(turns) and not self._holes(events)
         return [*told, ("trajectory", name, trainable, len(turns), self._standing(episode))]
@@ -144,9 +169,7 @@ class NaiveAssembly:
         reports = [event for event in episode["events"] if isinstance(event, RewardReported)]
         gone = {report.supersedes for report in reports}
         kept = [report for report in reports if report.event_id not in gone and not report.retracted]
-        return tuple(
-            (one.event_id, one.value) for one in sorted(kept, key=lambda one: (one.occurred_at_ms, one.event_id))
-        )
+        return tuple((report.event_id, report.value) for report in kept)
 
 
 def _said(event: Any) -> Any:

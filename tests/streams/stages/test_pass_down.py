@@ -59,7 +59,9 @@ def test_without_a_rule_a_root_keeps_its_rewards_to_itself() -> None:
 )
 def test_each_rule_gives_its_rewards(rules: dict[str, Any], first: dict[str, float], second: Any) -> None:
     reports = [root_reward(), root_reward(4.0, name="cost"), root_reward(0.25, name="reward.writer")]
-    found = last_rewards(assembling(**rules).feed(*child("c1", "writer"), *child("c2", "reader"), *ROOT, *reports))
+    stepper = assembling(**rules)
+    records = stepper.feed(*child("c1", "writer"), *child("c2", "reader"), *ROOT, *reports)
+    found = last_rewards([*records, *stepper.tick(1)])
     assert (found["c1"], found["c2"]) == (first, first if second is ... else second)
     assert found["root"] == {"reward": 1.0, "cost": 4.0, "reward.writer": 0.25}
 
@@ -74,11 +76,11 @@ def test_a_report_on_a_turn_of_the_root_stays_there() -> None:
     assert last_rewards(found)["c1"] == {}
 
 
-def test_a_late_child_gets_the_reward_at_once_and_the_others_their_new_share() -> None:
+def test_a_late_child_gets_the_reward_at_once_and_the_others_their_new_share_with_the_next_tick() -> None:
     stepper = assembling(reward="split", restoring=True)
     assert last_rewards(stepper.feed(*child("c1"), *ROOT, root_reward()))["c1"] == {"reward": 1.0}
-    found = last_rewards(stepper.feed(*child("c2")))
-    assert found == {"c1": {"reward": 0.5}, "c2": {"reward": 0.5}}
+    assert last_rewards(stepper.feed(*child("c2"))) == {"c2": {"reward": 0.5}}
+    assert last_rewards(stepper.tick(1)) == {"c1": {"reward": 0.5}}
 
 
 def test_a_late_root_and_its_reward_revise_a_closed_child() -> None:
@@ -91,8 +93,8 @@ def test_a_reward_taken_back_from_the_root_is_taken_back_from_its_children() -> 
     stepper = assembling(reward="inherit")
     given_first = root_reward()
     stepper.feed(*child("c1"), *ROOT, given_first)
-    found = stepper.feed(root_reward(None, key="undo", supersedes=given_first.event_id, retracted=True))
-    assert last_rewards(found) == {"root": {}, "c1": {}}
+    stepper.feed(root_reward(None, key="undo", supersedes=given_first.event_id, retracted=True))
+    assert last_rewards(stepper.tick(1)) == {"root": {}, "c1": {}}
 
 
 def test_an_excluded_root_passes_nothing_and_an_excluded_child_takes_no_share() -> None:
@@ -136,8 +138,7 @@ WHOLE = [
     *child("c1", "writer"),
     *child("c2", "reader"),
     *child("c3", "writer", reward=0.125),
-    root_reward(1.0, key="a"),
-    root_reward(0.5, key="b", at_ms=root_reward().occurred_at_ms + 1),
+    root_reward(0.5, key="b"),
     root_reward(0.75, name="reward.writer"),
     root_reward(8.0, name="cost"),
 ]
@@ -152,6 +153,7 @@ def test_the_order_of_arrival_repetition_and_restarts_change_no_reward(
 ) -> None:
     stepper = assembling(restoring, **RULES)
     found = stepper.feed(*events, *(events[index] for index in again if index < len(events)))
+    found += stepper.tick(1)
     assert last_rewards(found) == {
         "root": {"reward": 0.5, "reward.writer": 0.75, "cost": 8.0},
         "c1": {"cost": SHARE, "reward": 0.75},

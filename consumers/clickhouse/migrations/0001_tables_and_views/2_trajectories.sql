@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS trajectories
     group_size Nullable(Int64),
     group_hint String,
     agent LowCardinality(String),
+    principal LowCardinality(String),
     producer LowCardinality(String),
     environment LowCardinality(String),
     labels Map(LowCardinality(String), String),
@@ -85,7 +86,7 @@ PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id, turn)
 SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
--- The reports that stood: revision 0 at assembly, later ones after RewardRevised.
+-- The reports that came into force, and those that no longer are, by revision; 0 is assembly. The table grows by what is new.
 CREATE TABLE IF NOT EXISTS trajectory_rewards
 (
     namespace LowCardinality(String),
@@ -97,6 +98,8 @@ CREATE TABLE IF NOT EXISTS trajectory_rewards
     value Float64,
     turn_event_id Nullable(String),
     source LowCardinality(String),
+    principal LowCardinality(String),
+    in_force Bool,
     revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin}
 )
@@ -159,6 +162,7 @@ CREATE TABLE IF NOT EXISTS scores
     group_size Nullable(Int64),
     group_hint String,
     agent LowCardinality(String),
+    principal LowCardinality(String),
     labels Map(LowCardinality(String), String),
     resampled Bool,
     model LowCardinality(String),

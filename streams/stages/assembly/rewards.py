@@ -12,7 +12,7 @@ from rollbus.schemas.records.trajectories import Reward
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TakenReport:
     """A reward report as the broker took it."""
 
     record: RewardReported
@@ -27,7 +27,7 @@ class Report:
         return self.record.name, self.record.source, self.principal
 
 
-def standing(reports: Iterable[Report]) -> tuple[Reward, ...]:
+def standing(reports: Iterable[TakenReport]) -> tuple[Reward, ...]:
     """Return the rewards in force of an episode's reports.
 
     A report is gone once another one of its reward, source and principal names it in `supersedes`: nobody undoes what
@@ -35,7 +35,7 @@ def standing(reports: Iterable[Report]) -> tuple[Reward, ...]:
     """
     ordered = sorted(reports, key=lambda report: report.order)
     replaced = {(report.speaker, report.record.supersedes) for report in ordered if report.record.supersedes}
-    in_force: dict[int, Report] = {}
+    in_force: dict[int, TakenReport] = {}
     orders_by_subject: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for report in ordered:
         record = report.record
@@ -53,7 +53,7 @@ def standing(reports: Iterable[Report]) -> tuple[Reward, ...]:
 
 
 def changes(
-    before: Iterable[tuple[str, float]], now: Iterable[Reward], reports: Iterable[Report]
+    before: Iterable[tuple[str, float]], now: Iterable[Reward], reports: Iterable[TakenReport]
 ) -> tuple[tuple[str, ...], tuple[Reward, ...]]:
     """Return the ids of the rewards that are new or have another value, and the rewards that are no longer in force.
 
@@ -67,7 +67,7 @@ def changes(
     return new, tuple(reward_of(report_by_id[name]) for name in gone if name in report_by_id)
 
 
-def reward_of(report: Report) -> Reward:
+def reward_of(report: TakenReport) -> Reward:
     """Return a report as a trajectory names it."""
     record = report.record
     return Reward(

@@ -15,7 +15,7 @@ from rollbus.schemas.records.trajectories import Reward
 from rollbus.streams.stages.assembly.event_rows import checksum, event_of, is_sent_again, key_within, split_key
 from rollbus.streams.stages.assembly.families import Families, pass_rewards_down
 from rollbus.streams.stages.assembly.open_episode import OpenEpisode
-from rollbus.streams.stages.assembly.rewards import Report, standing
+from rollbus.streams.stages.assembly.rewards import TakenReport, standing
 from rollbus.streams.stages.assembly.rows import (
     EVENTS,
     NEVER_TAKEN,
@@ -148,10 +148,10 @@ class AssemblyState(StageState[AssemblyConfig]):
         rows = (self.events.rows[key] for key in self.open[episode_id].keys)
         return next((row.principal for row in rows if row.kind == "s"), "")
 
-    def reports_of(self, episode_id: str) -> list[Report]:
+    def reports_of(self, episode_id: str) -> list[TakenReport]:
         """Return the reward reports of an episode, open or closed."""
         rows = (self.events.rows[key] for key in self._report_keys(episode_id))
-        return [Report(event_of(row), row.order, row.principal) for row in rows if row.kind == "r"]
+        return [TakenReport(event_of(row), row.order, row.principal) for row in rows if row.kind == "r"]
 
     def _report_keys(self, episode_id: str) -> list[str]:
         """Return the keys among which an episode's reports are."""

@@ -245,7 +245,9 @@ class Recorder:
         self.episodes.close_joined()
         if self.counts.get("events_emitted"):
             self.outbox.submit_report()
-        return self._delivery.close(timeout_s)
+        is_sent = self._delivery.close(timeout_s)
+        self.outbox.first_turns.close()
+        return is_sent
 
     def after_fork(self) -> None:
         """Become a writer of its own in a child process."""

@@ -81,6 +81,7 @@ def make_turn(
         "added_messages": (Message(role="user", content="your move"),),
         "completion": Message(role="assistant", content=text),
         "finish_reason": "stop",
+        "temperature": 1.0,
         "trainable": untrainable is None,
         "untrainable_reason": untrainable,
     }
@@ -193,6 +194,7 @@ def make_trajectory(episode: str = "e1", *, reward: float | None = 1.0, text: st
         added_messages=(Message(role="user", content="your move"),),
         completion=Message(role="assistant", content=text),
         finish_reason="stop",
+        temperature=1.0,
         occurred_at_ms=START_MS + 10,
         trainable=True,
     )

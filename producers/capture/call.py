@@ -21,6 +21,7 @@ from rollbus.producers.episode.functions import current_function
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.turns.answer import ServerAnswer, Unread
+from rollbus.producers.turns.sampling_settings import settings_sent
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 NO_SUCH_MODEL = 404
@@ -268,7 +269,7 @@ class RecordedCall:
 
     def _record(self, answer: ServerAnswer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
         exchange = Exchange(
-            request=self._request,
+            request={**self._request, **settings_sent(self.kwargs)},
             answer=answer,
             streamed=streamed,
             withheld=withheld,
@@ -276,6 +277,7 @@ class RecordedCall:
             refused=self._refused,
             logprob_mode=self._capture.outbox.settings.logprob_mode,
             hook=self._capture.hook,
+            server=self._capture.server,
         )
         self._episode.record(exchange, self._function)
         self._episode.end_if_of_call()

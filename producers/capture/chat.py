@@ -38,12 +38,11 @@ class ChatSurface:
         )
 
     def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
-        """Ask for all three."""
+        """Ask for all three, and for plain sampling where the request leaves it open."""
         added: dict[str, Any] = {}
         if "logprobs" not in refused and (force or not isinstance(request.get("logprobs"), bool)):
             added["logprobs"] = True
-        if "token_ids" not in refused:
-            added |= surface.with_ids(request)
+        added |= surface.with_ids_and_sampling(request, refused)
         if "stream" in request and "usage" not in refused:
             added |= surface.with_usage(request)
         return added

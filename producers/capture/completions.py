@@ -47,8 +47,7 @@ class CompletionsSurface:
             return added
         if "logprobs" not in refused and count_of(request.get("logprobs")) is None:
             added["logprobs"] = TOP_LOGPROBS
-        if "token_ids" not in refused:
-            added |= surface.with_ids(request)
+        added |= surface.with_ids_and_sampling(request, refused)
         return added if "usage" in refused else added | surface.with_usage(request)
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:

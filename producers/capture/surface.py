@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollbus.producers.turns.answer import ServerAnswer, Unread, fields_of
+from rollbus.producers.turns.sampling_settings import (
+    EXTENSIONS,
+    NEUTRAL,
+    STANDARD,
+    STANDARD_SETTINGS,
+    neutral_settings,
+)
 
 ADDED: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprob",),
     "token_ids": ("token_id",),
     "usage": ("stream_options", "include_usage"),
+    STANDARD_SETTINGS: STANDARD,
+    EXTENSIONS: tuple(name for name in NEUTRAL if name not in STANDARD),
 }
 """What is asked for in addition, each with the words by which a server's refusal names it."""
 
@@ -82,12 +91,19 @@ def own_tools(request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**request, "tools": list(tools)} if isinstance(tools, Iterator) else request
 
 
-def with_ids(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the extra fields of a request that also ask for token ids; none where they are not a mapping."""
+def with_ids_and_sampling(request: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+    """Return the fields that ask for token ids and name how to sample, as far as the request does neither; none where
+    its extra fields are not a mapping.
+    """
     given = request.get("extra_body")
     if given is not None and not isinstance(given, Mapping):
         return {}
-    return {"extra_body": {"return_token_ids": True, **(given or {})}}
+    neutral = neutral_settings(request, refused)
+    extra: dict[str, Any] = {name: value for name, value in neutral.items() if name not in STANDARD}
+    if "token_ids" not in refused:
+        extra["return_token_ids"] = True
+    added: dict[str, Any] = {name: neutral[name] for name in STANDARD if name in neutral}
+    return {**added, "extra_body": {**extra, **(given or {})}} if extra else added
 
 
 def asks_ids(request: Mapping[str, Any]) -> bool:

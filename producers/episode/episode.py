@@ -184,16 +184,17 @@ class Episode:
         model: str = "",
         tools: Sequence[Any] | None = None,
         finish_reason: str | None = "stop",
+        temperature: float | None = None,
         function: str | None = None,
         at: datetime | int | None = None,
     ) -> None:
         """Record a model's answer that no client here has seen, of any other SDK or an engine in this process.
 
         `messages` and `tools` have the OpenAI form, `answer` is a text or such a message. Only with the ids of the
-        prompt, and the sampled ids with their log-probs, can the turn be trained. `at` is when it came (milliseconds,
-        or a time with its zone); now by default.
+        prompt, the sampled ids with their log-probs, and the temperature can the turn be trained; nothing else may have
+        changed the distribution. `at` is when it came (milliseconds, or a time with its zone); now by default.
         """
-        fields = (messages, answer, token_ids, logprobs, prompt_token_ids, model, tools, finish_reason)
+        fields = (messages, answer, token_ids, logprobs, prompt_token_ids, model, tools, finish_reason, temperature)
         self.outbox.guard.call("turn", self._turn, fields, function, at, default=None)
 
     def _turn(self, fields: tuple[Any, ...], function: str | None, at: datetime | int | None) -> None:

@@ -112,6 +112,7 @@ class LateTurns:
 
     def _count_turn(self, turn: TurnRecorded) -> None:
         reason = turn.untrainable_reason
+        self._outbox.first_turns.add(reason, self._exchange.server, self._exchange.hook)
         self._outbox.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
         if self._outbox.on_turn is not None:
             self._outbox.guard.call("on_turn", self._outbox.on_turn, turn, self._exchange.hook, default=None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from rollbus.producers.episode.first_turns import FirstTurns
 from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending.books import FRAME_BYTES, Item, size_of
 from rollbus.producers.sending.counters import Counters
@@ -60,6 +61,7 @@ class Outbox:
         """Names the version in a call's arguments that the episode gets; None leaves them as they are."""
         self.on_turn: Callable[[TurnRecorded, str], None] | None = None
         """Sees every turn, with the hook that saw the call, in the delivery thread."""
+        self.first_turns = FirstTurns()
         self._secrets: set[str] = set()
         self.delivery = Delivery(
             make_sink,
@@ -73,6 +75,7 @@ class Outbox:
     def after_fork(self) -> None:
         """Become a writer of its own in a child process."""
         self.writer_id = self.new_id()
+        self.first_turns = FirstTurns()
         self.counts.after_fork()
         self.delivery.after_fork()
 

@@ -14,7 +14,6 @@ from rollbus.producers.turns.answer import (
     ServerAnswer,
     Unread,
     canonical,
-    count_of,
     ids_of,
     number_of,
     plain,
@@ -23,6 +22,7 @@ from rollbus.producers.turns.answer import (
     token_ids_of,
 )
 from rollbus.producers.turns.redaction import Privacy, Redactor
+from rollbus.producers.turns.sampling_settings import NEUTRAL, sampling_of, sampling_problem
 from rollbus.producers.turns.verdict import clean_logprobs, judge
 from rollbus.schemas.ids import hash_bytes
 from rollbus.schemas.records.events import LogprobMode, Message
@@ -30,7 +30,6 @@ from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 
 _VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
 """`name@version`, the version a number."""
-_SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 """Parts of a message's content that the ids spell out; of an image or a sound they hold only a place."""
 MEDIA_INPUT = "media_input"
@@ -58,6 +57,8 @@ class Exchange:
     logprob_mode: LogprobMode = "unknown"
     hook: str = ""
     """Which of ours saw the call: `wrap`, `turn`, or a library's name."""
+    server: str = ""
+    """The address that was asked, as far as it is known."""
 
     @property
     def turns(self) -> int:
@@ -80,10 +81,13 @@ def exchange_of(
     model: str,
     tools: Sequence[Any] | None,
     finish_reason: str | None,
+    temperature: float | None,
     *,
     logprob_mode: LogprobMode,
 ) -> Exchange:
-    """Return the exchange that a caller describes by hand; the server's count is that of the ids given."""
+    """Return the exchange that a caller describes by hand; the server's count is that of the ids given, and nothing but
+    the temperature has changed the distribution.
+    """
     message: Mapping[str, Any] = {"content": answer} if isinstance(answer, str) else plain(answer)
     choice = AnswerChoice(
         content=text_of(message.get("content")),
@@ -102,6 +106,8 @@ def exchange_of(
         choices=(choice,),
     )
     request = {"model": model, "messages": plain(list(messages)), "tools": plain(list(tools)) if tools else None}
+    if temperature is not None:
+        request |= {**NEUTRAL, "temperature": temperature}
     return Exchange(request=request, answer=whole, logprob_mode=logprob_mode, hook="turn")
 
 
@@ -138,8 +144,9 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         "completion_tokens": answer.completion_tokens,
         "latency_ms": exchange.latency_ms,
         "streamed": exchange.streamed,
-        **_sampling_of(request),
+        **sampling_of(request),
     }
+    sampling = sampling_problem(shared, exchange.refused)
     drafts = []
     for choice, token_ids in zip(answer.choices or (AnswerChoice(),), sampled or [None], strict=True):
         own = Redactor(privacy)
@@ -147,7 +154,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         withheld = redactor.reason or own.reason or exchange.withheld or _unreadable_input(request)
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
-        fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld)
+        fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld, sampling)
         finish_reason = choice.finish_reason if answer.complete or choice.finish_reason else ABANDONED
         drafts.append(
             Draft(
@@ -166,6 +173,7 @@ def _tokens(
     token_ids: Sequence[int] | None,
     sampled_tokens: int | None,
     withheld: str | None,
+    sampling: str | None,
 ) -> dict[str, Any]:
     logprobs = clean_logprobs(choice.logprobs)
     reason = judge(
@@ -176,6 +184,7 @@ def _tokens(
         completion_tokens=answer.completion_tokens,
         complete=answer.complete,
         withheld=withheld,
+        sampling=sampling,
     )
     fields: dict[str, Any] = {"trainable": reason is None, "untrainable_reason": reason}
     if withheld in ("masked_text", "redaction_failed", "tokens_withheld"):
@@ -254,13 +263,3 @@ def tools_json(request: Mapping[str, Any]) -> str | None:
     if not offered:
         return None
     return text_of(canonical(offered["tools"] if set(offered) == {"tools"} else offered))
-
-
-def _sampling_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    extra = request.get("extra_body")
-    asked = {**request, **extra} if isinstance(extra, Mapping) else request
-    fields: dict[str, Any] = {name: number_of(asked.get(name)) for name in _SAMPLING}
-    fields["seed"] = count_of(asked.get("seed"))
-    fields["top_k"] = count_of(asked.get("top_k"))
-    fields["max_tokens"] = count_of(asked.get("max_completion_tokens")) or count_of(asked.get("max_tokens"))
-    return fields

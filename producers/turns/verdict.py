@@ -39,17 +39,20 @@ def judge(
     completion_tokens: int | None,
     complete: bool,
     withheld: str | None = None,
+    sampling: str | None = None,
 ) -> str | None:
     """Return why one choice cannot be trained on; None where it can.
 
     `sampled_tokens` and `completion_tokens` are of the whole answer, all choices together: what was captured, and
-    the server's count. `withheld` is a reason from outside: masked text, or a server that refuses to give log-probs.
+    the server's count. `withheld` is a reason from outside: masked text, or a server that refuses to give log-probs;
+    `sampling` says why nobody knows how the tokens were sampled.
     """
     return (
         withheld
         or (None if complete else "truncated_stream")
         or _missing(prompt_token_ids, token_ids, logprobs)
         or _disagreement(token_ids or (), logprobs or (), sampled_tokens, completion_tokens)
+        or sampling
     )
 
 

@@ -15,33 +15,6 @@ from rollbus.producers.integrations.instrument import instrument
 from rollbus.schemas.records.events import TurnRecorded
 
 FLUSH_S = 30.0
-_IDS = "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
-ADVICE: Mapping[str, str] = {
-    "no_logprobs": _IDS,
-    "logprobs_refused": _IDS,
-    "missing_logprobs": "the server left log-probs out; ask it for one choice without special sampling",
-    "no_token_ids": _IDS,
-    "no_prompt_token_ids": "the server returns no ids of the prompt; rollbus' own endpoint and newer vLLM do",
-    "no_usage": "let the server return its token counts (`stream_options: include_usage`)",
-    "length_mismatch": "ids, log-probs and the server's count disagree: look at the server's version",
-    "media_input": "images and sounds cannot be trained: the ids do not hold what the model saw",
-    "echo": "ask without `echo`",
-    "truncated_stream": "read the stream to its end",
-    "abandoned": "read the stream to its end",
-    "call_failed": "the call failed in the program itself",
-    "call_timed_out": "the call timed out in the program itself",
-    "call_cancelled": "the program cancelled the call",
-}
-"""What to do, by the verdict on a turn."""
-_NOT_CAPTURED = "read the answer by the client, or report it with episode.turn(…)"
-NOT_CAPTURED: Mapping[str, str] = {
-    "langchain": "use a ChatOpenAI, or report the answer with episode.turn(…)",
-    "llama-index": "use an OpenAI or OpenAILike LLM, or report the answer with episode.turn(…)",
-    "google-adk": "use LiteLlm over an OpenAI endpoint, or report the answer with episode.turn(…)",
-    "openai-agents": "use an OpenAIChatCompletionsModel, or report the answer with episode.turn(…)",
-    "litellm": "use an `openai/` model, or a provider that returns token ids and log-probs",
-}
-"""What to do about a call whose tokens no client below saw, by the hook that saw the call."""
 UNSEEN: Mapping[str, str] = {
     "anthropic": "anthropic",
     "botocore": "boto3",
@@ -115,13 +88,3 @@ def _describe_missed(counters: Mapping[str, int]) -> list[str]:
         notes.append(f"{count} answers came after the episode's end: wait for them within it")
     notes += [f"{count} failures of ours: {name}" for name, count in counters.items() if name.startswith("hook_errors")]
     return notes
-
-
-def advise(turn: TurnRecorded, hook: str) -> str:
-    """Return what to add, so that a turn can be trained; nothing if it can."""
-    reason = turn.untrainable_reason
-    if reason is None:
-        return ""
-    if reason == "not_captured" or (hook == "litellm" and ADVICE.get(reason) == _IDS):
-        return NOT_CAPTURED.get(hook, _NOT_CAPTURED)
-    return ADVICE.get(reason, "see docs/capture.md")

@@ -107,7 +107,8 @@ def item(role: str, content: str, logprobs: Any = None) -> EpisodeItem:
     return EpisodeItem(role=EpisodeItemRole(role), content=content, logprobs=logprobs)
 
 
-LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids": [1, 2], "token_ids": [3, 4]}
+LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids": [1, 2], "token_ids": [3, 4],
+            "temperature": 1.0}  # fmt: skip
 
 
 async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:

@@ -46,12 +46,17 @@ def inspect(payload: Trajectory) -> Inspected:
 def _find_refusal(payload: Trajectory) -> DropReason | None:
     if not payload.trainable or not any(history.spans for history in payload.histories):
         return DropReason.UNTRAINABLE
-    if not all(map(_numbers_hold, payload.histories)):
+    if not all(map(_numbers_hold, payload.histories)) or _names_missing_turn(payload):
         return DropReason.UNTRAINABLE
     trained = _list_trained_turns(payload)
     if not all(map(_temperature_holds, trained)):
         return DropReason.TEMPERATURE
     return None if all(map(_samples_plainly, trained)) else DropReason.SAMPLING
+
+
+def _names_missing_turn(payload: Trajectory) -> bool:
+    """Whether a span is of a turn that is not there: then nobody knows how it was sampled."""
+    return any(span.turn >= len(payload.turns) for history in payload.histories for span in history.spans)
 
 
 def _list_trained_turns(payload: Trajectory) -> list[Turn]:
@@ -63,10 +68,12 @@ def _list_trained_turns(payload: Trajectory) -> list[Turn]:
 def _temperature_holds(turn: Turn) -> bool:
     """Whether the log-probs are of the distribution that was sampled from.
 
-    At temperature 1, or without a recorded one, they are. At other temperatures only processed ones are: the update
-    divides its logits by the temperature.
+    At temperature 1 they are. At other temperatures only processed ones are: the update divides its logits by the
+    temperature. One that was not recorded may be any: servers take it from the model's own settings.
     """
-    if turn.temperature is None or turn.temperature == 1:
+    if turn.temperature is None:
+        return False
+    if turn.temperature == 1:
         return True
     return turn.logprob_mode == "processed" and LEAST_TEMPERATURE <= turn.temperature < math.inf
 
@@ -110,7 +117,8 @@ def _cut_history(index: int, history: History, recorded: Sequence[Turn]) -> list
     turns, sampled = [], 0
     for span in history.spans:
         length = (span.end - span.start) * BYTES_PER_TOKEN
-        turn = recorded[span.turn] if span.turn < len(recorded) else None
+        turn = recorded[span.turn]
+        assert turn.temperature is not None, "_find_refusal lets no other through"
         turns.append(
             TurnTokens(
                 prompt_token_ids=history.token_ids[: span.start * BYTES_PER_TOKEN],
@@ -118,8 +126,8 @@ def _cut_history(index: int, history: History, recorded: Sequence[Turn]) -> list
                 logprobs=history.logprobs[sampled : sampled + length],
                 policy_version=span.policy_version,
                 history=index,
-                temperature=1.0 if turn is None or turn.temperature is None else turn.temperature,
-                logprob_mode="processed" if turn is not None and turn.logprob_mode == "processed" else "raw",
+                temperature=turn.temperature,
+                logprob_mode="processed" if turn.logprob_mode == "processed" else "raw",
             )
         )
         sampled += length

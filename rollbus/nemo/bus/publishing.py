@@ -17,6 +17,7 @@ from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.bus.transcripts import STEP_REWARD
 from rollbus.nemo.runs.recording import RunRecording
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.records.events import TurnRecorded
 
@@ -133,7 +134,9 @@ def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs:
         completion_tokens=len(values),
         choices=(choice,),
     )
-    request = {"messages": list(messages), "temperature": _field(logprobs, "temperature")}
+    given = {name: value for name in NEUTRAL if (value := _field(logprobs, name)) is not None}
+    sampling = {**NEUTRAL, **given} if "temperature" in given else given
+    request = {"messages": list(messages), **sampling}
     return Exchange(request=request, answer=answer, logprob_mode=_field(logprobs, "logprob_mode") or "raw")
 
 

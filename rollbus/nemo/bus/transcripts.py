@@ -4,6 +4,7 @@ from typing import Any
 
 from nat.data_models.finetuning import EpisodeItem, EpisodeItemRole, Trajectory
 
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records import trajectories as records
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
@@ -77,7 +78,7 @@ def _logprobs(turn: records.Turn, history: records.History, span: records.Span) 
         policy_version=span.policy_version,
         model=turn.model,
         logprob_mode=turn.logprob_mode,
-        temperature=turn.temperature,
+        **{name: getattr(turn, name) for name in NEUTRAL},
     )
 
 

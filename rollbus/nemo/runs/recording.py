@@ -22,6 +22,7 @@ from nat.data_models.intermediate_step import (
 
 from rollbus.nemo.bus.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas import codec
 from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
@@ -167,5 +168,5 @@ def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
         policy_version=turn.policy_version,
         model=turn.model,
         logprob_mode=turn.logprob_mode,
-        temperature=turn.temperature,
+        **{name: getattr(turn, name) for name in NEUTRAL},
     )

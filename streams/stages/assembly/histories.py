@@ -33,7 +33,9 @@ def token_problem(turn: TurnRecorded) -> str | None:
         return "no_token_ids"
     if not (_are_token_ids(prompt) and _are_token_ids(completion)):
         return "invalid_token_ids"
-    return None if _are_logprobs(logprobs) else "invalid_logprobs"
+    if not _are_logprobs(logprobs):
+        return "invalid_logprobs"
+    return "sampling_unknown" if turn.temperature is None else None
 
 
 def _are_logprobs(data: bytes) -> bool:

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.tokens import decode_logprobs
 from tests.producers.capture.test_openai_client import HELLO
 from tests.producers.openai_server import Body, Server, completion, streamed
@@ -138,3 +139,63 @@ def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_
     assert asked(server)[-1] == {"logprobs", "return_token_ids"}
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed", None]
     assert "logprobs_refused" not in recorder.counters
+
+
+def test_a_server_that_refuses_to_be_told_how_to_sample_is_not_trained_from(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    def script(request: Body) -> Any:
+        if "top_k" in request:
+            return httpx.Response(400, json={"error": {"message": "Unrecognized request argument supplied: top_k"}})
+        return completion()
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    settings = [set(request) & set(NEUTRAL) for request in server.requests]
+    assert settings == [set(NEUTRAL), {"temperature", "top_p"}, {"temperature", "top_p"}]
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["sampling_refused"] * 2
+    assert recorder.counters["sampling_extensions_refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({}, "sampling_unknown"), ({**NEUTRAL, "top_k": 40}, None)], ids=["left out", "named"]
+)
+def test_what_a_passive_recorder_does_not_know_is_not_trained(
+    recorder: Recorder, sink: MemorySink, server: Server, options: dict[str, Any], reason: str | None
+) -> None:
+    client = recorder.wrap(server.client(), logprobs="passive")
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO, extra_body=options)
+    (turn,) = turns(recorder, sink)
+    assert turn.untrainable_reason == reason
+    assert "temperature" not in server.requests[0] or options
+
+
+def test_an_agent_that_cannot_be_trained_is_told_so_once(
+    recorder: Recorder, sink: MemorySink, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = recorder.wrap(refusing("return_token_ids").client())
+    with recorder.episode(task="t"):
+        for _ in range(7):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(turns(recorder, sink)) == 7
+    (line,) = (record.getMessage() for record in caplog.records if record.name.startswith("rollbus"))
+    assert line == (
+        "rollbus: none of the first 5 turns can be trained: no_token_ids (5 of them, server http://server/v1/); "
+        "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
+    )
+
+
+def test_one_turn_that_can_be_trained_is_enough_to_say_nothing(
+    recorder: Recorder, sink: MemorySink, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, poor = recorder.wrap(server.client()), recorder.wrap(refusing("return_token_ids").client())
+    with recorder.episode(task="t"):
+        for recorded_client in (poor, client, *[poor] * 6):
+            recorded_client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(turns(recorder, sink)) == 8
+    recorder.close(120)
+    assert not [record for record in caplog.records if record.name.startswith("rollbus")]

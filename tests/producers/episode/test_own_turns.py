@@ -19,6 +19,7 @@ def test_a_turn_of_another_engine_is_trainable_with_its_ids_and_log_probs(record
             prompt_token_ids=[1, 2],
             token_ids=[7, 8],
             logprobs=[-0.5, 0.0],
+            temperature=1.0,
             function="keeper",
             at=datetime(2026, 5, 1, tzinfo=UTC),
         )
@@ -36,8 +37,13 @@ def test_a_turn_without_ids_says_so_and_what_cannot_be_read_is_counted(recorder:
         episode.turn(messages=ASK, answer={"role": "assistant", "content": None, "tool_calls": [call]})
         episode.turn(messages=ASK, answer="x", at=datetime(2026, 5, 1))
         episode.turn(messages=ASK, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
+        episode.turn(messages=ASK, answer="x", token_ids=[1], prompt_token_ids=[1], logprobs=[-1.0])
     assert recorder.flush(120)
     found = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
-    assert [turn.untrainable_reason for turn in found] == ["no_logprobs", "length_mismatch"]
+    assert [turn.untrainable_reason for turn in found] == [
+        "no_logprobs",
+        "length_mismatch",
+        "sampling_unknown",
+    ]
     assert "look" in (found[0].completion.tool_calls or "")
     assert recorder.counters["hook_errors.turn"] == 1

@@ -18,6 +18,7 @@ from litellm.llms.custom_httpx.http_handler import HTTPHandler
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
 from rollbus.producers.integrations.litellm import RollbusLogger
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.producers.openai_server import Server
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Pydantic serializer warnings:UserWarning",  # and serialises answers as another type than they are
 )
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
-WITH_TOKENS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+EXTRA = {"return_token_ids": True, **{name: value for name, value in NEUTRAL.items() if name != "temperature"}}
+WITH_TOKENS: dict[str, Any] = {"logprobs": True, "temperature": 1.0, "extra_body": EXTRA}
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +71,7 @@ def test_tokens_that_litellm_was_asked_for_are_recorded_by_a_writer_that_the_epi
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     with recorder.episode(task="stock"), recorder.function("keeper"):
-        call(server.client(), temperature=0.5, **WITH_TOKENS)
+        call(server.client(), **{**WITH_TOKENS, "temperature": 0.5})
     found = turns(recorder, sink, 1)
     assert_sampled(server, found)
     assert [(turn.function, turn.temperature) for turn in found] == [("keeper", 0.5)]

@@ -91,6 +91,8 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(-(2**31), 8, 9)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(7, 8, 9) + b"\0"),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(0, 255, 2**31 - 1)),)), None),
+        (other(turns=(turn_with(temperature=None),)), "temperature"),
+        (other(turns=()), "untrainable"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="raw"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="unknown"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.0, logprob_mode="processed"),)), "temperature"),

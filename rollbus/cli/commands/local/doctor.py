@@ -33,13 +33,14 @@ def capture(agent: str) -> None:
     The function takes no argument and may be asynchronous. Nothing is sent. Exits with code 1 if a call was not seen or
     cannot be trained.
     """
-    from rollbus.health.capture import advise, examine_capture
+    from rollbus.health.capture import examine_capture
+    from rollbus.producers.turns.advice import advise
 
     found = examine_capture(load_object(agent, "agent"))
     table = OutputTable("turn", "agent", "model", "hook", "verdict", "what to add")
     for number, (turn, hook) in enumerate(found.turns):
         verdict = Text("trainable", "green") if turn.trainable else Text(str(turn.untrainable_reason), "yellow")
-        table.add_row(str(number), turn.function, turn.model, hook, verdict, advise(turn, hook))
+        table.add_row(str(number), turn.function, turn.model, hook, verdict, advise(turn.untrainable_reason, hook))
     show_rows(table, "no call of a model was seen; does the agent make one through a library below?")
     echo(f"patched: {', '.join(found.patched)}")
     for note in found.notes:

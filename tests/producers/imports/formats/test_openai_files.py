@@ -21,8 +21,8 @@ CHAT = {
 }
 
 
-def request(custom_id: str, text: str) -> dict[str, Any]:
-    body = {"model": "agent", "messages": [{"role": "user", "content": text}], "temperature": 0.3}
+def request(custom_id: str, text: str, **options: Any) -> dict[str, Any]:
+    body = {"model": "agent", "messages": [{"role": "user", "content": text}], "temperature": 0.3, **options}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body, "read_at": 5}
 
 
@@ -60,7 +60,7 @@ def test_a_batch_joins_its_input_and_output() -> None:
 def test_a_batch_with_token_ids_is_trainable() -> None:
     logprobs = {"content": [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.2}]}
     said = answer("1", "four", logprobs=logprobs, token_ids=[7, 8], prompt_token_ids=[1, 2, 3])
-    (turn,) = Read("openai-batch", [said, request("1", "2+2?")]).turns
+    (turn,) = Read("openai-batch", [said, request("1", "2+2?", top_p=1, top_k=-1, min_p=0, repetition_penalty=1)]).turns
     assert turn.trainable
 
 

@@ -1,0 +1,45 @@
+"""Whether anything of an agent can be trained, said in its own log while somebody still looks.
+
+Belongs to the delivery thread, except for `close`.
+"""
+
+import logging
+from collections import Counter
+
+from rollbus.producers.turns.advice import advise
+
+logger = logging.getLogger(__name__)
+FIRST_TURNS = 5
+"""Few enough for the first minute, and more than one odd call."""
+
+
+class FirstTurns:
+    """Counts why the first turns cannot be trained, and writes one line if none of them can."""
+
+    def __init__(self) -> None:
+        """Begin before the first turn."""
+        self._reasons: Counter[tuple[str, str, str]] = Counter()
+        self._is_settled = False
+
+    def add(self, reason: str | None, server: str, hook: str) -> None:
+        """Take the verdict on a turn; None is trainable."""
+        if self._is_settled:
+            return
+        if reason is None:
+            self._is_settled = True
+            return
+        self._reasons[reason, server, hook] += 1
+        if self._reasons.total() >= FIRST_TURNS:
+            self.close()
+
+    def close(self) -> None:
+        """Write the line, where there are turns and it is not written."""
+        if self._is_settled or not self._reasons:
+            return
+        self._is_settled = True
+        (reason, server, hook), count = self._reasons.most_common(1)[0]
+        logger.warning(
+            "rollbus: none of the first %d turns can be trained: %s (%d of them, %s); %s",
+            *(self._reasons.total(), reason, count, f"server {server}" if server else f"seen by {hook}"),
+            advise(reason, hook),
+        )

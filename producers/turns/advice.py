@@ -1,0 +1,45 @@
+"""What to change, so that turns can be trained, by the verdict on them."""
+
+from collections.abc import Mapping
+
+_IDS = "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
+_SAMPLING = "name temperature, top_p, top_k, min_p and repetition_penalty in the request"
+ADVICE: Mapping[str, str] = {
+    "no_logprobs": _IDS,
+    "logprobs_refused": _IDS,
+    "missing_logprobs": "the server left log-probs out; ask it for one choice without special sampling",
+    "no_token_ids": _IDS,
+    "no_prompt_token_ids": "the server returns no ids of the prompt; rollbus' own endpoint and newer vLLM do",
+    "no_usage": "let the server return its token counts (`stream_options: include_usage`)",
+    "length_mismatch": "ids, log-probs and the server's count disagree: look at the server's version",
+    "sampling_unknown": f"the server may sample in its own way: {_SAMPLING}, or let the recorder do it (not `passive`)",
+    "sampling_refused": "the server refuses to be told how to sample: rollbus' own endpoint and vLLM do not",
+    "media_input": "images and sounds cannot be trained: the ids do not hold what the model saw",
+    "echo": "ask without `echo`",
+    "truncated_stream": "read the stream to its end",
+    "abandoned": "read the stream to its end",
+    "call_failed": "the call failed in the program itself",
+    "call_timed_out": "the call timed out in the program itself",
+    "call_cancelled": "the program cancelled the call",
+    "masked_text": "`redact` changed a text, which the ids would spell out: mask before the model sees it",
+    "redaction_failed": "the recorder's `redact` failed: mend it",
+    "tokens_withheld": "take `tokens` out of what the recorder withholds",
+}
+_NOT_CAPTURED = "read the answer by the client, or report it with episode.turn(…)"
+NOT_CAPTURED: Mapping[str, str] = {
+    "langchain": "use a ChatOpenAI, or report the answer with episode.turn(…)",
+    "llama-index": "use an OpenAI or OpenAILike LLM, or report the answer with episode.turn(…)",
+    "google-adk": "use LiteLlm over an OpenAI endpoint, or report the answer with episode.turn(…)",
+    "openai-agents": "use an OpenAIChatCompletionsModel, or report the answer with episode.turn(…)",
+    "litellm": "use an `openai/` model, or a provider that returns token ids and log-probs",
+}
+"""What to change about a call whose tokens no client below saw, by the hook that saw the call."""
+
+
+def advise(reason: str | None, hook: str) -> str:
+    """Return what to change about turns that have this reason, by the hook that saw them; nothing without a reason."""
+    if reason is None:
+        return ""
+    if reason == "not_captured" or (hook == "litellm" and ADVICE.get(reason) == _IDS):
+        return NOT_CAPTURED.get(hook, _NOT_CAPTURED)
+    return ADVICE.get(reason, "see docs/capture.md")

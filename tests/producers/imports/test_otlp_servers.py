@@ -35,6 +35,7 @@ from rollbus.producers.imports import grpc_server
 from rollbus.producers.imports.grpc_server import serving_grpc
 from rollbus.producers.imports.http import JSON, MAX_BODY_BYTES, PROTOBUF
 from rollbus.producers.imports.otlp_wire import read_message
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.runtime.http.guard import TOTAL_BODIES
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.agents.model_server import Faults, ModelServer
@@ -109,7 +110,7 @@ def work(model: ModelServer, provider: TracerProvider) -> None:
     """Ask with a tool, give its result, and ask a stream."""
     client = OpenAI(base_url=model.url, api_key="none")
     messages: list[Any] = [{"role": "user", "content": "How many bolts? <e1>"}]
-    options: dict[str, Any] = {"model": "agent", "extra_body": {"return_token_ids": True}, "logprobs": True}
+    options: dict[str, Any] = {"model": "agent", "extra_body": {"return_token_ids": True, **NEUTRAL}, "logprobs": True}
     with provider.get_tracer("test").start_as_current_span("work"):
         asked = client.chat.completions.create(messages=messages, tools=TOOLS, **options).choices[0].message
         messages += [asked.model_dump(exclude_none=True)]

@@ -35,7 +35,6 @@ from rollbus.producers.imports import grpc_server
 from rollbus.producers.imports.grpc_server import serving_grpc
 from rollbus.producers.imports.http import JSON, MAX_BODY_BYTES, PROTOBUF
 from rollbus.producers.imports.otlp_wire import read_message
-from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.runtime.http.guard import TOTAL_BODIES
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.agents.model_server import Faults, ModelServer
@@ -110,7 +109,7 @@ def work(model: ModelServer, provider: TracerProvider) -> None:
     """Ask with a tool, give its result, and ask a stream."""
     client = OpenAI(base_url=model.url, api_key="none")
     messages: list[Any] = [{"role": "user", "content": "How many bolts? <e1>"}]
-    options: dict[str, Any] = {"model": "agent", "extra_body": {"return_token_ids": True, **NEUTRAL}, "logprobs": True}
+    options: dict[str, Any] = {"model": "agent", "extra_body": {"return_token_ids": True}, "logprobs": True}
     with provider.get_tracer("test").start_as_current_span("work"):
         asked = client.chat.completions.create(messages=messages, tools=TOOLS, **options).choices[0].message
         messages += [asked.model_dump(exclude_none=True)]
@@ -132,7 +131,9 @@ async def check(served: Served, model: ModelServer) -> list[Any]:
     return turns
 
 
-async def test_spans_of_openinference_become_turns_with_their_token_ids(served: Served, model: ModelServer) -> None:
+async def test_spans_of_openinference_keep_token_ids_but_not_how_they_were_sampled(
+    served: Served, model: ModelServer
+) -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(http_exporter(served)))
     instrumentor = OpenInference()
@@ -142,7 +143,7 @@ async def test_spans_of_openinference_become_turns_with_their_token_ids(served: 
     finally:
         instrumentor.uninstrument()
     turns = await check(served, model)
-    assert [turn.trainable for turn in turns] == [True, True, False]
+    assert [turn.untrainable_reason for turn in turns] == ["sampling_unknown", "sampling_unknown", "no_logprobs"]
     assert [list(decode_token_ids(turn.completion_token_ids or b"")) for turn in turns[:2]] == [
         each.ids for each in model.answers[:2]
     ]

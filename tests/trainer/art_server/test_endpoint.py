@@ -1,6 +1,7 @@
 """The endpoint over HTTP in this process, without ART."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from rollbus.trainer.art_server.endpoint.choices import Sampled
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app
 from rollbus.trainer.art_server.endpoint.http_server import listen
 from rollbus.trainer.art_server.endpoint.openai_answers import TextOffsets, logprobs_of, token_logprobs
-from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest
+from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.art_server.sampler.requests import Generation
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from tests.models import create_model, load_model
@@ -297,6 +298,46 @@ async def test_what_cannot_be_answered_is_refused_by_name(
     async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
         answer = await http.post(f"{url}/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+OF_OTHER_SERVERS = {
+    "typical_p": 0.5,
+    "repeat_penalty": 1.1,
+    "tfs_z": 0.9,
+    "xtc_probability": 0.5,
+    "dry_multiplier": 0.8,
+    "mirostat": 2,
+    "reasoning_effort": "low",
+    "enable_thinking": False,
+    "thinking_budget": 100,
+    "do_sample": False,
+}
+"""What SGLang, llama.cpp, Ollama, text-generation-webui and OpenAI sample by, and this server does not."""
+
+
+@pytest.mark.parametrize("name", OF_OTHER_SERVERS)
+def test_a_sampling_option_of_another_server_is_refused_by_its_name(name: str) -> None:
+    body = {"model": "agent", "messages": MESSAGES, name: OF_OTHER_SERVERS[name]}
+    with pytest.raises(RequestError, match=f"{name} is not supported by this server") as refused:
+        parse(ChatRequest, json.dumps(body).encode())
+    assert (refused.value.status, refused.value.param) == (400, name)
+
+
+def test_an_option_that_changes_nothing_is_taken() -> None:
+    neutral = {
+        "temperature": 1,
+        "top_p": 1,
+        "top_k": -1,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1,
+        "xtc_probability": 0,
+        "dry_multiplier": 0.0,
+        "do_sample": True,
+    }
+    parse(ChatRequest, json.dumps({"model": "agent", "messages": MESSAGES, **neutral}).encode())
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[1, 2], []]])

@@ -18,9 +18,17 @@ NOT_SUPPORTED = (
     *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty"),
     *("logits_processors", "min_tokens", "prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix"),
     *("truncate_prompt_tokens", "use_beam_search"),
+    # OpenAI's own, newer
+    *("prediction", "reasoning", "reasoning_effort", "thinking", "verbosity", "web_search_options"),
+    # of SGLang, llama.cpp, Ollama and text-generation-webui
+    *("custom_logit_processor", "dynatemp_range", "ebnf", "enable_thinking", "epsilon_cutoff", "eta_cutoff", "grammar"),
+    *("json_schema", "lora_path", "mirostat", "no_repeat_ngram_size", "penalty_alpha", "regex", "samplers"),
+    *("smoothing_factor", "thinking_budget", "top_a", "top_n_sigma", "dry_multiplier", "xtc_probability"),
 )
-"""Of OpenAI's and vLLM's parameters: each would change the prompt, what is sampled or what is answered."""
-ALWAYS_ON = ("add_generation_prompt", "skip_special_tokens")
+"""Each would change the prompt, what is sampled or what is answered, unless its value is empty, false or 0."""
+NEUTRAL_AT_1 = ("encoder_repetition_penalty", "num_beams", "repeat_penalty", "tfs_z", "typical_p")
+"""The same, unless they are 1."""
+ALWAYS_ON = ("add_generation_prompt", "do_sample", "enable_thinking", "skip_special_tokens")
 """The same, if they are switched off."""
 
 
@@ -76,7 +84,8 @@ class _SamplingRequest(BaseModel):
             return body
         for name in (
             *(name for name in NOT_SUPPORTED if body.get(name)),
-            *(n for n in ALWAYS_ON if body.get(n) is False),
+            *(name for name in NEUTRAL_AT_1 if body.get(name, 1) not in (1, None)),
+            *(name for name in ALWAYS_ON if body.get(name) is False),
         ):
             raise ValueError(f"{name} is not supported by this server; leave it out")
         return {name: value for name, value in body.items() if value is not None or name == "max_tokens"}

@@ -37,7 +37,11 @@ PURE: Mapping[str, Room] = {
         ("schemas/codec",),
     ),
     "runtime/health/alarms": Room(("runtime/health/alarms/*.py",), ("schemas/records",)),
-    "rollbus/health": Room(("rollbus/health/picture.py",), ("schemas/records", "runtime/health/alarms")),
+    "rollbus/health": Room(
+        ("rollbus/health/picture.py", "rollbus/health/funnel/*.py"),
+        ("schemas/records", "runtime/health/alarms", "streams/rewards/registry", "producers/turns"),
+        but_not=("rollbus/health/funnel/counting.py", "rollbus/health/funnel/show.py"),
+    ),
     "streams/state": Room(("streams/state/*",), ("schemas/records", "schemas/codec")),
     "streams/rewards": Room(
         ("streams/rewards/*",),

@@ -1,20 +1,21 @@
 """The log and the broker → looks, one after the other: beats, steps, windows, dead letters and lags; it writes nothing.
 
-Silence is judged by the broker's clock, whatever this machine's says. What they differ by is learned from a beat of a
-process of this machine, or from any beat that comes while we look.
+Silence is judged by the broker's clock, whatever this machine's says. What they differ by is learned from a new beat of
+a process of this machine, or from any beat that comes while we look; only the newest of them count, since either clock
+may be set.
 """
 
 import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollbus.health.picture import Look, Picture, draw_picture, to_json
+from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.processes import Beat
@@ -26,11 +27,11 @@ from rollbus.runtime.kafka.partitions import find_partitions
 from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds, read_on
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.drops import DeadLetter, is_set_aside
 from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
-from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
+from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.ui.lag import make_lag_rows
 
@@ -44,13 +45,21 @@ ANSWER_S = 20.0
 """Longest wait for the broker in one look."""
 FRESH_S, DOWN_S = 2.0, 15.0
 """How long a watch repeats an answer, and how long a failure."""
+BEATS_FOR_CLOCK = 20
+"""Newest beats of other machines from which the clocks' difference is taken: the least late of them."""
 
 
 class HealthReader:
     """Looks at one namespace again and again; comes from `open_health`."""
 
     def __init__(
-        self, namespace: str, consumer: Any, lag: LagReader, limits: AlarmLimits, clock_ms: Callable[[], int]
+        self,
+        namespace: str,
+        consumer: Any,
+        lag: LagReader,
+        event_places: Collection[Any],
+        limits: AlarmLimits,
+        clock_ms: Callable[[], int],
     ) -> None:
         self._namespace, self._consumer, self._lag = namespace, consumer, lag
         self._limits, self._clock_ms = limits, clock_ms
@@ -58,11 +67,13 @@ class HealthReader:
         self._unread: dict[str, int] = {}
         self._steps: deque[StepRecord] = deque(maxlen=STEPS_KEPT)
         self._windows: dict[str, CurriculumState] = {}
-        self._refused = set[tuple[str, int, int]]()
-        """Places of the records that have dead letters; several consumers may refuse one."""
-        self._newest_dead_letter_ms: int | None = None
+        self._refused: dict[tuple[str, int, int], int] = {}
+        """Places of records with dead letters, and when the newest came; several consumers may refuse one."""
+        self._event_places = event_places
         self._ahead_ms: int | None = None
         """How far this machine's clock is ahead of the broker's; None until it is known."""
+        self._seen_ms: deque[int] = deque(maxlen=BEATS_FOR_CLOCK)
+        """How long after the broker took it each of the newest beats was seen, by this machine's clock."""
         self._is_first = True
         self.history = LagHistory(limits.lag_s or 0.0)
 
@@ -98,12 +109,19 @@ class HealthReader:
             steps=list(self._steps),
             windows=dict(self._windows),
             dead_letters=len(self._refused),
-            newest_dead_letter_ms=self._newest_dead_letter_ms,
+            newest_dead_letter_ms=max(self._refused.values(), default=None),
             unread_beats=dict(self._unread),
+            events=await self._count_events(),
         )
 
+    async def _count_events(self) -> int | None:
+        if not self._event_places:
+            return None
+        bounds = await read_bounds(self._consumer, self._event_places)
+        return sum(end - begin for begin, end in bounds.values())
+
     async def _read(self) -> None:
-        places = self._consumer.assignment()
+        places = set(self._consumer.assignment()) - set(self._event_places)
         bounds = await read_bounds(self._consumer, places)
         async with aclosing(read_on(self._consumer, {place: end for place, (_, end) in bounds.items()})) as records:
             async for record in records:
@@ -114,8 +132,10 @@ class HealthReader:
         name = record.topic.removeprefix(self._namespace)
         if name == DEAD_LETTERS.name:
             letter = decode_if(record.value, DeadLetter) or record
-            self._refused.add((letter.topic, letter.partition, letter.offset))
-            self._newest_dead_letter_ms = record.timestamp
+            place = (letter.topic, letter.partition, letter.offset)
+            self._refused[place] = record.timestamp
+            if is_set_aside(letter):
+                del self._refused[place]
         elif name == TRAINING_STEPS.name:
             step: StepRecord | None = decode_if(record.value, *STEPS)
             if step is not None:
@@ -136,11 +156,13 @@ class HealthReader:
         self._learn_clock(beat, record.timestamp)
 
     def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:
+        now_ms = self._clock_ms()
         if beat.host == socket.gethostname():
-            self._ahead_ms = beat.beat_at_ms - taken_ms
+            if abs(now_ms - beat.beat_at_ms) <= self._limits.missed_beats * beat.interval_ms:  # not of before a step
+                self._ahead_ms = beat.beat_at_ms - taken_ms
         elif not self._is_first:
-            seen_ms = self._clock_ms() - taken_ms
-            self._ahead_ms = seen_ms if self._ahead_ms is None else min(self._ahead_ms, seen_ms)
+            self._seen_ms.append(now_ms - taken_ms)
+            self._ahead_ms = min(self._seen_ms)
 
 
 @asynccontextmanager
@@ -152,7 +174,8 @@ async def open_health(
     clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> AsyncIterator[HealthReader]:
     """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError."""
-    names = [topic.full_name(namespace) for topic in (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS)]
+    topics = (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS)
+    names = [topic.full_name(namespace) for topic in topics]
     async with AsyncExitStack() as stack:
         async with running(connection, new_admin(connection), what="looking at health") as admin:
             places = await find_partitions(admin, names)
@@ -163,7 +186,8 @@ async def open_health(
         for place, (begin, end) in bounds.items():
             consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long else begin)
         lag = await stack.enter_async_context(open_lag(connection))
-        yield HealthReader(namespace, consumer, lag, limits or AlarmLimits(), clock_ms)
+        event_places = [place for place in places if place.topic == EPISODE_EVENTS.full_name(namespace)]
+        yield HealthReader(namespace, consumer, lag, event_places, limits or AlarmLimits(), clock_ms)
 
 
 class HealthWatch:
@@ -178,15 +202,15 @@ class HealthWatch:
         self._until = 0.0
         self._answer: Picture | UnavailableError | None = None
 
-    async def ask(self) -> dict[str, Any]:
-        """Return the picture as plain values; raises UnavailableError."""
+    async def ask(self) -> Picture:
+        """Return the picture; raises UnavailableError."""
         async with self._lock:
             if self._answer is None or time.monotonic() >= self._until:
                 await self._refresh()
         if isinstance(self._answer, UnavailableError):
             raise self._answer
         assert self._answer is not None
-        return to_json(self._answer)
+        return self._answer
 
     async def close(self) -> None:
         """Disconnect."""

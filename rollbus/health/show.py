@@ -1,4 +1,4 @@
-"""A picture of health → tables for a terminal; the same for one look and for a live view."""
+"""What is known of a namespace → tables for a terminal; the same for one look and for a live view."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from rollbus.cli.output import OutputTable, format_time
-from rollbus.health.picture import Picture
+from rollbus.health.funnel.show import render_funnel
+from rollbus.health.funnel.verdict import ALL_IS_WELL
+from rollbus.health.status import NamespaceStatus
 from rollbus.runtime.health.alarms.lags import GroupHealth
 from rollbus.runtime.health.alarms.problem import Problem
 from rollbus.runtime.health.alarms.processes import ProcessHealth
@@ -19,32 +21,37 @@ MOST_GROUPS = 12
 """Consumer groups of a live view: those furthest behind."""
 
 
-def render(picture: Picture, *, all_groups: bool = True) -> RenderableType:
+def render(answer: NamespaceStatus, *, all_groups: bool = True) -> RenderableType:
     """Return everything, what is wrong first."""
-    groups = picture.groups if all_groups else picture.groups[:MOST_GROUPS]
-    left_out = len(picture.groups) - len(groups)
-    parts: list[RenderableType] = [_summary(picture)]
-    if picture.problems:
+    picture, parts = answer.picture, list[RenderableType]()
+    parts.append(_summary(answer))
+    if picture is not None and picture.problems:
         parts.append(_problems(picture.problems))
+    parts += [render_funnel(funnel) for funnel in answer.funnels]
+    if picture is None:
+        parts.append(Text(answer.error or "", "red"))
+        return Group(*parts)
     parts.append(_Processes(picture.processes) if picture.processes else Text("no process has written a heartbeat\n"))
     if picture.runs:
         parts.append(_runs(picture.runs))
+    groups = picture.groups if all_groups else picture.groups[:MOST_GROUPS]
     if groups:
         parts.append(_groups(groups))
-    if left_out:
+    if left_out := len(picture.groups) - len(groups):
         parts.append(Text(f"and {left_out} consumer groups that are less behind", "dim"))
     return Group(*parts)
 
 
-def _summary(picture: Picture) -> Text:
-    count = len(picture.problems)
-    said = "all is well" if picture.processes else "nothing is wrong"
-    state = (said, "green") if not count else (f"{count} problem{'s' * (count > 1)}", "red")
+def _summary(answer: NamespaceStatus) -> Text:
+    picture, verdict = answer.picture, answer.verdict
+    words = (verdict.text, "red" if verdict.is_wrong else "green" if verdict.text == ALL_IS_WELL else "yellow")
+    if picture is None:
+        return Text.assemble(words)
     versions = ", ".join(picture.versions) or "none"
     return Text.assemble(
         f"{format_time(picture.at_ms)} UTC  ",
-        state,
-        f"  releases: {versions}  records with dead letters: {picture.dead_letters}",
+        words,
+        f"  releases: {versions}  records with dead letters: {picture.dead_letters}\n",
     )
 
 
@@ -62,7 +69,7 @@ class _Processes:
     processes: tuple[ProcessHealth, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [_row_of(one) for one in self.processes]
+        rows = [_row_of(process) for process in self.processes]
         names = [name for name in rows[0] if options.max_width >= WIDE or name not in SPARED]
         table = OutputTable()
         for name in names:
@@ -72,29 +79,29 @@ class _Processes:
         yield table
 
 
-def _row_of(one: ProcessHealth) -> dict[str, str | Text]:
+def _row_of(process: ProcessHealth) -> dict[str, str | Text]:
     return {
-        "process": one.kind,
-        "pid": str(one.pid),
-        "host": one.host,
-        "state": Text(one.state, STYLES[one.state]),
-        "beat": age(one.beat_age_ms),
-        "last work": age(one.work_age_ms),
-        "work": str(one.work),
-        "per s": _number(one.work_per_s, ".1f"),
-        "holds": f"{len(one.holds)} partitions" if len(one.holds) > 2 else ", ".join(one.holds),
-        "disk free": "" if one.disk_free_bytes is None else f"{one.disk_free_bytes / 2**30:.1f} GiB",
-        "trouble": one.trouble or "",
+        "process": process.kind,
+        "pid": str(process.pid),
+        "host": process.host,
+        "state": Text(process.state, STYLES[process.state]),
+        "beat": age(process.beat_age_ms),
+        "last work": age(process.work_age_ms),
+        "work": str(process.work),
+        "per s": _number(process.work_per_s, ".1f"),
+        "holds": f"{len(process.holds)} partitions" if len(process.holds) > 2 else ", ".join(process.holds),
+        "disk free": "" if process.disk_free_bytes is None else f"{process.disk_free_bytes / 2**30:.1f} GiB",
+        "trouble": process.trouble or process.standing or "",
     }
 
 
 def _runs(runs: tuple[RunHealth, ...]) -> OutputTable:
     table = OutputTable("run", "step", "version", "age", "steps/h", "open step", "reward", "before", "no signal")
     for run in runs:
-        opened = "" if run.open_step is None else f"{run.open_step}, for {age(run.open_age_ms)}"
+        open_step = "" if run.open_step is None else f"{run.open_step}, for {age(run.open_age_ms)}"
         table.add_row(
             run.run_id, str(run.step), _number(run.version), age(run.step_age_ms), _number(run.steps_per_hour, ".0f"),
-            opened, _number(run.reward, ".3f"), _number(run.reward_before, ".3f"),
+            open_step, _number(run.reward, ".3f"), _number(run.reward_before, ".3f"),
             _number(run.no_signal_share, ".0%"),
         )  # fmt: skip
     return table

@@ -4,7 +4,7 @@
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
-    GET /api/health          what `rollbus status --json` says, from Kafka: {"health": {…}} or {"error": …}
+    GET /api/health          what `rollbus status --json` says: {"verdict": {…}, "funnels": […], …}
     POST /api/feedback       a reward for an episode, into the log       } with the owner's token
     POST /api/data-sets      a trajectory into a data set, or out of it  } alone
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
@@ -34,6 +34,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
@@ -42,7 +43,7 @@ from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
 if TYPE_CHECKING:
-    from rollbus.health.reading import HealthWatch
+    from rollbus.health.status import StatusWatch
     from rollbus.ui.lag import LagRow
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
@@ -67,7 +68,7 @@ def make_app(
     namespace: str,
     texts: Texts | None = None,
     lags: Lags | None = None,
-    health: "HealthWatch | None" = None,
+    health: "StatusWatch | None" = None,
     acting: Acting | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
@@ -100,7 +101,7 @@ class _Api:
     namespace: str
     texts: Texts | None
     lags: Lags | None
-    health: "HealthWatch | None"
+    health: "StatusWatch | None"
     acting: Acting | None
     pulse_s: float
 
@@ -125,10 +126,7 @@ class _Api:
         return JSONResponse({"groups": [asdict(group) for group in groups]})
 
     async def show_health(self, _: Request) -> JSONResponse:
-        try:
-            return JSONResponse({"health": None if self.health is None else await self.health.ask()})
-        except RollbusError as error:
-            return JSONResponse({"error": str(error)})
+        return JSONResponse({} if self.health is None else make_plain((await self.health.ask()).as_json()))
 
     async def act(self, request: Request) -> JSONResponse:
         try:

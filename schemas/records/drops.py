@@ -115,6 +115,15 @@ class DeadLetter:
         return len(self.value or b"") == self.value_bytes and len(self.key or b"") < MAX_LETTER_KEY_BYTES
 
 
+SET_ASIDE = "SetAside"
+"""Class of the letter by which an operator sets a record aside for good: its stage is `operator`, its message why."""
+
+
+def is_set_aside(letter: Any) -> bool:
+    """Say whether this letter is an operator's: what it names stays as it is, and no longer counts."""
+    return isinstance(letter, DeadLetter) and letter.error_class == SET_ASIDE and letter.stage == "operator"
+
+
 def kept_bytes(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     """Return a dead letter's fields of a record's key and value, cut so that the letter fits into its topic."""
     kept, half = value, MAX_LETTER_BYTES // 2

@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from rollbus.health.funnel.verdict import give_verdict
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.health.show import render
+from rollbus.health.status import NamespaceStatus
 from rollbus.runtime.health.alarms.lags import Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.processes import Beat
@@ -242,7 +244,7 @@ def test_work_per_second_is_between_the_two_newest_beats() -> None:
 def test_a_narrow_terminal_has_every_process_with_its_pid_and_state_whole(columns: int, hidden: list[str]) -> None:
     picture = draw(make_beat("art-server", holds=("agent",)), make_beat("trainer", holds=("run main of agent",)))
     console = Console(width=columns, file=StringIO())
-    console.print(render(picture))
+    console.print(render(NamespaceStatus(picture, (), give_verdict(picture, ()))))
     shown = cast(StringIO, console.file).getvalue()
     for kind in ("art-server", "trainer"):
         assert re.search(rf"^ *{kind} +7 .*working +1 s ", shown, re.MULTILINE), shown

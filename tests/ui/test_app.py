@@ -11,11 +11,18 @@ from starlette.testclient import TestClient
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.health.reading import HealthWatch
+from rollbus.health.funnel.funnel import draw_funnel
+from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
+from rollbus.health.funnel.verdict import Verdict, give_verdict
+from rollbus.health.picture import Look, draw_picture
+from rollbus.health.status import NamespaceStatus, StatusWatch
+from rollbus.runtime.health.alarms.lags import LagHistory
+from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.http.guard import Guard
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import GroupLag, PartitionLag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.settings import Settings
 from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions
@@ -147,31 +154,33 @@ def test_only_questions_with_a_name_can_be_asked() -> None:
         asking.ask("groups_of_step", {"step": "x; DROP TABLE steps"})
 
 
-class Watched(HealthWatch):
-    """Answers as it is told, and notes that it was closed."""
+class FixedStatus(StatusWatch):
+    """Answers what it is given, and notes that it was closed."""
 
-    def __init__(self, answer: Any) -> None:
-        super().__init__(KafkaConnection(), "rollbus.")
+    def __init__(self, answer: NamespaceStatus) -> None:
+        super().__init__(Settings())
         self.answer, self.is_closed = answer, False
 
-    async def ask(self) -> dict[str, Any]:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer  # type: ignore[no-any-return]
+    async def ask(self) -> NamespaceStatus:
+        return self.answer
 
     async def close(self) -> None:
         self.is_closed = True
 
 
-def test_health_is_the_picture_or_why_there_is_none() -> None:
-    watched = Watched({"problems": []})
-    with browser(Told(), health=watched) as client:
-        assert client.get("/api/health").json() == {"health": {"problems": []}}
-        watched.answer = UnavailableError("Kafka at x does not answer")
+def test_health_is_the_picture_and_the_funnels_or_why_there_is_none() -> None:
+    picture = draw_picture(Look(now_ms=1), LagHistory(0.0), AlarmLimits())
+    funnel = draw_funnel(FunnelNumbers(now_ms=1, since_ms=0, recent_ms=0), FunnelSettings())
+    fixed = FixedStatus(NamespaceStatus(picture, (funnel,), give_verdict(picture, (funnel,))))
+    with browser(Told(), health=fixed) as client:
+        answer = client.get("/api/health").json()
+        assert answer["health"]["problems"] == []
+        assert answer["funnels"][0]["verdict"] == "no episode has begun yet: record one, as in README's snippet"
+        fixed.answer = NamespaceStatus(None, (), Verdict("the broker does not answer", is_wrong=True), "Kafka is away")
         away = client.get("/api/health")
-    assert (away.status_code, away.json()) == (200, {"error": "Kafka at x does not answer"})
-    assert watched.is_closed
-    assert browser(Told()).get("/api/health").json() == {"health": None}
+    assert (away.status_code, away.json()["health"], away.json()["error"]) == (200, None, "Kafka is away")
+    assert fixed.is_closed
+    assert browser(Told()).get("/api/health").json() == {}
 
 
 def test_the_runs_of_the_settings_are_known_without_clickhouse() -> None:

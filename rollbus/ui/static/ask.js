@@ -27,7 +27,7 @@ export async function askLag() {
   return response.ok ? response.json() : { groups: [], error: `the server answered ${response.status}` };
 }
 
-/** What `rollbus status --json` says of health, from Kafka: {health: {processes, groups, runs, problems, …}} or {error}. */
+/** What `rollbus status --json` says: {verdict, funnels: […], health: {processes, groups, runs, problems, …}, error}. */
 export async function askHealth() {
   const response = await get("/api/health");
   return response.ok ? response.json() : { error: `the server answered ${response.status}` };

@@ -20,12 +20,12 @@ export function watchHealth(place, chosen) {
   look();
 }
 
-function strip({ health, error }, run) {
+function strip({ health, error, verdict }, run) {
   if (error) return [make("p", { class: "alive unknown", role: "status" }, `Health is not known: ${error}`)];
   if (!health) return [];
   const { problems } = health;
   return [
-    make("p", { class: "verdict", role: "status" }, problems.length ? `${problems.length} ${problems.length === 1 ? "problem" : "problems"}` : "all is well"),
+    make("p", { class: "verdict", role: "status" }, verdict.text),
     make("ul", { "aria-label": "Processes" }, processes(health).map(([is, text]) => make("li", { class: `alive ${is}` }, text))),
     make("p", {}, lag(health.groups)), make("p", {}, step(health.runs.find((each) => each.run_id === run))),
     make("p", {}, `dead letters in Kafka: ${shown(health.dead_letters)}`),

@@ -28,7 +28,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
 
     It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets.
     """
-    from rollbus.health.reading import HealthWatch
+    from rollbus.health.status import StatusWatch
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.acting import Acting
     from rollbus.ui.app import make_app, page_door, page_token
@@ -46,7 +46,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
         texts=texts,
         acting=Acting(settings.kafka, settings.namespace),
         lags=LagOfGroups(settings.kafka, settings.namespace).ask,
-        health=HealthWatch(settings.kafka, settings.namespace, settings.health.alarms),
+        health=StatusWatch(settings),
     )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on

@@ -1,4 +1,4 @@
-"""`rollbus status` and `rollbus top`: whether all is well, from the log and this machine's stack."""
+"""`rollbus status` and `rollbus top`: whether all is well, from the log, ClickHouse and this machine's stack."""
 
 import asyncio
 import json
@@ -6,18 +6,17 @@ import sys
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Settings, with_settings
-from rollbus.schemas.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollbus.health.picture import Picture
+    from rollbus.health.status import NamespaceStatus
     from rollbus.local.stack import ServiceStatus
 
 
@@ -25,31 +24,32 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @with_settings
 def status(settings: Settings, as_json: bool) -> None:
-    """Show what runs and whether all is well: services, processes, consumer groups, runs, and each problem.
+    """Show whether all is well: what becomes of the episodes and when the next step comes, what runs, each problem.
 
-    Exit with code 1 if something is wrong. Processes anywhere are judged by their heartbeats in the log.
+    Exit with code 1 if something is wrong, or if nothing can train. Processes anywhere are judged by their heartbeats
+    in the log; episodes are counted in ClickHouse.
     """
-    from rollbus.health.picture import to_json
     from rollbus.health.show import render
     from rollbus.local import stack
 
     local = settings.stack_settings()
     services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
     unwell = [row for row in services if row.state not in ("running", "stopped")]
-    picture, error = _look(settings, services)
+    answer = _look(settings, services)
     if as_json:
-        health = None if picture is None else to_json(picture)
-        echo(json.dumps({"services": [asdict(row) for row in services], "health": health, "error": error}))
+        unknown: dict[str, Any] = {"verdict": None, "funnels": [], "health": None, "error": None}
+        known = unknown if answer is None else answer.as_json()
+        echo(json.dumps({"services": [asdict(row) for row in services], **known}))
     else:
         Console().print(_services(services))
-        if picture is not None:
-            Console().print(render(picture))
-        elif error is not None:
-            echo(error, err=True)
+        if answer is not None:
+            Console().print(render(answer))
+        if answer is not None and answer.error is not None:
+            echo(answer.error, err=True)
     if unwell and not as_json:
         names = ", ".join(row.name for row in unwell)
         echo(f"not well of the local stack on this machine: {names}; see the first table", err=True)
-    sys.exit(bool(unwell) or error is not None or (picture is not None and bool(picture.problems)))
+    sys.exit(bool(unwell) or (answer is not None and answer.verdict.is_wrong))
 
 
 @click.command()
@@ -70,35 +70,29 @@ async def _follow(settings: Settings, interval_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from rollbus.health.reading import open_health
     from rollbus.health.show import render
+    from rollbus.health.status import StatusWatch
 
-    console = Console()
+    console, watch = Console(), StatusWatch(settings, fresh_s=0.0)
     live = Live(Text("looking at Kafka"), console=console, screen=True, auto_refresh=False)
-    with live if console.is_terminal else nullcontext():
-        show = partial(live.update, refresh=True) if console.is_terminal else console.print
-        while True:
-            try:
-                async with open_health(settings.kafka, settings.namespace, settings.health.alarms) as health:
-                    while True:
-                        show(render(await health.picture(), all_groups=False))
-                        await asyncio.sleep(interval_s)
-            except UnavailableError as error:
-                show(Text(str(error), "red"))
-            await asyncio.sleep(interval_s)
-
-
-def _look(settings: Settings, services: "Sequence[ServiceStatus]") -> "tuple[Picture | None, str | None]":
-    """Return the picture, or why there is none; neither for a local stack that `rollbus down` has stopped."""
-    from rollbus.health.reading import read_health
-
-    own = {row.address: row.state for row in services}
-    if own.get(settings.kafka.bootstrap_servers) == "stopped":
-        return None, None
     try:
-        return asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms)), None
-    except UnavailableError as error:
-        return None, str(error)
+        with live if console.is_terminal else nullcontext():
+            show = partial(live.update, refresh=True) if console.is_terminal else console.print
+            while True:
+                show(render(await watch.ask(), all_groups=False))
+                await asyncio.sleep(interval_s)
+    finally:
+        await watch.close()
+
+
+def _look(settings: Settings, services: "Sequence[ServiceStatus]") -> "NamespaceStatus | None":
+    """Return what is known; None for a local stack that `rollbus down` has stopped."""
+    from rollbus.health.status import read_status
+
+    state_by_address = {row.address: row.state for row in services}
+    if state_by_address.get(settings.kafka.bootstrap_servers) == "stopped":
+        return None
+    return asyncio.run(read_status(settings))
 
 
 def _services(services: "Sequence[ServiceStatus]") -> OutputTable:

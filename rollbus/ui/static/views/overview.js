@@ -1,9 +1,10 @@
 // The first page: does it learn, what became of the traffic, is training sound, does everything flow.
 
-import { ask, askLag } from "../ask.js";
+import { ask, askHealth, askLag } from "../ask.js";
 import { chart } from "../charts.js";
 import { card, make, percent, shown, table, time } from "../dom.js";
 import { flow } from "../flow.js";
+import { funnelOf } from "../funnel.js";
 import { timeline } from "../timeline.js";
 import { searchFor } from "./find.js";
 
@@ -19,14 +20,15 @@ export const METRICS = [
 /** The run's overview, as cards. */
 export async function overview(run) {
   const model = await modelOf(run);
-  const [rewards, moments, fates, drops, lags, steps, metrics, sink, letters, decisions, groups] = await Promise.all([
+  const [rewards, moments, fates, drops, lags, steps, metrics, sink, letters, decisions, groups, status] = await Promise.all([
     ask("thin_rewards", { model }), ask("timeline", { run, model }),
     ask("fate_of_every_trajectory", { run }), ask("drops_by_reason", { run }), ask("staleness", { run }),
     ask("newest_steps", { run }), ask("thin_steps", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
-    ask("policy_history", { model, limit: 200 }), askLag(),
+    ask("policy_history", { model, limit: 200 }), askLag(), askHealth(),
   ]);
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
+    ...funnelOf(status.funnels?.find((funnel) => funnel.run_id === run)),
     figures(rewards, fates, steps, sink, letters),
     card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards), { wide: true, name: "reward" }),
     card("Over time", "Mean reward and evaluations; ticks at the top are versions that began to serve, grounds are pauses.", timeline(moments), { wide: true, name: "time" }),

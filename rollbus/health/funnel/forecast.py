@@ -1,0 +1,62 @@
+"""Groups that wait, and how fast they come → when the next step comes."""
+
+from dataclasses import dataclass
+
+from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
+from rollbus.runtime.health.alarms.problem import say_duration
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When the next step comes at this rate."""
+
+    step: int
+    """Its number."""
+    groups_waiting: int
+    groups_needed: int
+    groups_per_hour: float
+    eta_ms: int | None
+    """None if it never comes at this rate; 0 if it can be cut now."""
+    sentence: str
+
+
+def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
+    """Return when the batch of the next step is full, or is cut in time, at the pace of the newest groups."""
+    run, batching = numbers.run, settings.run.batching
+    needed, step = batching.groups_per_step, run.step + 1
+    per_hour = _measure_pace(numbers)
+    waits_ms = []
+    if run.waiting_groups >= needed:
+        waits_ms.append(0.0)
+    elif per_hour > 0:
+        waits_ms.append((needed - run.waiting_groups) / per_hour * HOUR_MS)
+    if batching.flush_ms is not None and run.waiting_groups:
+        waits_ms.append(max(0, run.oldest_waiting_ms + batching.flush_ms - numbers.now_ms))
+    eta_ms = round(min(waits_ms)) if waits_ms else None
+    name = "the first step" if step == 1 else f"step {step}"
+    counted = f"{run.waiting_groups} of {needed} groups"
+    if eta_ms is None:
+        sentence = f"{counted}: no group with a signal has come lately, and at this rate {name} never comes"
+    elif eta_ms == 0:
+        sentence = f"{counted}: {name} can begin"
+    else:
+        sentence = f"{counted}: at this rate {name} comes in {say_wait(eta_ms)}"
+    return Forecast(step, run.waiting_groups, needed, per_hour, eta_ms, sentence)
+
+
+def _measure_pace(numbers: FunnelNumbers) -> float:
+    """Return groups with a signal per hour, over the recent time or, if it is shorter, since the first of them."""
+    run = numbers.run
+    begin_ms = max(numbers.recent_ms, run.first_group_ms)
+    span_ms = max(numbers.now_ms - begin_ms, 60_000)  # a minute at least: two groups in a second are no pace
+    return run.recent_groups * HOUR_MS / span_ms
+
+
+def say_wait(ms: float) -> str:
+    """Return a time that is only estimated, in words."""
+    minutes = ms / 60_000
+    if minutes < 1.5:
+        return "about a minute"
+    return f"{minutes:.0f} minutes" if minutes < 120 else say_duration(ms)

@@ -1,0 +1,177 @@
+"""What the counts say that a person should know, one sentence each, with the one thing to do.
+
+Each finding is one function: counts and settings in, notices out. They explain; every rule that they explain is in the
+stages, and no second copy of it is here.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rollbus.health.funnel.losses import advise_turns
+from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCount
+from rollbus.runtime.health.alarms.problem import say_duration
+from rollbus.schemas.records.config import FilterConfig, ScoringConfig
+from rollbus.schemas.records.drops import DropReason
+from rollbus.streams.rewards.registry import BUILT_IN
+
+ROUND_TO_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One finding."""
+
+    code: str
+    what: str
+    remedy: str
+
+
+def find_notices(numbers: FunnelNumbers, settings: FunnelSettings) -> tuple[Notice, ...]:
+    """Return every finding, in the order of the funnel."""
+    return tuple(notice for find in FINDINGS for notice in find(numbers, settings))
+
+
+def find_untrainable_turns(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield each model whose turns cannot be trained, and why."""
+    all_turns = sum(turns.turns for turns in numbers.turns)
+    for turns in numbers.turns:
+        if turns.reason:
+            what = f"{turns.turns} of {all_turns} turns cannot be trained: {_say_verdict(turns)}"
+            what += f"; recorded by {', '.join(turns.producers)}" if any(turns.producers) else ""
+            yield Notice("untrainable_turns", what, advise_turns(turns.reason))
+
+
+def _say_verdict(turns: TurnCount) -> str:
+    server = f"the server that answers as {turns.model or 'a model without a name'}"
+    if "token_ids" in turns.reason:
+        return f"{server} gave no token ids ({turns.reason})"
+    if "logprobs" in turns.reason:
+        return f"{server} gave no log-probs ({turns.reason})"
+    return f"{turns.reason}, from {server}"
+
+
+def find_unread_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield each name of a report that no component of the scores reads."""
+    names = names_read(settings.scoring)
+    if names is None:
+        return
+    for rewards in numbers.rewards:
+        if rewards.name not in names:
+            read = ", ".join(sorted(names)) or "none"
+            what = f"{rewards.reports} reports are named {rewards.name!r}, which no component reads (read: {read})"
+            remedy = f"`scoring: {{rewards: [{{type: feedback, name: {rewards.name}}}]}}`, or report under another name"
+            yield Notice("unread_rewards", what, remedy)
+
+
+def names_read(scoring: ScoringConfig) -> frozenset[str] | None:
+    """Return the names of reports that count; None if any may, as with a function of the user's own."""
+    if any(reward.type not in BUILT_IN for reward in scoring.rewards):
+        return None
+    readers = [reward for reward in scoring.rewards if BUILT_IN[reward.type].reads_feedback]
+    return frozenset(str(reward.options.get("report") or reward.name) for reward in readers)
+
+
+def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield each name whose reports come later than scores wait, with the median and the value to set."""
+    for rewards in numbers.rewards:
+        if rewards.late:
+            value_ms = -(-round(rewards.most_ms) // ROUND_TO_MS) * ROUND_TO_MS + ROUND_TO_MS
+            what = (
+                f"{rewards.late} of {rewards.reports} reports named {rewards.name!r} came too late for their "
+                f"score: half of them within {say_duration(rewards.median_ms)} of the episode's end (the median), nine "
+                f"of ten within {say_duration(rewards.most_ms)}"
+            )
+            yield Notice("late_rewards", what, f"`runs: grouping: reward_grace_ms: {value_ms}`")
+
+
+def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that groups wait for members who never come."""
+    run, grouping = numbers.run, settings.run.grouping
+    if run.short_groups:
+        what = (
+            f"{run.short_groups} groups closed with {run.members_of_short:.1f} of {grouping.group_size} members on "
+            f"average, after {say_duration(grouping.window_ms)}: the others never came"
+        )
+        remedy = (
+            "give the attempts at one example one `example_id`, attempt each more often, or compare what comes once "
+            "with the baseline of its task (docs/runs.md)"
+        )
+        yield Notice("short_groups", what, remedy)
+
+
+def find_other_prompts(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that attempts at one example begin with different prompts, where that is checked."""
+    run = numbers.run
+    if run.prompts_of_example:
+        what = f"example {run.mismatched_example!r} began with {run.prompts_of_example} prompts besides its group's"
+        yield Notice("other_prompts", what, "leave the check for equal prompts off, or give other examples other ids")
+
+
+def find_no_signal(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that most groups have nothing to learn from."""
+    run = numbers.run
+    without = run.groups - run.groups_with_signal
+    if without and without * 2 >= run.groups:
+        what = f"{without} of {run.groups} groups have equal rewards, and nothing can be learned from them"
+        yield Notice("no_signal", what, "`rollbus sql run groups-without-signal` has the tasks: too easy, or too hard?")
+
+
+def find_other_model(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that the agent asks for another model, or for versions, that the learner does not serve."""
+    run, chosen = settings.run, settings.run.filter.models or (settings.run.model,)
+    asked = {turns.model for turns in numbers.turns if turns.model}
+    if asked and not asked & set(chosen):
+        what = (
+            f"the agent is answered by {_name(asked)}, and run {run.run_id} trains {_name(chosen)}: the learner serves "
+            "no version that the agent asked for"
+        )
+        yield Notice("other_model", what, f"let the agent ask for {chosen[0]}, or set `runs: model:`")
+        return
+    versions = {version for turns in numbers.turns if turns.model in chosen for version in turns.versions}
+    strangers = sorted(versions - {0, *numbers.run.versions})
+    if strangers and versions == set(strangers):
+        what = f"versions {_name(map(str, strangers))} of {run.model} answer the agent, and this run never made them: "
+        what += "the learner serves no version that the agent asked for"
+        yield Notice("other_versions", what, "point the agent at this stack's model service; see `rollbus policy list`")
+
+
+def find_empty_filter(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that a run's filter admits nothing of what was scored."""
+    scored = sum(count.episodes for count in numbers.episodes if count.is_assembled)
+    outside = sum(count.episodes for count in numbers.episodes if count.dropped_by == DropReason.NOT_TARGETED)
+    if outside and outside == scored:
+        wanted = _describe_filter(settings.run.filter)
+        run = numbers.run
+        has = ", ".join(
+            f"{name} {_name(values)}"
+            for name, values in (("tasks", run.tasks), ("agents", run.agents), ("models", run.models))
+            if any(values)
+        )
+        what = f"the filter of run {settings.run.run_id} ({wanted}) matches none of {scored} episodes, which have {has}"
+        yield Notice("empty_filter", what, "correct `runs: filter:`, or the names that the agent records")
+
+
+def _describe_filter(chosen: FilterConfig) -> str:
+    lists = (("tasks", chosen.tasks), ("agents", chosen.agents), ("models", chosen.models))
+    parts = [f"{name} {_name(values)}" for name, values in lists if values]
+    parts += [f"label {name}={value}" for name, value in sorted(chosen.labels.items())]
+    return ", ".join(parts) or "its model alone"
+
+
+def _name(values: Iterable[str]) -> str:
+    names = sorted(set(values))
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(name or "(none)" for name in names[:5]) + more
+
+
+Find = Callable[[FunnelNumbers, FunnelSettings], Iterable[Notice]]
+FINDINGS: tuple[Find, ...] = (
+    find_empty_filter,
+    find_other_model,
+    find_untrainable_turns,
+    find_unread_rewards,
+    find_late_rewards,
+    find_short_groups,
+    find_other_prompts,
+    find_no_signal,
+)

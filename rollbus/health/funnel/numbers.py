@@ -1,0 +1,103 @@
+"""What is counted of a run's episodes, and which of its settings the funnel needs to explain the counts."""
+
+from dataclasses import dataclass, field
+
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+
+STAGES = ("episodes", "trainable", "rewarded", "grouped", "with signal", "in a step")
+"""What an episode reaches, in order; its number is what the counts call `reached`."""
+EPISODES, TRAINABLE, REWARDED, GROUPED, WITH_SIGNAL, IN_STEP = range(len(STAGES))
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeCount:
+    """Episodes that came equally far."""
+
+    reached: int
+    is_assembled: bool
+    dropped_by: str
+    """Reason of the drop; empty for what is on its way or trained."""
+    detail: str
+    """Why a turn cannot be trained, of those dropped as `untrainable`."""
+    episodes: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCount:
+    """Turns of one model, as its answers name it, with one verdict."""
+
+    model: str
+    reason: str
+    """Empty for turns that can be trained."""
+    turns: int
+    versions: tuple[int, ...] = ()
+    producers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCount:
+    """Reports of one name."""
+
+    name: str
+    reports: int
+    episodes: int
+    late: int = 0
+    """Those that came after their trajectory was dropped for want of a reward."""
+    median_ms: float = 0.0
+    """From assembly to a late report."""
+    most_ms: float = 0.0
+    """Nine of ten late reports came within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCount:
+    """Groups, batches and steps of one run."""
+
+    newest_episode_ms: int = 0
+    """Of all time; 0 before the first."""
+    groups: int = 0
+    groups_with_signal: int = 0
+    recent_groups: int = 0
+    """With a signal, in the time that the pace is taken from."""
+    first_group_ms: int = 0
+    waiting_groups: int = 0
+    """With a signal, in no batch and not dropped."""
+    oldest_waiting_ms: int = 0
+    short_groups: int = 0
+    """Closed without enough members."""
+    members_of_short: float = 0.0
+    """Mean."""
+    mismatched_example: str = ""
+    prompts_of_example: int = 0
+    tasks: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """Of the scores of all runs."""
+    step: int = 0
+    """Newest completed one of all time."""
+    versions: tuple[int, ...] = ()
+    """Versions that the run's model has."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelNumbers:
+    """All counts of one run."""
+
+    now_ms: int
+    since_ms: int
+    recent_ms: int
+    """Since when the pace is taken."""
+    episodes: tuple[EpisodeCount, ...] = ()
+    turns: tuple[TurnCount, ...] = ()
+    rewards: tuple[RewardCount, ...] = ()
+    run: RunCount = RunCount()
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelSettings:
+    """What the run and the stages before it are set to."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    assembly: AssemblyConfig = field(default_factory=AssemblyConfig)

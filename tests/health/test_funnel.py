@@ -1,0 +1,237 @@
+"""Counts of a run → its funnel: numbers that add up, what is lost where, and the sentence for each situation."""
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from rollbus.health.funnel.funnel import Funnel, draw_funnel, without_numbers
+from rollbus.health.funnel.losses import LOSSES, explain_loss
+from rollbus.health.funnel.notices import names_read
+from rollbus.health.funnel.numbers import (
+    STAGES,
+    EpisodeCount,
+    FunnelNumbers,
+    FunnelSettings,
+    RewardCount,
+    RunCount,
+    TurnCount,
+)
+from rollbus.health.funnel.show import render_funnel
+from rollbus.health.funnel.verdict import give_verdict
+from rollbus.health.picture import Look, Picture, draw_picture
+from rollbus.runtime.health.alarms.lags import LagHistory
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.schemas.records.config import (
+    BatchingConfig,
+    FilterConfig,
+    GroupingConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.records.drops import DropReason
+from tests.health.test_picture import make_beat
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+NAMED_REWARD = ScoringConfig(rewards=(RewardConfig(name="reward"),))
+
+
+def count(reached: int, dropped_by: str = "", episodes: int = 1, **changes: Any) -> EpisodeCount:
+    known = EpisodeCount(reached, True, dropped_by, "", episodes, NOW_MS - HOUR_MS)
+    return replace(known, **changes)
+
+
+def funnel(*episodes: EpisodeCount, settings: FunnelSettings | None = None, **counts: Any) -> Funnel:
+    run = RunCount(**({"newest_episode_ms": NOW_MS - 60_000} | counts.pop("run", {})))
+    numbers = FunnelNumbers(
+        now_ms=NOW_MS, since_ms=NOW_MS - 24 * HOUR_MS, recent_ms=NOW_MS - HOUR_MS, episodes=episodes, run=run, **counts
+    )
+    return draw_funnel(numbers, settings or FunnelSettings())
+
+
+def notice(drawn: Funnel, code: str) -> str:
+    (one,) = [notice for notice in drawn.notices if notice.code == code]
+    return f"{one.what} → {one.remedy}"
+
+
+def printed(drawn: Funnel, width: int = 300) -> str:
+    console = Console(width=width, file=StringIO())
+    console.print(render_funnel(drawn))
+    return cast(StringIO, console.file).getvalue()
+
+
+def test_every_episode_is_lost_waits_or_has_arrived() -> None:
+    episodes = [count(0, "untrainable", 3, detail="no_logprobs"), count(0, "", 2, is_assembled=False), count(2, "", 4)]
+    drawn = funnel(*episodes, count(2, "not_targeted", 5), count(3, "no_signal", 6), count(5, "", 7))
+    assert [stage.episodes for stage in drawn.stages] == [27, 17, 17, 13, 7, 7]
+    assert [stage.waiting for stage in drawn.stages] == [0, 2, 0, 4, 0, 0]
+    assert [stage.lost_episodes for stage in drawn.stages] == [0, 8, 0, 0, 6, 0]
+    for before, after in zip(drawn.stages, drawn.stages[1:], strict=False):
+        assert before.episodes == after.episodes + after.waiting + after.lost_episodes
+
+
+def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None:
+    assert set(LOSSES) == set(DropReason)
+    for loss in LOSSES.values():
+        assert 0 < loss.stage < len(STAGES)
+        assert loss.what
+        assert loss.remedy
+    assert explain_loss("a reason of a newer release").what == "were dropped"
+
+
+def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None:
+    waiting = {"waiting_groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - 51 * 60_000, "groups": 9}
+    drawn = funnel(count(4, "", 72), run=waiting)
+    assert drawn.forecast is not None
+    assert drawn.forecast.sentence == "9 of 16 groups: at this rate the first step comes in 40 minutes"
+    assert drawn.verdict == f"0 of 72 episodes are trained; {drawn.forecast.sentence}"
+    later = funnel(count(4, "", 72), run=waiting | {"step": 6, "waiting_groups": 16})
+    assert later.verdict.endswith("16 of 16 groups: step 7 can begin")
+    never = funnel(count(4, "", 72), run=waiting | {"recent_groups": 0})
+    assert "at this rate the first step never comes" in never.verdict
+
+
+def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
+    settings = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=HOUR_MS)))
+    waiting = {"waiting_groups": 1, "oldest_waiting_ms": NOW_MS - 50 * 60_000}
+    drawn = funnel(count(4), settings=settings, run=waiting)
+    assert drawn.verdict.endswith("1 of 16 groups: at this rate the first step comes in 10 minutes")
+
+
+def test_turns_without_ids_are_named_with_the_server_that_gave_them() -> None:
+    turns = (TurnCount("gpt-4o", "no_token_ids", 40, (), ("tickets",)),)
+    drawn = funnel(count(0, "untrainable", 40, detail="no_token_ids"), turns=turns)
+    words = notice(drawn, "untrainable_turns")
+    assert words.startswith("40 of 40 turns cannot be trained: the server that answers as gpt-4o gave no token ids")
+    assert "recorded by tickets → serve the model with an endpoint that returns token ids" in words
+    assert drawn.blocked_at == "trainable"
+    assert drawn.verdict.startswith(
+        "nothing can train: 40 of 40 episodes have no turn that can be trained (no_token_ids)"
+    )
+
+
+def test_a_reward_that_no_component_reads_is_named_with_the_setting_that_reads_it() -> None:
+    settings = FunnelSettings(scoring=NAMED_REWARD)
+    drawn = funnel(count(1, "score_missing", 40), settings=settings, rewards=(RewardCount("thumbs", 40, 40),))
+    words = notice(drawn, "unread_rewards")
+    assert words.startswith("40 reports are named 'thumbs', which no component reads (read: reward)")
+    assert "{type: feedback, name: thumbs}" in words
+
+
+def test_a_users_own_reward_function_may_read_any_name() -> None:
+    assert names_read(ScoringConfig(rewards=(RewardConfig(type="mine", name="x"),))) is None
+    renamed = RewardConfig(name="kind", options={"report": "thumbs"})
+    length = RewardConfig(type="length", name="length")
+    assert names_read(ScoringConfig(rewards=(renamed, length))) == {"thumbs"}
+
+
+def test_rewards_that_come_too_late_are_named_with_the_median_and_the_value_to_set() -> None:
+    late = RewardCount("reward", 40, 40, late=40, median_ms=3_100, most_ms=7_900)
+    words = notice(funnel(count(1, "score_missing", 40), rewards=(late,)), "late_rewards")
+    assert "40 of 40 reports named 'reward' came too late for their score" in words
+    assert "half of them within 3 s of the episode's end (the median)" in words
+    assert words.endswith("reward_grace_ms: 15000`")
+
+
+def test_groups_whose_members_never_come_are_named_with_their_size() -> None:
+    settings = FunnelSettings(RunConfig(grouping=GroupingConfig(group_size=8)))
+    drawn = funnel(
+        count(2, "incomplete_group", 40), settings=settings, run={"short_groups": 40, "members_of_short": 1.0}
+    )
+    assert notice(drawn, "short_groups").startswith("40 groups closed with 1.0 of 8 members on average")
+    assert drawn.blocked_at == "grouped"
+
+
+def test_an_example_with_several_prompts_is_named() -> None:
+    drawn = funnel(count(2, "group_mismatch", 3), run={"mismatched_example": "t-7", "prompts_of_example": 3})
+    assert notice(drawn, "other_prompts").startswith("example 't-7' began with 3 prompts besides its group's")
+
+
+def test_groups_without_a_signal_are_counted() -> None:
+    drawn = funnel(count(3, "no_signal", 40), run={"groups": 10, "groups_with_signal": 0})
+    assert notice(drawn, "no_signal").startswith("10 of 10 groups have equal rewards")
+    assert drawn.blocked_at == "with signal"
+    assert funnel(count(5), run={"groups": 10, "groups_with_signal": 6}).notices == ()
+
+
+def test_a_learner_that_serves_nothing_that_the_agent_asked_for_is_named() -> None:
+    drawn = funnel(count(2, "not_targeted", 4), turns=(TurnCount("qwen", "", 4, (1,)),))
+    assert "answered by qwen, and run main trains agent: the learner serves no version" in notice(drawn, "other_model")
+    others = funnel(count(4, "off_lineage", 4), turns=(TurnCount("agent", "", 4, (7,)),), run={"versions": (1, 2)})
+    assert notice(others, "other_versions").startswith("versions 7 of agent answer the agent")
+    known = funnel(count(5), turns=(TurnCount("agent", "", 4, (0, 2)),), run={"versions": (1, 2)})
+    assert known.notices == ()
+
+
+def test_a_filter_that_matches_nothing_is_named_beside_what_there_is() -> None:
+    settings = FunnelSettings(RunConfig(filter=FilterConfig(tasks=("refunds",))))
+    drawn = funnel(count(2, "not_targeted", 9), settings=settings, run={"tasks": ("ticket",), "agents": ("",)})
+    words = notice(drawn, "empty_filter")
+    assert words.startswith(
+        "the filter of run main (tasks refunds) matches none of 9 episodes, which have tasks ticket"
+    )
+
+
+def test_open_episodes_are_counted_with_when_they_are_given_up() -> None:
+    drawn = funnel(count(0, "", 15, is_assembled=False, oldest_ms=NOW_MS - 720_000), count(5))
+    assert drawn.unassembled is not None
+    assert drawn.unassembled.sentence == (
+        "15 are open, the oldest for 12 min; one without an event for 30 min is given up"
+    )
+
+
+def test_a_few_losses_while_more_is_on_its_way_block_nothing() -> None:
+    assert funnel(count(3, "no_signal", 2), count(2, "", 9)).blocked_at is None
+
+
+def test_no_traffic_is_said() -> None:
+    assert funnel(run={"newest_episode_ms": 0}).verdict.startswith("no episode has begun yet")
+    old = funnel(run={"newest_episode_ms": NOW_MS - 72 * HOUR_MS})
+    assert old.verdict == "no episode has begun in the last 24 hours; the newest began 72.0 h ago"
+
+
+def test_the_terminal_has_every_number_loss_and_notice() -> None:
+    turns = (TurnCount("gpt-4o", "no_token_ids", 4),)
+    shown = printed(funnel(count(0, "untrainable", 4, detail="no_token_ids"), count(5, "", 2), turns=turns))
+    assert "run main of agent: 2 of 6 episodes are trained" in shown
+    for stage in STAGES:
+        assert f"\n {stage} " in shown
+    assert "4 have no turn that can be trained (no_token_ids) → serve" in shown
+    assert "! 4 of 4 turns cannot be trained" in shown
+    assert "ClickHouse is away" in printed(without_numbers(FunnelSettings(), "ClickHouse is away"))
+
+
+@pytest.mark.parametrize(
+    ("funnels", "beats", "text", "is_wrong"),
+    [
+        ((funnel(count(5)),), (make_beat(),), "all is well", False),
+        ((funnel(count(1, "score_missing", 9)),), (make_beat(),), "run main cannot train", True),
+        ((funnel(),), (make_beat(),), "every process works; run main has no episodes", False),
+        ((without_numbers(FunnelSettings(), "x"),), (make_beat(),), "what becomes of the episodes is not known", False),
+        ((funnel(count(5)),), (), "1 problem", True),
+    ],
+)
+def test_all_is_well_only_where_processes_work_and_something_trains(
+    funnels: tuple[Funnel, ...], beats: tuple[Any, ...], text: str, is_wrong: bool
+) -> None:
+    verdict = give_verdict(draw_data(*beats), funnels)
+    assert text in verdict.text
+    assert verdict.is_wrong == is_wrong
+
+
+def draw_data(*beats: Any) -> Picture:
+    return draw_picture(Look(now_ms=NOW_MS, beats=beats, events=100), LagHistory(300), AlarmLimits())
+
+
+def test_data_without_a_process_is_a_problem_and_an_empty_namespace_is_not() -> None:
+    (problem,) = draw_data().problems
+    assert problem.alarm == "no_process"
+    assert "no process lives, and episode-events has data" in problem.what
+    empty = draw_picture(Look(now_ms=NOW_MS), LagHistory(300), AlarmLimits())
+    assert give_verdict(empty, (funnel(),)).text == "nothing is recorded yet, and no process runs"
+    (missing,) = draw_picture(Look(now_ms=NOW_MS, events=None), LagHistory(300), AlarmLimits()).problems
+    assert missing.alarm == "no_topics"

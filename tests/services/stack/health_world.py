@@ -57,8 +57,9 @@ class World:
         answer = self.rollbus("status", "--json", check=False)
         assert answer.stdout.startswith("{"), answer.stderr
         found: dict[str, Any] = json.loads(answer.stdout)
-        is_well = found["error"] is None and not (found["health"] or {}).get("problems")
-        assert answer.returncode == (0 if is_well else 1), answer.stdout
+        is_wrong = found["verdict"]["is_wrong"]
+        assert answer.returncode == int(is_wrong), answer.stdout
+        assert is_wrong >= (found["error"] is not None or bool((found["health"] or {}).get("problems")))
         return found
 
     def until(self, is_so: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:

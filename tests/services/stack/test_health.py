@@ -106,7 +106,7 @@ def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
         assert "may write heartbeats, read steps, and see the lag of every group" in found
         assert "this machine's is 0." in found
         assert world.health()["health"]["processes"] == []
-        assert "nothing is wrong" in watch_in_a_terminal(world)
+        assert "nothing is recorded yet, and no process runs" in watch_in_a_terminal(world)
 
 
 async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_was_asked_to_is_not(
@@ -143,11 +143,11 @@ async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
     monkeypatch.setattr(reading, "FRESH_S", 0.0)
     settings = stream_settings(kafka, namespace)
     watch = HealthWatch(settings.kafka, namespace)
-    assert (await watch.ask())["processes"] == ()
+    assert (await watch.ask()).processes == ()
     await ensure_topics(settings)
 
     async def look() -> list[tuple[str, str]]:
-        return [(one["kind"], one["state"]) for one in (await watch.ask())["processes"]]
+        return [(process.kind, process.state) for process in (await watch.ask()).processes]
 
     heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
     async with heart.beating(lambda: Report(work=3)):  # late beats on a busy machine are silence, until the next one

@@ -126,7 +126,7 @@ def test_a_users_own_reward_function_may_read_any_name() -> None:
     assert names_read(ScoringConfig(rewards=(RewardConfig(type="mine", name="x"),))) is None
     renamed = RewardConfig(name="kind", options={"report": "thumbs"})
     length = RewardConfig(type="length", name="length")
-    assert names_read(ScoringConfig(rewards=(renamed, length))) == {"thumbs"}
+    assert names_read(ScoringConfig(rewards=(renamed, length))) == frozenset({"thumbs"})
 
 
 def test_rewards_that_come_too_late_are_named_with_the_median_and_the_value_to_set() -> None:

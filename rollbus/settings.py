@@ -174,6 +174,19 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _require_one_run_of_each_model(self) -> "Settings":
+        runs_by_model: dict[str, list[str]] = {}
+        for run in self.runs:
+            runs_by_model.setdefault(run.model, []).append(run.run_id)
+        shared = [f"{', '.join(runs)} train {model!r}" for model, runs in runs_by_model.items() if len(runs) > 1]
+        if shared:
+            raise ValueError(
+                f"runs: {'; '.join(shared)}: a model has one trainer, and the batches of the other run would go stale; "
+                "give each run its own `model:`, or compare them with `rollbus replay shadow`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _require_what_delivery_needs(self) -> "Settings":
         delivered = [run for run in self.runs if run.delivery is not None]
         components = [reward.name for reward in self.scoring.rewards]
@@ -202,8 +215,6 @@ class Settings(Section):
             wrong.append("backend art-local ends with its trainer, and decisions must hold without it; use art-server")
         if self.art_server.art is not None:
             wrong.append("`art_server: art:` serves one version under the model's name, and no share to another")
-        if len(delivered) != len({run.model for run in delivered}):
-            wrong.append("two runs deliver versions of one model, and would decide against each other")
         if delivered and wrong:
             runs = ", ".join(run.run_id for run in delivered)
             raise ValueError(f"runs: delivery of {runs}: {'; '.join(wrong)}")

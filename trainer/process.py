@@ -7,8 +7,8 @@ next start finds the result in its journal. A backend inside this process is wai
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from rollbus.runtime.health.heart import Heart, beating
 from rollbus.schemas.errors import RollbusError
@@ -16,7 +16,9 @@ from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import TrainerLog
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
+from rollbus.trainer.loop.context import StoppedWaitingError
 from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
 from rollbus.trainer.validation.settings import load_validation
 
@@ -65,22 +67,36 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
 
 
 async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) -> None:
-    validation = load_validation(settings)
-    async with open_backend(settings) as backend:
-        trainer = Trainer(log, backend, settings, validation=validation)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, trainer.stop)
-        try:
-            async with beating(heart, trainer.report):
-                await trainer.run(until_idle=settings.from_namespace is not None)
-        except RollbusError as error:
-            logger.error("trainer of run %s ends: %s", settings.run_id, error)
-            raise
-        finally:
-            await log.close()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+    """Stand by first: a backend that is opened while another trainer works would be out of date."""
+    validation, stop = load_validation(settings), Stop(asyncio.sleep)
+    try:
+        with _signals(stop.ask):
+            await stop.unless_asked(log.stand_by())
+        async with open_backend(settings) as backend:
+            trainer = Trainer(log, backend, settings, validation=validation)
+            with _signals(trainer.stop):
+                async with beating(heart, trainer.report):
+                    await trainer.run(until_idle=settings.from_namespace is not None)
+    except StoppedWaitingError:
+        logger.info("trainer of run %s ends while it stood by", settings.run_id)
+    except RollbusError as error:
+        logger.error("trainer of run %s ends: %s", settings.run_id, error)
+        raise
+    finally:
+        await log.leave()
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` where a signal asks the process to end."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:

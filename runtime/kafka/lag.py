@@ -20,6 +20,9 @@ from rollbus.runtime.kafka.partitions import find_partitions
 from rollbus.runtime.kafka.reading import read_bounds
 from rollbus.schemas.topics import TOPICS
 
+CLAIMS = ".claims."
+"""In the name of a group that holds claims and reads nothing, so it has no lag."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
@@ -102,7 +105,7 @@ class LagReader:
         The sink reads every topic: those that it has not begun count too, as `rollbus sink status` counts them.
         """
         with kafka_errors(self._connection, "asking for consumer groups"):
-            names = await list_groups(self._admin, namespace)
+            names = [name for name in await list_groups(self._admin, namespace) if CLAIMS not in name]
         every = {f"{namespace}sink": [topic.full_name(namespace) for topic in TOPICS]}
         return await self.read({name: every.get(name) for name in names})
 

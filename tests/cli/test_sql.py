@@ -7,7 +7,9 @@ from rollbus.consumers.clickhouse.questions.saved import load_query
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 
-SEVERAL = Settings.model_validate({"runs": [{"run_id": "small"}, {"run_id": "large"}]})
+SEVERAL = Settings.model_validate(
+    {"runs": [{"run_id": "small", "model": "mouse"}, {"run_id": "large", "model": "bear"}]}
+)
 
 
 def test_namespace_and_the_only_run_are_those_of_the_settings() -> None:
@@ -27,13 +29,9 @@ def test_a_question_about_all_runs_stays_one() -> None:
 
 
 def test_a_question_about_a_model_is_about_the_runs_and_asks_which_where_there_are_several() -> None:
-    several = Settings.model_validate(
-        {"runs": [{"run_id": "small", "model": "mouse"}, {"run_id": "large", "model": "bear"}]}
-    )
     question = load_query("reward_by_policy_version")
     with pytest.raises(ConfigurationError, match=r"several models \(bear, mouse\); say which with --run"):
-        add_defaults(several, question, {})
-    assert add_defaults(several, question, {}, "large") == {"namespace": "rollbus.", "model": "bear"}
-    assert add_defaults(several, question, {"model": ""})["model"] == ""
-    assert "model" not in add_defaults(SEVERAL, question, {})
-    assert add_defaults(several, load_query("fates"), {}, "large")["run"] == "large"
+        add_defaults(SEVERAL, question, {})
+    assert add_defaults(SEVERAL, question, {}, "large") == {"namespace": "rollbus.", "model": "bear"}
+    assert add_defaults(SEVERAL, question, {"model": ""})["model"] == ""
+    assert add_defaults(SEVERAL, load_query("fates"), {}, "large")["run"] == "large"

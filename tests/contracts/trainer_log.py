@@ -174,6 +174,21 @@ class TrainerLogContract:
         await older.close()
         await newer.close()
 
+    async def test_a_trainer_that_goes_on_after_another_took_over_leaves_it_undisturbed(self, world: LogWorld) -> None:
+        older, newer = world.log(), world.log()
+        await older.open()
+        await older.require_charge()
+        await newer.open()
+        with pytest.raises(FencedError, match="a newer trainer of this model has taken over"):
+            await older.require_charge()
+        await older.close()  # its connections were gone, as after a long stop
+        with pytest.raises(FencedError, match="a newer trainer of this model has taken over"):
+            await older.open()
+        await newer.require_charge()
+        await newer.publish((started(),))
+        await older.close()
+        await newer.close()
+
     async def test_a_closed_log_is_unavailable_and_can_be_opened_again(self, world: LogWorld) -> None:
         log = world.log()
         with pytest.raises(UnavailableError):

@@ -142,3 +142,24 @@ async def kept_running(world: TrainerWorld, trainer: Process, until: Callable[[]
                 trainer = await world.start()
             await asyncio.sleep(0.002)
     return trainer
+
+
+async def test_trainers_that_are_stopped_and_go_on_end_themselves_and_not_their_successor(
+    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], chance: random.Random
+) -> None:
+    """Each is started again, as a supervisor does: it waits, and takes over from the next that is stopped."""
+    async with world_of(kafka, namespace, killed, batches=BATCHES - 2) as world:
+        working = await world.start()
+        for stops in range(2):
+            await world.wait_for_steps(stops + 1)
+            successor = await world.start()
+            await asyncio.sleep(chance.uniform(0, 10 * UPDATE_S))
+            working.send_signal(signal.SIGSTOP)
+            await world.add_batches(1)
+            await world.wait_for_steps(len(world.batches))
+            working.send_signal(signal.SIGCONT)
+            status, errors = await ended(working)
+            assert (status, "FencedError" in errors) == (1, True), errors
+            assert successor.returncode is None
+            working = successor
+    assert digests(killed) == undisturbed

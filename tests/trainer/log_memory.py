@@ -38,6 +38,8 @@ class MemoryBroker:
     """One partition each; None where retention removed the record."""
     offsets: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    claims: dict[str, "MemoryLog"] = field(default_factory=dict)
+    """By model, the log that was opened last."""
 
     def append(self, topic: Topic, record: Any) -> Location:
         """Write a record as another process would."""
@@ -67,12 +69,23 @@ class MemoryLog:
         self._model = model
         self._epoch: int | None = None
         self._position = 0
+        self._has_claimed = False
+
+    async def stand_by(self) -> None:
+        """Wait for nobody: all trainers are in this process."""
 
     async def open(self) -> None:
         """Fence the trainer before and go to the committed batch."""
+        await self.require_charge()
+        self._broker.claims[self._model], self._has_claimed = self, True
         self._epoch = self._broker.epochs.get(self._model, 0) + 1
         self._broker.epochs[self._model] = self._epoch
         self._position = self._broker.offsets.get(self._run_id, 0)
+
+    async def require_charge(self) -> None:
+        """Compare the claim with this log."""
+        if self._has_claimed and self._broker.claims[self._model] is not self:
+            raise FencedError(f"a newer trainer of this model has taken over: model {self._model!r}")
 
     async def read_ledger(self) -> Sequence[LedgerRecord]:
         """Return versions, then steps."""
@@ -154,6 +167,10 @@ class MemoryLog:
     async def close(self) -> None:
         """Close this view only."""
         self._epoch = None
+
+    async def leave(self) -> None:
+        """Close."""
+        await self.close()
 
 
 def _decode_or_none(data: bytes | None) -> Any:

@@ -40,8 +40,19 @@ class ReceivedBatch:
 class TrainerLog(Protocol):
     """The log as one trainer of one model sees it."""
 
+    async def stand_by(self) -> None:
+        """Wait until no other trainer of the model lives, and hold back those that come later until `leave`."""
+        ...
+
     async def open(self) -> None:
-        """Take over as the trainer of the model, fence the one before, and go to the committed batch."""
+        """Take over as the trainer of the model, fence the one before, and go to the committed batch.
+
+        FencedError if this log was open before and another has taken over since: the other goes on undisturbed.
+        """
+        ...
+
+    async def require_charge(self) -> None:
+        """Raise FencedError if another trainer of the model has opened the log since."""
         ...
 
     async def read_ledger(self) -> Sequence[LedgerRecord]:
@@ -101,6 +112,10 @@ class TrainerLog(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+    async def leave(self) -> None:
+        """Close, and let one that stands by take over."""
+        ...
 
 
 def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication, Publication]:

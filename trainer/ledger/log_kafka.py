@@ -24,7 +24,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import DataLossError, RecordError, UnavailableError
+from rollbus.schemas.errors import DataLossError, FencedError, RecordError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 from rollbus.schemas.records.groups import TrainingBatch
@@ -44,6 +44,7 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
+from rollbus.trainer.ledger.claim_kafka import ModelClaim
 from rollbus.trainer.ledger.ledger import LedgerRecord
 from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch, names
 from rollbus.trainer.ledger.reading_kafka import Evaluations, Exclusions, Follower, Pauses, read_ledger
@@ -76,6 +77,8 @@ class KafkaTrainerLog:
         self._batches = TopicPartition(BATCHES.full_name(batches_from or namespace), 0)
         self._payload = KafkaPayload(connection, namespace)
         self._model = model
+        own_place = TopicPartition(BATCHES.full_name(namespace), 0)
+        self._claim = ModelClaim(connection, own_place, f"{namespace}{STAGE}", model=model, run=run_id)
         self._exclusions, self._pauses, self._evaluations = Exclusions(), Pauses(run_id), Evaluations(model)
         self._control: Follower | None = None
         """Reads exclusions and pauses."""
@@ -84,14 +87,21 @@ class KafkaTrainerLog:
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
+    async def stand_by(self) -> None:
+        """Join the group of the model's trainers, and wait for those before."""
+        with self._kafka_errors("asking who trains the model"):
+            await self._claim.stand_by()
+
     async def open(self) -> None:
-        """Fence the trainer before (InitProducerId), only then read the committed offset, then go there."""
+        """Fence the trainer before (InitProducerId), claim the model, then read the committed offset and go there."""
         await self.close()
         counts = await require_topics(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
         self._follow(counts)
         with self._kafka_errors("opening the trainer's log"):
+            await self._claim.require()
             producer = new_transactional_producer(self._connection, self._transactional_id, TRANSACTION_TIMEOUT_S)
             self._producer = await start_client(producer)
+            await self._claim.claim(self._producer)
             self._consumer = await start_client(new_consumer(self._connection, group_id=self._group))
             self._consumer.assign([self._batches])
             committed = await self._consumer.committed(self._batches)
@@ -99,6 +109,11 @@ class KafkaTrainerLog:
                 await self._consumer.seek_to_beginning(self._batches)
             else:
                 self._consumer.seek(self._batches, committed)
+
+    async def require_charge(self) -> None:
+        """Ask the broker for the claim."""
+        with self._kafka_errors("asking who trains the model"):
+            await self._claim.require()
 
     async def read_ledger(self) -> Sequence[LedgerRecord]:
         """Read both topics to their committed end."""
@@ -157,9 +172,14 @@ class KafkaTrainerLog:
                 if next_offset is not None:
                     await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
                 await producer.commit_transaction()
-        except BaseException:
+        except BaseException as error:
             self._producer = None
             await stop_clients(producer)
+            if isinstance(error, FencedError):
+                await self.require_charge()  # the claim decides, and says who it is
+                raise UnavailableError(
+                    f"{what}: a process that has ended since had the producer; opening again"
+                ) from error
             raise
         return written
 
@@ -194,9 +214,15 @@ class KafkaTrainerLog:
         producer, consumer = self._producer, self._consumer
         self._producer = self._consumer = None
         await stop_clients(producer, consumer)
+        await self._claim.disconnect()
         for reader in (self._payload, self._control, self._measured):
             if reader is not None:
                 await stop_all(reader.close)
+
+    async def leave(self) -> None:
+        """Close, and leave the group."""
+        await self.close()
+        await self._claim.leave()
 
     def _kafka_errors(self, what: str) -> AbstractContextManager[None]:
         return kafka_errors(self._connection, what, fenced="a newer trainer of this model has taken over")

@@ -270,7 +270,7 @@ class Trainer:
         return head
 
     async def _check_in_charge(self) -> None:
-        """Raise FencedError if a rollback moved the head meanwhile; the broker notices only writers."""
+        """Raise FencedError if a rollback or another trainer took over meanwhile; the broker notices only writers."""
         head = self.ledger.lineage.head
         await self._reload_if_head_moved()
         if self.ledger.lineage.head != head:
@@ -278,6 +278,7 @@ class Trainer:
                 f"model {self._settings.model!r} is trained on from version {self.ledger.lineage.head} and no longer "
                 f"from {head}: a rollback or another trainer took over; start this trainer again to go on from there"
             )
+        await self._log.require_charge()
 
     def _check_batch_model(self, batch: TrainingBatch) -> None:
         if batch.model != self._settings.model:

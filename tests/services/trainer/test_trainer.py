@@ -53,21 +53,62 @@ async def test_a_trainer_killed_at_any_side_of_its_transactions_trains_each_batc
     await world.check()
 
 
-async def test_a_second_trainer_fences_the_first_which_ends_and_says_so(world: TrainerWorld) -> None:
+async def reach(process: asyncio.subprocess.Process, words: bytes) -> None:
+    """Read what a process writes until it says this."""
+    assert process.stderr is not None
+    lines = list[bytes]()
+    async with asyncio.timeout(PATIENCE_S):
+        while not lines or words not in lines[-1]:
+            lines.append(await process.stderr.readline())
+            assert lines[-1], b"".join(lines).decode()
+
+
+async def test_a_second_trainer_waits_until_the_first_has_ended(world: TrainerWorld) -> None:
     await world.add_batches(1)
     first = await world.start()
     await world.wait_for_steps(1)
     second = await world.start()
-    async with asyncio.timeout(PATIENCE_S):
-        while b"trainer open" not in await second.stderr.readline():  # type: ignore[union-attr]
-            pass
-    await world.add_batches(2)
-    status, errors = await ended(first)
-    assert status == 1
-    assert "FencedError" in errors
+    await reach(second, b"waiting until it ends")
+    await world.add_batches(1)
+    await world.wait_for_steps(2)
+    first.send_signal(signal.SIGTERM)
+    assert (await ended(first))[0] == 0
+    await reach(second, b"trainer open")
+    await world.add_batches(1)
+    await world.wait_for_steps(3)
+    await world.check()
+
+
+async def test_a_second_trainer_that_waits_ends_with_a_signal(world: TrainerWorld) -> None:
+    first = await world.start()
+    await reach(first, b"trainer open")
+    second = await world.start()
+    await reach(second, b"waiting until it ends")
+    second.send_signal(signal.SIGTERM)
+    status, errors = await ended(second)
+    assert status == 0, errors
+
+
+@pytest.mark.parametrize("batches_meanwhile", [0, 2], ids=["while nothing comes", "in the middle of its work"])
+async def test_a_trainer_that_was_stopped_and_goes_on_ends_itself_and_not_its_successor(
+    world: TrainerWorld, batches_meanwhile: int
+) -> None:
+    await world.add_batches(1)
+    zombie = await world.start()
+    await world.wait_for_steps(1)
+    zombie.send_signal(signal.SIGSTOP)
+    successor = await world.start()
+    await reach(successor, b"trainer open")
+    await world.add_batches(batches_meanwhile)
+    zombie.send_signal(signal.SIGCONT)
+    status, errors = await ended(zombie)
+    assert (status, "FencedError" in errors) == (1, True), errors
     assert "a newer trainer of this model has taken over" in errors
     assert "never retrieved" not in errors
-    await world.wait_for_steps(3)
+    await world.start()  # as a supervisor does: it waits
+    await world.add_batches(2)
+    await world.wait_for_steps(3 + batches_meanwhile)
+    assert successor.returncode is None
     await world.check()
 
 

@@ -168,7 +168,7 @@ POLICY_DECISIONS = Topic(
     "model",
     (delivery.PolicyDecision,),
     ("delivery",),
-    ("art-server", "producers", "operator"),
+    ("art-server", "proxy", "operator"),
     "one",
     "forever",
 )

@@ -98,7 +98,7 @@ class Arms:
 
 def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | None = None) -> Found:
     """Return what was found in each run; `began` says per run at which hour of the day the canary came."""
-    chance, arms, limit = np.random.default_rng(seed), Arms(runs), _limits(world.alpha)
+    chance, arms, limit = np.random.default_rng(seed), Arms(runs), limits(world.alpha)
     began = np.zeros(runs, np.int64) if began is None else began
     steps = np.array(world.steps)
     step = np.zeros(runs, np.int64)
@@ -185,7 +185,7 @@ def _differs(arms: Arms) -> Bools:
     return np.asarray(np.abs(means[1] - means[0]) > Z * np.maximum(error, 1e-9))
 
 
-def _limits(alpha: float) -> Callable[[Floats], Floats]:
+def limits(alpha: float) -> Callable[[Floats], Floats]:
     """Return `bound` for arrays: between 2,000 points of it."""
     at = np.concatenate(([0.0], np.geomspace(1e-3, 1e5, 2000)))
     values = np.array([bound(float(each), alpha / 2) for each in at])

@@ -23,7 +23,8 @@ class Webhook:
 
     def notify(self, decision: PolicyDecision) -> None:
         """Post a decision; raises httpx.HTTPError unless it was taken."""
-        self.post({"text": describe(decision), "decision": asdict(decision)})
+        public = {name: value for name, value in asdict(decision).items() if name != "salt"}
+        self.post({"text": describe(decision), "decision": public})
 
     def post(self, body: Mapping[str, object]) -> None:
         """Post anything; raises httpx.HTTPError unless it was taken."""

@@ -303,6 +303,8 @@ class DeliveryConfig(Config):
     """How much less reward still counts as not worse, in the reward's own unit."""
     wait_ms: int = Field(default=MINUTE_MS, ge=0)
     """An episode is counted so long after it was assembled at the latest, with the rewards that it has then."""
+    max_share_per_principal: Share = Field(default=1.0, exclude_if=_is_one)
+    """Most of an arm's episodes that one principal's may be, beyond the first ten; what is more does not count."""
     cool_down_ms: int = Field(default=10 * MINUTE_MS, ge=0)
     """After a version was stopped, no other becomes a canary for so long."""
     automatic: bool = True

@@ -24,6 +24,8 @@ class Tick:
     wall_clock_ms: int
     """The ticker's clock, for reports only."""
     interval_ms: int
+    nonce: str = ""
+    """Drawn by the ticker: chance comes in with the ticks, as time does, so a replay meets the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

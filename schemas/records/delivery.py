@@ -71,6 +71,8 @@ class PolicyDecision:
     canary: int | None = None
     share: float = 0.0
     """Of the episodes, to the canary."""
+    salt: str = ""
+    """Key of the canary's draw: who does not know it cannot choose by an episode's id which version answers."""
     frozen: bool = False
     reason: str
     """A code, such as `worse:reward`; an operator's is `operator`."""
@@ -87,12 +89,12 @@ class PolicyDecision:
 def route(decision: PolicyDecision, episode_id: str) -> int | None:
     """Return the version that an episode gets; None if nothing was ever decided to serve."""
     canary = decision.canary
-    if canary is not None and is_drawn(decision.model, canary, episode_id, decision.share):
+    if canary is not None and is_drawn(decision.model, canary, episode_id, decision.share, decision.salt):
         return canary
     return decision.serving
 
 
-def is_drawn(model: str, canary: int, episode_id: str, share: float) -> bool:
+def is_drawn(model: str, canary: int, episode_id: str, share: float, salt: str = "") -> bool:
     """Say whether an episode is among the canary's share: always the same, and more episodes where the share grows."""
-    drawn = blake2b(f"{model}@{canary}\0{episode_id}".encode(), digest_size=7).digest()
-    return int.from_bytes(drawn, "big") < share * 2**56
+    named = f"{model}@{canary}\0{episode_id}".encode()
+    return int.from_bytes(blake2b(named, digest_size=7, key=salt.encode()[:64]).digest(), "big") < share * 2**56

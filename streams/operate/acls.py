@@ -30,6 +30,7 @@ Role = Literal["producer", "proxy", "worker", "trainer", "sink", "resampler", "r
 ROLES: tuple[Role, ...] = get_args(Role)
 OTHERS: Mapping[str, str] = {
     "ingest serve": "as proxy: a producer that beats",
+    "an agent with `route=`": "as proxy: it reads who serves, and with it the key of the canary's draw",
     "status, top, doctor": "as operator",
     "alarms, log-to": "as operator, and Read on their group `logger.`",
     "policy": "as trainer",
@@ -166,8 +167,6 @@ def _uses_topic(topic: Topic, role: Role) -> bool:
 def _reads(topic: Topic, role: Role) -> bool:
     if role == "sink":
         return True
-    if role == "proxy":
-        role = "producer"
     return any(_role_of(program) == role for program in topic.read_by)
 
 

@@ -21,13 +21,15 @@ class ClockRow:
     now_ms: int = 0
     first_ms: int = 0
     """Time of the first tick that the partition saw."""
+    nonce: str = ""
+    """Of the newest tick."""
 
 
 _NEVER = ClockRow()
 _CODEC: RowCodec[ClockRow] = RowCodec(
     1,
-    lambda row: _ROW.pack(row.number, row.now_ms, row.first_ms),
-    {1: lambda data: ClockRow(*_ROW.unpack(data))},
+    lambda row: _ROW.pack(row.number, row.now_ms, row.first_ms) + row.nonce.encode(),
+    {1: lambda data: ClockRow(*_ROW.unpack_from(data), data[_ROW.size :].decode())},
 )
 
 
@@ -42,6 +44,11 @@ class Clock:
         """Stream time; 0 before the first tick."""
         return self.table.rows.get(_KEY, _NEVER).now_ms
 
+    @property
+    def nonce(self) -> str:
+        """Chance of the newest tick."""
+        return self.table.rows.get(_KEY, _NEVER).nonce
+
     def observe(self, tick: Tick) -> bool:
         """Advance to a tick; return False for an earlier one, which changes nothing.
 
@@ -50,7 +57,7 @@ class Clock:
         row, now_ms = self.table.rows.get(_KEY, _NEVER), tick.stream_time_ms
         if now_ms <= row.now_ms:
             return False
-        self.table.put(_KEY, ClockRow(tick.number, now_ms, row.first_ms if row.now_ms else now_ms))
+        self.table.put(_KEY, ClockRow(tick.number, now_ms, row.first_ms if row.now_ms else now_ms, tick.nonce))
         return True
 
     def since(self, arrived_ms: int) -> int:

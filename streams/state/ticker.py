@@ -6,6 +6,7 @@ up slowly enough that nothing times out; after the wall clock was set back it go
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied, Tick
@@ -15,18 +16,14 @@ MOST, LEAST = 2.0, 0.5
 """How many intervals stream time advances per tick."""
 
 
-def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int) -> Tick:
+def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int, nonce: str = "") -> Tick:
     """Return the tick to write now; the first one of a namespace takes the wall clock as it is."""
+    shared: dict[str, Any] = {"wall_clock_ms": wall_clock_ms, "interval_ms": interval_ms, "nonce": nonce}
     if last is None:
-        return Tick(number=0, stream_time_ms=wall_clock_ms, wall_clock_ms=wall_clock_ms, interval_ms=interval_ms)
+        return Tick(number=0, stream_time_ms=wall_clock_ms, **shared)
     behind = wall_clock_ms - last.stream_time_ms
     advance = int(max(LEAST * interval_ms, min(behind, MOST * interval_ms)))
-    return Tick(
-        number=last.number + 1,
-        stream_time_ms=last.stream_time_ms + advance,
-        wall_clock_ms=wall_clock_ms,
-        interval_ms=interval_ms,
-    )
+    return Tick(number=last.number + 1, stream_time_ms=last.stream_time_ms + advance, **shared)
 
 
 @dataclass(frozen=True, slots=True)

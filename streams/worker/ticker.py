@@ -6,6 +6,7 @@ stopped. Of two tickers the newer fences the older, which waits for a session ti
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -37,6 +38,8 @@ _TICK = b"tick"
 _CONFIG = b"config\x1f"
 RETRY_S = 1.0
 CLOSE_S = 2.0
+NONCE_BYTES = 16
+"""As many as no producer guesses: the draw of a canary is keyed with them."""
 LOOKED_AT = 2_000
 """The last tick is searched among so many newest offsets of the run log: without ticks no group comes either."""
 
@@ -173,7 +176,12 @@ class Ticker:
         while self._wanted.is_set():
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + interval_s, time.monotonic())
-            tick = next_tick(self.last, wall_clock_ms=self._clock(), interval_ms=self._settings.tick_interval_ms)
+            tick = next_tick(
+                self.last,
+                wall_clock_ms=self._clock(),
+                interval_ms=self._settings.tick_interval_ms,
+                nonce=secrets.token_hex(NONCE_BYTES),
+            )
             async with self._writing:
                 await self._write(producer, tick)
 

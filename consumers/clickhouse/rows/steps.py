@@ -60,7 +60,7 @@ STEPS = Fill(
 STEP_OUTCOMES = Fill("step_outcomes", columns_of(StepOutcome))
 POLICY_VERSIONS = Fill("policy_versions", columns_of(PolicyVersion))
 """A change of a version's state comes over two topics and is one row."""
-POLICY_DECISIONS = Fill("policy_decisions", columns_of(PolicyDecision))
+POLICY_DECISIONS = Fill("policy_decisions", columns_of(PolicyDecision, leave_out=("salt",)))
 EVALUATIONS = Fill("evaluations", columns_of(Evaluation))
 _TRAINED = Fill("step_members", {**columns_of(TrainedMember), "fate": _constant("trained"), "reason": _constant(None)})
 _DROPPED = Fill(

@@ -2,7 +2,7 @@
 
 An episode counts if chance alone chose its version: one version answered all of it, and the draw by its id, at the
 share when it began, says the same version. So an operator's own requests for a version do not count, nor what a router
-served that had not yet heard of a decision.
+served that had not yet heard of a decision. Nor does what one principal has more of in an arm than chance gives.
 """
 
 from collections.abc import Iterator, Mapping
@@ -64,13 +64,17 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
     if head.canary is None or not share:
         return
     versions = observed.served_versions
-    drawn, is_canary = is_drawn(model, head.canary, observed.episode_id, share), versions == (head.canary,)
+    drawn, is_canary = is_drawn(model, head.canary, observed.episode_id, share, head.salt), versions == (head.canary,)
     unserved = head.unserved + 1 if drawn and head.canary not in versions else 0 if is_canary else head.unserved
     if versions not in ((head.canary,), (head.serving,)):
         state.head = replace(head, mixed=head.mixed + 1, unserved=unserved)
         return
     if is_canary != drawn:
         state.head = replace(head, strayed=head.strayed + 1, unserved=unserved)
+        return
+    most = config.max_share_per_principal
+    if not state.take_principal(observed.principal, is_canary=is_canary, share=share, most=most):
+        state.head = replace(head, unbalanced=head.unbalanced + 1, unserved=unserved)
         return
     state.head = replace(head, unserved=unserved)
     for metric, value in known_values(config, observed):
@@ -155,7 +159,9 @@ def rewarded_episodes(state: DeliveryState) -> int:
 def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     """Return what a decision is made on, in the metrics' own units."""
     metrics, head = metrics_of(config), state.head
-    found: dict[str, float] = {name: getattr(head, name) for name in ("mixed", "strayed", "clipped", "outside", "late")}
+    found: dict[str, float] = {
+        name: getattr(head, name) for name in ("mixed", "strayed", "unbalanced", "clipped", "outside", "late")
+    }
     found["wait_ms"] = config.wait_ms if head.wait_ms is None else head.wait_ms
     for metric in metrics:
         if effect := state.effects.get(metric.name):

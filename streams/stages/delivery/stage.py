@@ -41,6 +41,8 @@ MISSING = "missing:"
 """Begins the reason where a metric is not known of the canary."""
 OUTSIDE = f"outside:{REWARD}"
 """The reason where a reward of either version lay outside its declared bounds: what was clipped proves nothing good."""
+UNBALANCED = "unbalanced"
+"""The reason where the canary has more or fewer of the episodes that nobody signed than chance gives it."""
 STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
 """States that a version never leaves."""
 
@@ -140,6 +142,7 @@ class DeliveryStage(RunStage[DeliveryState]):
     ) -> Iterator[Outgoing]:
         unproven = [f"{MISSING}{metric.name}" for metric in missing_metrics(state, config)]
         unproven += [OUTSIDE] if state.head.outside else []
+        unproven += [] if state.is_unsigned_by_chance() else [UNBALANCED]
         yield from self._report_unproven(state, config, canary, unproven)
         head = state.head
         if unproven:
@@ -261,7 +264,8 @@ class DeliveryStage(RunStage[DeliveryState]):
         state.forget_evidence()
         shares = ((state.clock.now_ms, config.steps[0]),)
         tried = max(state.head.newest_tried, version)
-        state.head = replace(state.head.without_canary(), canary=version, shares=shares, newest_tried=tried)
+        salt = state.clock.nonce  # nobody could foresee it, and every replay meets it
+        state.head = replace(state.head.without_canary(), canary=version, shares=shares, newest_tried=tried, salt=salt)
         yield self._decide(state, "canary", version, reason, detail, known)
         yield from self._mark(state, version, "canary", detail or reason)
 
@@ -372,6 +376,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             serving=head.serving,
             canary=head.canary,
             share=head.share,
+            salt=head.salt,
             frozen=head.frozen,
             reason=reason,
             detail=detail,

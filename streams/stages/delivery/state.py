@@ -12,6 +12,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
+from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
 from rollbus.streams.stages.delivery.evidence.checking import Measured
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
 from rollbus.streams.stages.delivery.evidence.waiting import Delays
@@ -23,6 +24,9 @@ from rollbus.streams.state.table import RowCodec, Table
 SEPARATOR = "\x1f"
 MOST_STRATA = 100
 """Tasks that are compared with themselves; episodes of all others are compared with one another."""
+MOST_PRINCIPALS = 1_000
+"""Principals whose episodes are counted apart; those of all others are counted as one's."""
+EVERYBODY = "*"
 HEARD_MS = 5_000
 """After a change of the shares, episodes do not count for so long: not every router has heard of it."""
 _KEY = "head"
@@ -60,6 +64,10 @@ class DeliveryHead:
     clipped: int = 0
     outside: int = 0
     """Of them, rewards."""
+    unbalanced: int = 0
+    """Episodes of principals that had more of them in an arm than chance gives, or than one may have."""
+    salt: str = ""
+    """Key of the present canary's draw."""
     late: int = 0
     """Revisions of rewards that came after their episode was counted."""
     wait_ms: int | None = None
@@ -93,6 +101,8 @@ class DeliveryHead:
             unserved=0,
             clipped=0,
             outside=0,
+            unbalanced=0,
+            salt="",
             late=0,
             wait_ms=None,
             last_due_ms=0,
@@ -136,6 +146,7 @@ _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))
 _FOLLOWED: RowCodec[FollowedEpisode] = json_codec(astuple, lambda plain: FollowedEpisode(*plain))
 _DELAYS: RowCodec[Delays] = json_codec(astuple, _delays)
+_BALANCES: RowCodec[Balance] = json_codec(astuple, lambda plain: Balance(*plain))
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))
 
 
@@ -153,11 +164,13 @@ class DeliveryState(StageState[RunConfig]):
         self.delays: Table[Delays] = Table("delay", _DELAYS)
         self.effects: Table[Effect] = Table("effect", _EFFECTS)
         self.strata: Table[Stratum] = Table("stratum", _STRATA)
+        self.balances: Table[Balance] = Table("balance", _BALANCES)
+        """By principal, after a letter; `EVERYBODY` has the sum."""
         self.evaluations: Table[Measured] = Table("evaluation", _MEASURED)
         super().__init__(
             config,
             *(self.heads, self.versions, self.waiting, self.dues, self.seen.table, self.followed, self.delays),
-            *(self.effects, self.strata, self.evaluations),
+            *(self.effects, self.strata, self.balances, self.evaluations),
         )
         self.order = 0
         self.followed_by_arm: Counter[bool] = Counter()
@@ -227,10 +240,30 @@ class DeliveryState(StageState[RunConfig]):
         known = key in self.strata.rows or len(self.strata.rows) < MOST_STRATA * (1 + len(self.effects.rows))
         return key if known else f"{metric}{SEPARATOR}"
 
+    def take_principal(self, principal: str, *, is_canary: bool, share: float, most: float) -> bool:
+        """Count an episode of a principal in an arm; return False if it may not count.
+
+        What nobody signed cannot be told apart, so it all counts; `is_unsigned_by_chance` says whether it is believed.
+        """
+        key = "p" + principal
+        if key not in self.balances.rows and len(self.balances.rows) > MOST_PRINCIPALS:
+            key = "others"
+        mine, everybodys = self.balances.get(key) or Balance(), self.balances.get(EVERYBODY) or Balance()
+        if principal and not may_count(mine, everybodys, is_canary=is_canary, share=share, most=most):
+            return False
+        self.balances.put(key, mine.add(is_canary=is_canary, share=share))
+        self.balances.put(EVERYBODY, everybodys.add(is_canary=is_canary, share=share))
+        return True
+
+    def is_unsigned_by_chance(self) -> bool:
+        """Say whether chance may have given the canary as many of the episodes that nobody signed."""
+        return (self.balances.get("p") or Balance()).is_by_chance()
+
     def forget_evidence(self) -> None:
         """Forget the canary's episodes and their sums."""
         self.followed_by_arm.clear()
-        for table in (self.waiting, self.dues, self.effects, self.strata, self.followed, self.delays):
+        evidence = (self.effects, self.strata, self.balances)
+        for table in (self.waiting, self.dues, *evidence, self.followed, self.delays):
             for key in list(table.rows):
                 table.delete(key)
 

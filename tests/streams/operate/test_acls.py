@@ -22,9 +22,11 @@ def topics_of(role: Role, operation: str) -> set[str]:
     return {a.name for a in acls(role, "n.", STAGES) if a.resource == "topic" and operation in a.operations}
 
 
-def test_a_producer_writes_its_topics_and_reads_only_who_serves() -> None:
+def test_a_producer_writes_its_topics_and_reads_nothing() -> None:
+    """Not even who serves: with it comes the key of the canary's draw."""
     assert topics_of("producer", "Write") == {"n.episode-events", "n.aliases", "n.producer-reports"}
-    assert topics_of("producer", "Read") == {"n.policy-decisions"}
+    assert topics_of("producer", "Read") == set()
+    assert topics_of("proxy", "Read") == {"n.policy-decisions"}
 
 
 def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:

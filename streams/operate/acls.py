@@ -47,6 +47,7 @@ _ANY = {"any stage": "worker", "any consumer": "worker"}
 _CHANGELOG = ("Describe", "DescribeConfigs", "Read", "Write")
 _SINGULAR: dict[str, Role] = {
     "producers": "producer",
+    "proxy": "proxy",
     "trainer": "trainer",
     "art-server": "trainer",
     "ticker": "worker",

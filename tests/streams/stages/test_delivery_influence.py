@@ -1,4 +1,4 @@
-"""A principal that wants a canary stopped or promoted: it cannot choose the draw, and brings no more than chance gives."""
+"""Who wants a canary stopped or promoted cannot choose the draw, and brings no more than chance gives it."""
 
 import numpy as np
 

@@ -25,12 +25,17 @@ class ClockRow:
     """Of the newest tick."""
 
 
+def _encode_clock(row: ClockRow) -> bytes:
+    return _ROW.pack(row.number, row.now_ms, row.first_ms) + row.nonce.encode()
+
+
+def _decode_clock(data: bytes) -> ClockRow:
+    number, now_ms, first_ms = _ROW.unpack_from(data)
+    return ClockRow(number, now_ms, first_ms, data[_ROW.size :].decode())
+
+
 _NEVER = ClockRow()
-_CODEC: RowCodec[ClockRow] = RowCodec(
-    1,
-    lambda row: _ROW.pack(row.number, row.now_ms, row.first_ms) + row.nonce.encode(),
-    {1: lambda data: ClockRow(*_ROW.unpack_from(data), data[_ROW.size :].decode())},
-)
+_CODEC: RowCodec[ClockRow] = RowCodec(1, _encode_clock, {1: _decode_clock})
 
 
 class Clock:

@@ -86,9 +86,10 @@ def test_no_producer_may_say_that_a_process_lives() -> None:
     ]
 
 
-def test_a_proxy_may_do_what_a_producer_may_and_say_that_it_lives() -> None:
+def test_a_proxy_may_do_what_a_producer_may_read_who_serves_and_say_that_it_lives() -> None:
     assert set(acls("proxy", "n.")) - set(acls("producer", "n.")) == {
-        Acl("topic", "n.heartbeats", ("Describe", "Write"))
+        Acl("topic", "n.heartbeats", ("Describe", "Write")),
+        Acl("topic", "n.policy-decisions", ("Describe", "Read")),
     }
     assert set(acls("producer", "n.")) <= set(acls("proxy", "n."))
 

@@ -15,6 +15,7 @@ import rich.progress
 from rich.text import Text
 
 from rollbus.cli.output import Console, echo
+from rollbus.runtime.tasks import start_thread
 
 QUIET_S = 4.0
 """Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
@@ -89,8 +90,7 @@ def _write_lines(progress: Progress) -> Iterator[None]:
         while not ended.wait(QUIET_S):
             echo(progress.line(time.monotonic()), err=True)
 
-    thread = threading.Thread(target=write, name="progress", daemon=True)
-    thread.start()
+    thread = start_thread(write, "progress", is_over=ended.is_set)
     try:
         yield
     finally:

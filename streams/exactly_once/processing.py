@@ -73,6 +73,8 @@ class Processed:
     """Ticks from ahead of the broker's clock, which count as of its time."""
     quiet: bool = False
     """True if nothing but time has passed: only ticks, without effect."""
+    tick: int | None = None
+    """Number of the newest tick among the records."""
 
 
 class StagePartition:
@@ -99,6 +101,11 @@ class StagePartition:
     def activity(self) -> int:
         """A number that changes while work goes on without moving the position: rows restored, answers received."""
         return self._restored + (getattr(self._stage, "answered", 0) if self._asking else 0)
+
+    @property
+    def last_tick(self) -> int:
+        """Number of the last tick that the state knows; NO_TICK before the first."""
+        return int(self.state.last_tick)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Apply one row of the stage's changelog."""
@@ -132,9 +139,12 @@ class StagePartition:
             except RecordError as error:
                 refused.append((raw, error))
                 continue
-            if type(incoming.record) is Tick and self._stage.input.is_open:
-                tick, incoming = incoming.record, replace(incoming, record=without_leap(incoming.record, raw))
-                result.leaps += incoming.record is not tick
+            if type(incoming.record) is Tick:
+                tick = incoming.record
+                result.tick = tick.number if result.tick is None else max(result.tick, tick.number)
+                if self._stage.input.is_open:
+                    incoming = replace(incoming, record=without_leap(tick, raw))
+                    result.leaps += incoming.record is not tick
             read.append((raw, incoming))
         answers = await self._answers([incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):

@@ -93,6 +93,10 @@ class Host(Protocol):
         ...
 
 
+OnTick = Callable[[str, int, int, bool], None]
+"""Told a stage, its partition, the tick before which everything is committed, and whether there was work."""
+
+
 class Runner:
     """Owns one input partition of one stage while it is assigned to this process."""
 
@@ -105,8 +109,10 @@ class Runner:
         sessions: ProducerSessions,
         host: Host,
         on_fatal: Callable[[BaseException], None],
+        on_tick: OnTick = lambda *_: None,
         app_version: str = "",
     ) -> None:
+        self._on_tick = on_tick
         self._stage: EffectsStage[Any, Any] = stage if hasattr(stage, "answer") else PureAsEffects(stage)
         pure = isinstance(self._stage, PureAsEffects)
         self._most_records = MOST_RECORDS if pure else settings.effects_batch_records
@@ -266,6 +272,7 @@ class Runner:
         await self._host.seek(self.partition, position)
         self._ready = True
         self._resume()
+        self._on_tick(self.metrics.stage, self.partition.partition, self._stage_partition.last_tick, False)
         self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
@@ -380,6 +387,7 @@ class Runner:
         if quiet:
             self._position = batch.end
             self.metrics.passed(batch)
+            self._pass_tick(processed)
             return
         stepped = time.monotonic()
         self._writing = True
@@ -391,6 +399,13 @@ class Runner:
         self.trouble = None
         TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - started)
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
+        self._pass_tick(processed)
+
+    def _pass_tick(self, processed: Processed) -> None:
+        """Report a tick that the partition has passed, or work on its way to the next one."""
+        assert self._stage_partition is not None
+        tick = self._stage_partition.last_tick if processed.tick is None else processed.tick
+        self._on_tick(self.metrics.stage, self.partition.partition, tick, not processed.quiet)
 
     async def _rows_of(self, processed: Processed, end: int) -> list[Row]:
         rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]

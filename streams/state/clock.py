@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from rollbus.schemas.records.control import Tick
-from rollbus.streams.state.table import RowCodec, Table
+from rollbus.streams.state.table import NO_TICK, RowCodec, Table
 
 _ROW = struct.Struct(">qqq")
 _KEY = "now"
@@ -17,7 +17,7 @@ _KEY = "now"
 class ClockRow:
     """The newest tick."""
 
-    number: int = -1
+    number: int = NO_TICK
     now_ms: int = 0
     first_ms: int = 0
     """Time of the first tick that the partition saw."""
@@ -53,6 +53,11 @@ class Clock:
     def nonce(self) -> str:
         """Chance of the newest tick."""
         return self.table.rows.get(_KEY, _NEVER).nonce
+
+    @property
+    def last_tick(self) -> int:
+        """Number of the highest tick; NO_TICK before the first."""
+        return self.table.rows.get(_KEY, _NEVER).number
 
     def observe(self, tick: Tick) -> bool:
         """Advance to a tick; return False for an earlier one, which changes nothing.

@@ -113,6 +113,11 @@ class StageState(PartitionState, Generic[C]):
         """Stream time."""
         return self.clock.now_ms
 
+    @property
+    def last_tick(self) -> int:
+        """Number of the last tick."""
+        return self.clock.last_tick
+
 
 class RememberingState(StageState[C]):
     """A state that remembers which ids it has seen, for REMEMBER_MS."""

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 from rollbus.schemas.errors import UndecodableError
 
 V = TypeVar("V")
+NO_TICK = -1
+"""The number before the first tick."""
 _SEPARATOR = b"\x1f"
 
 
@@ -105,6 +107,11 @@ class PartitionState:
     def now_ms(self) -> int:
         """Stream time; 0 for a stage that does not follow it."""
         return 0
+
+    @property
+    def last_tick(self) -> int:
+        """Number of the last tick; NO_TICK before the first, and for a stage that does not follow time."""
+        return NO_TICK
 
     def note_unwritten(self, record: Any) -> None:
         """Take note that an output was too large to be written: no answer to it will come."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied, Tick
-from rollbus.schemas.topics import CONFIGURED, ONLY_WHERE_CONFIGURED, STAGE_INPUTS, Topic
+from rollbus.schemas.topics import CONFIGURED, STAGE_INPUTS, Topic
 
 MOST, LEAST = 2.0, 0.5
 """How many intervals stream time advances per tick."""
@@ -36,21 +36,28 @@ class ConfigChange:
     record: ConfigApplied
 
 
-def inputs_in_use(configs: Iterable[ConfigApplied]) -> list[Topic]:
-    """Return the topics that a tick goes into: every stage's input, an optional one if a configuration names it."""
-    unused = ONLY_WHERE_CONFIGURED - {record.stage for record in configs}
-    return list(dict.fromkeys(topic for stage, topic in STAGE_INPUTS.items() if stage not in unused))
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A tick, and the configurations that travel in front of it."""
+
+    tick: Tick
+    changes: tuple[ConfigChange, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The tick's."""
+        return self.tick.number
 
 
-def config_changes(wanted: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
+def config_changes(configs: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
     """Yield the configurations that are not applied yet; raises ConfigurationError for a stage that takes none."""
-    for record in wanted:
+    for record in configs:
         if record.stage not in CONFIGURED:
             raise ConfigurationError(
                 f"stage {record.stage!r} takes no configuration; those that do: {sorted(CONFIGURED)}"
             )
-        own = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
+        stage = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
         for topic in CONFIGURED[record.stage]:
-            place = own if topic is STAGE_INPUTS[record.stage] else f"{own} in {topic.name}"
+            place = stage if topic is STAGE_INPUTS[record.stage] else f"{stage} in {topic.name}"
             if applied.get(place) != record.config_hash:
                 yield ConfigChange(place, topic, record)

@@ -18,7 +18,7 @@ from rollbus.runtime.kafka.reading import read_bounds
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation
-from rollbus.streams.exactly_once.runner import Runner
+from rollbus.streams.exactly_once.runner import OnTick, Runner
 from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
@@ -37,6 +37,7 @@ class StageApp:
         *,
         on_fatal: Callable[[BaseException], None],
         on_partitions: Callable[[frozenset[int]], None] = lambda partitions: None,
+        on_tick: OnTick = lambda *_: None,
         app_version: str = "",
         process_id: str | None = None,
     ) -> None:
@@ -46,6 +47,7 @@ class StageApp:
         self._sessions: ProducerSessions | None = None
         self.runners: dict[Partition, Runner] = {}
         self._on_fatal, self._on_partitions, self._app_version = on_fatal, on_partitions, app_version
+        self._on_tick = on_tick
         self.app = BatchApp(names.group_id(settings.namespace, stage.name), settings)
         topic = self.app.batch_topic(stage.input.full_name(settings.namespace))
         self.app.agent(topic, name=f"{stage.name}.batches")(self._pass_on)
@@ -94,6 +96,7 @@ class StageApp:
                 sessions=sessions,
                 host=FaustHost(self.app, generation),
                 on_fatal=self._on_fatal,
+                on_tick=self._on_tick,
                 app_version=self._app_version,
             )
         for runner in self.runners.values():

@@ -1,85 +1,54 @@
-"""Write ticks and changed configurations into every partition of every stage's input, in one transaction each.
+"""Write ticks and changed configurations into every partition of every stage's input, each as soon as it may have them.
 
-The same transaction writes the last tick into the ticker's own changelog, so a successor continues where this one
-stopped. Of two tickers the newer fences the older, which waits for a session timeout and then tries again.
+A tick waits for the stages that write into an input (`watermarks`). Each transaction also writes into the ticker's own
+changelog, so a successor continues where this one stopped. Of two tickers the newer fences the older, which waits for a
+session timeout and then tries again.
 """
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.clients import start_uncancelled, stop_producer
-from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, write_transaction
 from rollbus.runtime.tasks import OnEnd, report_end, start_task
-from rollbus.schemas.codec import decode, decode_if, encode
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.signing import OWNER
-from rollbus.schemas.topics import RUN_LOG, Topic
+from rollbus.schemas.topics import Topic
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
-from rollbus.streams.state.ticker import config_changes, inputs_in_use, next_tick
+from rollbus.streams.state.table import NO_TICK
+from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
+from rollbus.streams.state.watermarks import Hop, Watermarks, hops
+from rollbus.streams.worker.reports import Follower
+from rollbus.streams.worker.ticker_log import TickerLog
 
 logger = logging.getLogger(__name__)
 
-_TICK = b"tick"
-_CONFIG = b"config\x1f"
 RETRY_S = 1.0
 CLOSE_S = 2.0
 NONCE_BYTES = 16
 """As many as no producer guesses: the draw of a canary is keyed with them."""
-LOOKED_AT = 2_000
-"""The last tick is searched among so many newest offsets of the run log: without ticks no group comes either."""
-
-
-@dataclass(slots=True)
-class WrittenTicks:
-    """What a namespace's tickers have kept of what they wrote."""
-
-    tick: Tick | None = None
-    configs: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By place: the configuration's hash, and the fingerprint of the owner's key, empty for none."""
-
-
-async def read_written(settings: StreamSettings) -> WrittenTicks:
-    """Return what is in the ticker's changelog."""
-    written = WrittenTicks()
-    changelog = TopicPartition(names.changelog_topic(settings.namespace, names.TICKER), 0)
-    async with aclosing(read_from(settings.kafka, {changelog: 0})) as rows:
-        async for row in rows:
-            if row.key == _TICK:
-                written.tick = decode(row.value)
-            elif row.key is not None and row.key.startswith(_CONFIG) and row.value is not None:
-                config_hash, _, signed_with = row.value.decode().partition("@")
-                written.configs[row.key.removeprefix(_CONFIG).decode()] = config_hash, signed_with
-    return written
-
-
-async def require_owner_key(settings: StreamSettings) -> None:
-    """Raise ConfigurationError if the log's configurations are signed, and the settings hold no key of the owner.
-
-    Such a worker would take over the clock, and all others would refuse its ticks.
-    """
-    if settings.signing.fingerprint:
-        return
-    if any(signed_with for _, signed_with in (await read_written(settings)).configs.values()):
-        raise ConfigurationError(
-            f"the owner has signed the configurations in the log of {settings.kafka.bootstrap_servers}, and this "
-            "worker has no key: the others would refuse its ticks. Set `signing: owner:`, or start the worker where "
-            "the stack's secrets are (docs/security.md)"
-        )
+MOST_ROWS = 10_000
+"""Of one transaction: what a stage that was down makes up for must not hold back readers for long."""
+BUSY_S = 3.0
+"""So long after the last record a tick travels as fast as records do; later it goes one input further per interval."""
+TOGETHER_S = 0.01
+"""How long a tick waits for other partitions that pass it at the same time."""
+HELD_S = 5.0
+"""Time that an input has waited longer for is shown."""
 
 
 class Ticker:
@@ -92,16 +61,27 @@ class Ticker:
         *,
         clock: Callable[[], int] = wall_clock_ms,
         on_fatal: OnEnd = report_end,
+        runs_here: Callable[[], Collection[tuple[str, int]]] = lambda: (),
     ) -> None:
-        self._settings, self._configs, self._clock, self._on_fatal = settings, configs, clock, on_fatal
-        self._changelog = names.changelog_topic(settings.namespace, names.TICKER)
-        self._run_log = RUN_LOG.full_name(settings.namespace)
-        self._inputs = inputs_in_use(configs)
+        """`runs_here` names the stages and partitions that report to this ticker in memory."""
+        self._settings, self._configs, self._clock, self._runs_here = settings, configs, clock, runs_here
+        self._on_fatal = on_fatal
+        self._log = TickerLog(settings)
         self._wanted = asyncio.Event()
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.last: Tick | None = None
+        self.watermarks = Watermarks(hops(configs), lambda topic: partitions_of(topic, settings))
+        self._pulses: list[Pulse] = []
+        """Those that some input does not have yet."""
+        self._moved = asyncio.Event()
+        self._busy_until_s = 0.0
+        self._moved_at_s: dict[str, float] = {}
+        """By topic: when it got its last tick."""
         self._applied: dict[str, str] = {}
+        self._old_reports: tuple[str, ...] = ()
+        """Processes whose reports were there at the start; those that still run write theirs again."""
+        self._follower = Follower(settings, self._note_report, on_fatal=on_fatal)
         list(config_changes(configs, {}))  # raises for a wrong one
 
     @property
@@ -118,6 +98,24 @@ class Ticker:
         if self._task is None:
             self._task = start_task(self._main(), "ticker", on_end=self._on_fatal)
 
+    def note(self, stage: str, partition: int, tick: int, *, is_busy: bool) -> None:
+        """Take note that a stage has committed what it made of its records before a tick."""
+        self.watermarks.note(stage, partition, tick)
+        self._note_work(is_busy=is_busy)
+
+    def held(self, *, now_s: float) -> tuple[str, float] | None:
+        """Return which partition holds up time in which input, and for how many seconds; None if nothing does."""
+        if self.last is None or not self.is_wanted:
+            return None
+        held = []
+        for hop in self.watermarks.hops:
+            name, holder = hop.topic.name, self.watermarks.holder(hop)
+            seconds = now_s - self._moved_at_s.get(name, now_s)
+            if holder is not None and holder.tick < self.last.number and seconds >= HELD_S:
+                at = f"at tick {holder.tick}" if holder.tick > NO_TICK else "before its first tick"
+                held.append((f"time in {name} for {holder.stage}[{holder.partition}] {at}", seconds))
+        return max(held, key=lambda pair: pair[1], default=None)
+
     async def stop(self) -> None:
         """Stop ticking; a tick that is being written may end, since it would hold back the readers of every input."""
         task, self._task = self._task, None
@@ -126,6 +124,7 @@ class Ticker:
                 await asyncio.wait_for(self._writing.acquire(), CLOSE_S)
             task.cancel()
             await asyncio.wait([task])
+        await self._follower.stop()
 
     async def _main(self) -> None:
         while True:
@@ -147,69 +146,131 @@ class Ticker:
                 logger.error("ticking failed, trying again in %.0f s", pause, exc_info=error)
             finally:
                 await stop_producer(producer)
+                await self._follower.stop()
             await asyncio.sleep(pause)
 
     async def _restore(self) -> None:
-        written = await read_written(self._settings)
-        self.last, own = written.tick, self._settings.signing.fingerprint
+        written, fingerprint = await self._log.read(), self._settings.signing.fingerprint
+        self.last, self._pulses = written.tick, written.pulses()
         self._applied = {  # a configuration that another key signed may not have counted
-            place: config_hash for place, (config_hash, signed_with) in written.configs.items() if signed_with == own
+            place: config_hash
+            for place, (config_hash, signed_with) in written.configs.items()
+            if signed_with == fingerprint
         }
-        if self.last is None:
-            self.last = await self._last_written()
+        topics = [hop.topic for hop in self.watermarks.hops]
+        if self.last is None and (last := await self._log.last_in(topics)) is not None:
+            logger.warning("%s has lost the last tick, continuing from tick=%d", self._log.topic, last.number)
+            self.last = last
+        newest, now_s = self.last.number if self.last else NO_TICK, time.monotonic()
+        self.watermarks.reached = {topic.name: written.reached.get(topic.name, newest) for topic in topics}
+        self.watermarks.members = written.members
+        self._moved_at_s = dict.fromkeys(self.watermarks.reached, now_s)
+        for passed in written.passed.values():
+            self.watermarks.note_all(passed)
+        self._old_reports = tuple(written.passed)
         logger.info("ticking from tick=%s", self.last and self.last.number)
-
-    async def _last_written(self) -> Tick | None:
-        """Return the newest tick of the run log, which is kept for ever: stages ignore ticks with an earlier number."""
-        last: Tick | None = None
-        place = TopicPartition(self._run_log, 0)
-        async with aclosing(read_from(self._settings.kafka, {place: 0}, newest=LOOKED_AT)) as rows:
-            async for row in rows:
-                last = decode_if(row.value, Tick) or last
-        if last is not None:
-            logger.warning("%s has lost the last tick, continuing from the one in %s", self._changelog, self._run_log)
-        return last
 
     async def _tick_while_wanted(self, producer: AIOKafkaProducer) -> None:
         interval_s = self._settings.tick_interval_ms / 1000
         due = time.monotonic() + (interval_s if self.last else 0.0)
         while self._wanted.is_set():
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            due = max(due + interval_s, time.monotonic())
-            tick = next_tick(
-                self.last,
-                wall_clock_ms=self._clock(),
-                interval_ms=self._settings.tick_interval_ms,
-                nonce=secrets.token_hex(NONCE_BYTES),
-            )
+            await self._wait_until(due)
+            self._follower.set_wanted(self._needs_reports())
+            new = None
+            if time.monotonic() >= due:
+                due = max(due + interval_s, time.monotonic())
+                tick = next_tick(
+                    self.last,
+                    wall_clock_ms=self._clock(),
+                    interval_ms=self._settings.tick_interval_ms,
+                    nonce=secrets.token_hex(NONCE_BYTES),
+                )
+                new = Pulse(tick, tuple(config_changes(self._configs, self._applied)))
             async with self._writing:
-                await self._write(producer, tick)
+                await self._write(producer, new)
 
-    async def _write(self, producer: AIOKafkaProducer, tick: Tick) -> None:
-        changes = list(config_changes(self._configs, self._applied))
-        rows = [
-            row for change in changes for row in self._rows_for_every_partition([change.topic], encode(change.record))
-        ]
-        rows += self._rows_for_every_partition(self._inputs, encode(tick))
-        rows.append(Row(self._changelog, 0, _TICK, encode(tick)))
-        fingerprint = self._settings.signing.fingerprint
-        signed_with = f"@{fingerprint}" if fingerprint else ""
-        rows += [
-            Row(self._changelog, 0, _CONFIG + change.place.encode(), (change.record.config_hash + signed_with).encode())
-            for change in changes
-        ]
+    async def _wait_until(self, due: float) -> None:
+        """Wait for the time of the next tick, or until one may go on that should not wait for it."""
+        while (remaining := due - time.monotonic()) > 0:
+            if self._is_hurried() and any(self._pulses_for(hop) for hop in self.watermarks.hops):
+                await asyncio.sleep(min(TOGETHER_S, remaining))
+                return
+            self._moved.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), remaining)
+
+    def _is_hurried(self) -> bool:
+        """Say whether records are on their way, or an input has more to make up for than an idle one."""
+        return time.monotonic() < self._busy_until_s or len(self._pulses) > len(self.watermarks.hops)
+
+    def _needs_reports(self) -> bool:
+        """Say whether another worker has a partition that time waits for."""
+        here = self._runs_here()
+        writers = {writer for hop in self.watermarks.hops for writer in hop.writers}
+        return any(
+            (stage, partition) not in here
+            for stage, topic in writers
+            for partition in range(partitions_of(topic, self._settings))
+        )
+
+    def _note_report(self, passed: dict[str, dict[int, int]], is_busy: bool) -> None:
+        self.watermarks.note_all(passed)
+        self._note_work(is_busy=is_busy)
+
+    def _note_work(self, *, is_busy: bool) -> None:
+        if is_busy:
+            self._busy_until_s = time.monotonic() + BUSY_S
+        self._moved.set()
+
+    def _pulses_for(self, hop: Hop, new: Pulse | None = None) -> list[Pulse]:
+        """Return the ticks that an input may have now and does not have yet."""
+        pulses = [*self._pulses, new] if new else self._pulses
+        if not pulses:
+            return []
+        reached, limit = self.watermarks.reached[hop.topic.name], self.watermarks.limit(hop, pulses[-1].number)
+        return [pulse for pulse in pulses if reached < pulse.number <= limit]
+
+    async def _write(self, producer: AIOKafkaProducer, new: Pulse | None) -> None:
+        """Write a new tick, and those before it, as far as each input may have them."""
+        rows = list(self._log.pulse_rows(new)) if new else []
+        reached = dict(self.watermarks.reached)
+        for hop in self.watermarks.hops:
+            count = max(1, MOST_ROWS // (len(reached) * partitions_of(hop.topic, self._settings)))
+            for pulse in self._pulses_for(hop, new)[:count]:
+                rows += self._rows_of(hop.topic, pulse)
+                reached[hop.topic.name] = pulse.number
+        if not rows:
+            return
+        everywhere = min(reached.values())
+        pulses = [*self._pulses, new] if new else self._pulses
+        for pulse in pulses:
+            if pulse.number <= everywhere:
+                rows += self._log.done_rows(pulse)
+        rows.append(self._log.reached_row(reached))
+        rows += self._log.merged_rows(self._old_reports, self.watermarks.passed)
+        if self.watermarks.admit_members():
+            rows.append(self._log.members_row(self.watermarks.members or ()))
         async with asyncio.timeout(self._settings.transaction_timeout_s):
             await write_transaction(producer, rows)
-        self.last = tick
-        for change in changes:
-            self._applied[change.place] = change.record.config_hash
-            logger.info("applied configuration %s of %s", change.record.config_hash, change.place)
+        self._old_reports = ()
+        self._pulses = [pulse for pulse in pulses if pulse.number > everywhere]
+        now_s = time.monotonic()
+        self._moved_at_s |= {name: now_s for name, number in reached.items() if number != self.watermarks.reached[name]}
+        self.watermarks.reached = reached
+        if new is not None:
+            self.last = new.tick
+            for change in new.changes:
+                self._applied[change.place] = change.record.config_hash
+                logger.info("applied configuration %s of %s", change.record.config_hash, change.place)
 
-    def _rows_for_every_partition(self, topics: Iterable[Topic], value: bytes) -> list[Row]:
-        return [
-            Row(name, partition, None, value, headers)
-            for topic in topics
-            for name in [topic.full_name(self._settings.namespace)]
-            for headers in [self._settings.signing.sign(OWNER, name, None, value) if topic.is_open else ()]
-            for partition in range(partitions_of(topic, self._settings))
-        ]
+    def _rows_of(self, topic: Topic, pulse: Pulse) -> Iterator[Row]:
+        for change in pulse.changes:
+            if change.topic is topic:
+                yield from self._rows_for_every_partition(topic, encode(change.record))
+        yield from self._rows_for_every_partition(topic, encode(pulse.tick))
+
+    def _rows_for_every_partition(self, topic: Topic, value: bytes) -> Iterable[Row]:
+        name = topic.full_name(self._settings.namespace)
+        headers = self._settings.signing.sign(OWNER, name, None, value) if topic.is_open else ()
+        for partition in range(partitions_of(topic, self._settings)):
+            yield Row(name, partition, None, value, headers)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,9 @@ from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
 from rollbus.streams.worker.process import prepare_process
-from rollbus.streams.worker.ticker import Ticker, require_owner_key
+from rollbus.streams.worker.reports import Reporter
+from rollbus.streams.worker.ticker import Ticker
+from rollbus.streams.worker.ticker_log import require_owner_key
 from rollbus.streams.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -110,7 +113,9 @@ class Worker:
     ) -> None:
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ticker = Ticker(settings, configs, on_fatal=self._fail)
+        process_id = uuid.uuid4().hex
+        self.ticker = Ticker(settings, configs, on_fatal=self._fail, runs_here=self._open_partitions)
+        self._reporter = Reporter(settings, process_id, on_fatal=self._fail)
         self._payload = KafkaPayload(settings.kafka, settings.namespace)
         bind_payload(stages, self._payload)
         self.apps = [
@@ -119,7 +124,9 @@ class Worker:
                 settings,
                 on_fatal=self._fail,
                 on_partitions=self._tick_with_partition_0 if stage.name == TICKING_STAGE else lambda partitions: None,
+                on_tick=self._note_tick,
                 app_version=app_version,
+                process_id=process_id,
             )
             for stage in stages
         ]
@@ -132,6 +139,7 @@ class Worker:
     async def start(self) -> None:
         """Join the groups; partitions open in the background."""
         await self._ends.start()
+        self._reporter.set_wanted(True)
         await asyncio.gather(*(app.start() for app in self.apps))
         self._watchdog.start()
         self._tasks.append(start_task(self._check_for_ever(), "watchdog", on_end=self._fail))
@@ -154,7 +162,7 @@ class Worker:
         self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
+        await asyncio.gather(self.ticker.stop(), self._reporter.stop(), *(app.stop() for app in self.apps))
         await self._ends.stop()
         await self._payload.close()
 
@@ -166,12 +174,14 @@ class Worker:
         """Say what this worker holds, where it is, and what has waited longest without moving."""
         runners = [runner for app in self.apps for runner in app.runners.values()]
         names = {f"{runner.metrics.stage}[{runner.metrics.partition}]": runner for runner in runners}
+        now_s = time.monotonic()
+        waits = (self._progress.longest_wait(now_s=now_s), self.ticker.held(now_s=now_s))
         troubles = [f"{name}: {runner.trouble}" for name, runner in names.items() if runner.trouble]
         return Report(
             holds=tuple(names),
             positions={name: runner.metrics.position for name, runner in names.items()},
             work=sum(runner.metrics.records for runner in runners),
-            waits=self._progress.longest_wait(now_s=time.monotonic()),
+            waits=max(filter(None, waits), key=lambda wait: wait[1], default=None),
             trouble="; ".join(troubles) or None,
         )
 
@@ -185,6 +195,15 @@ class Worker:
 
     def _tick_with_partition_0(self, partitions: frozenset[int]) -> None:
         self.ticker.set_wanted(0 in partitions)
+        self._reporter.set_wanted(0 not in partitions)
+
+    def _note_tick(self, stage: str, partition: int, tick: int, is_busy: bool) -> None:
+        self.ticker.note(stage, partition, tick, is_busy=is_busy)
+        self._reporter.note(stage, partition, tick, is_busy=is_busy)
+
+    def _open_partitions(self) -> set[tuple[str, int]]:
+        runners = (runner for app in self.apps for runner in app.runners.values())
+        return {(runner.metrics.stage, runner.metrics.partition) for runner in runners}
 
     async def _check_for_ever(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, UnavailableError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.config import AssemblyConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import CONFIGURED, DEAD_LETTERS, EPISODE_EVENTS, TOPICS
 from rollbus.streams.exactly_once.batch import Batch
@@ -21,7 +21,8 @@ from rollbus.streams.kafka.names import group_id
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import check_topics, describe_topics, ensure_topics
 from rollbus.streams.operate.repair import accept_loss
-from rollbus.streams.state.ticker import inputs_in_use
+from rollbus.streams.pipeline import namespace_stages
+from rollbus.streams.state.watermarks import hops
 from rollbus.streams.worker import transport
 from rollbus.streams.worker.worker import serve
 from tests.builders import make_tick
@@ -84,15 +85,17 @@ async def test_ticks_reach_every_input_and_a_configuration_is_applied_once_per_k
         stage="assembly", config_hash=config.config_hash(), content=canonical_json(config.model_dump(mode="json"))
     )
     signed = settings.model_copy(update={"signing": keys("k" * 16)})
+    stages = namespace_stages(config, ScoringConfig())
+    await ensure_topics(settings, stages)
     enough = 0
-    for kept in (settings, settings, signed, signed):
-        async with running(kept, [CountStage("assembly")], [applied]) as worker:
+    for keys_in_use in (settings, settings, signed, signed):
+        async with running(keys_in_use, stages, [applied]) as worker:
             enough += 3
             await until(lambda: worker.ticker.last and worker.ticker.last.number >= enough, "no ticks")  # noqa: B023
             enough = worker.ticker.last.number if worker.ticker.last else 0
     with pytest.raises(ConfigurationError, match="this worker has no key"):
-        await serve(settings, [CountStage("assembly")], [applied], stop=asyncio.Event())
-    for topic in inputs_in_use([applied]):
+        await serve(settings, stages, [applied], stop=asyncio.Event())
+    for topic in (hop.topic for hop in hops([applied])):
         partitions = 1 if topic.partitions == "one" else settings.event_partitions
         records = await read_topic(settings, topic.name, partitions)
         ticks = [record for record in records if isinstance(record, Tick)]

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -11,13 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.schemas.codec import encode
+from rollbus.runtime.kafka.writing import Row
+from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.state.ticker import config_changes, next_tick
+from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
 from rollbus.streams.worker import ticker as ticker_kafka
+from rollbus.streams.worker import ticker_log
 from rollbus.streams.worker.ticker import Ticker
+from rollbus.streams.worker.ticker_log import TickerLog
 from rollbus.streams.worker.worker import Worker
 from tests.builders import make_group, make_tick
 from tests.waiting import until
@@ -116,7 +121,7 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
             yield row
 
     monkeypatch.setattr(ticker_kafka, "new_producer", lambda settings, name: Broker())
-    monkeypatch.setattr(ticker_kafka, "read_from", no_rows)
+    monkeypatch.setattr(ticker_log, "read_from", no_rows)
     monkeypatch.setattr(ticker_kafka, "write_transaction", AsyncMock(side_effect=[error, None]))
     monkeypatch.setattr(ticker_kafka, "RETRY_S", 0.0)
     ticker = Ticker(StreamSettings())
@@ -125,22 +130,135 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
     await ticker.stop()
 
 
-async def test_a_ticker_without_its_changelog_goes_on_from_the_run_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ticker_without_its_changelog_goes_on_from_the_newest_tick_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A number that the stages know already moves no clock: nothing would close for as long as they have run."""
-    logs = {
+    logs: dict[str, list[bytes | None]] = {
         "t.ticker.changelog": [],
+        "t.scores": [encode(make_tick(38)), encode(make_tick(39))],
         "t.run-log": [encode(make_tick(40)), encode(make_tick(41)), encode(make_group("g")), b"\xc3\x01poison", None],
     }
 
     async def read_from(_: Any, starts: Any, **options: Any) -> AsyncIterator[SimpleNamespace]:
         for place in starts:
-            for value in logs[place.topic]:
+            for value in logs.get(place.topic, ()):
                 yield SimpleNamespace(key=None, value=value)
 
-    monkeypatch.setattr(ticker_kafka, "read_from", read_from)
+    monkeypatch.setattr(ticker_log, "read_from", read_from)
     ticker = Ticker(StreamSettings(namespace="t."))
     await ticker._restore()
     assert ticker.last == make_tick(41)
+
+
+class Log:
+    """What tickers write, one life after the other, each row as it would be read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[Row] = []
+        monkeypatch.setattr(ticker_log, "read_from", self._read)
+        monkeypatch.setattr(ticker_kafka, "write_transaction", self._write)
+
+    async def _read(self, _: Any, starts: Any, **options: Any) -> AsyncIterator[Row]:
+        for row in [row for row in self.rows if row.topic in {place.topic for place in starts}]:
+            yield row
+
+    async def _write(self, producer: Any, rows: Iterable[Row]) -> None:
+        self.rows += rows
+
+    def ticks(self, topic: str) -> list[int]:
+        """The ticks of an input's first partition."""
+        values = [row.value for row in self.rows if row.topic == f"t.{topic}" and row.partition == 0]
+        return [tick.number for value in values if (tick := decode_if(value, Tick))]
+
+    def kinds(self, topic: str) -> list[str]:
+        """What an input's first partition holds."""
+        rows = [row for row in self.rows if row.topic == f"t.{topic}" and row.partition == 0]
+        return [type(decode(row.value or b"")).__name__ for row in rows]
+
+
+async def ticker_on(settings: StreamSettings, *configs: ConfigApplied) -> Ticker:
+    ticker = Ticker(settings, configs)
+    await ticker._restore()
+    return ticker
+
+
+async def pulse(ticker: Ticker, count: int = 1) -> None:
+    """Let so many intervals pass."""
+    for _ in range(count):
+        tick = next_tick(ticker.last, wall_clock_ms=1_000, interval_ms=1_000)
+        await ticker._write(AsyncMock(), Pulse(tick, tuple(config_changes(ticker._configs, ticker._applied))))
+
+
+def pass_all(ticker: Ticker, stage: str, tick: int) -> None:
+    for partition in range(4):
+        ticker.note(stage, partition, tick, is_busy=False)
+
+
+SETTINGS = StreamSettings(namespace="t.")
+CONFIGS = (applied("assembly"), applied("scoring"), applied("grouping", run_id="main"))
+
+
+async def test_a_tick_goes_on_when_the_stages_before_have_passed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    await pulse(ticker, 3)
+    assert (log.ticks("aliases"), log.ticks("episode-events")) == ([0, 1, 2], [])
+    pass_all(ticker, "alias", 1)
+    await ticker._write(AsyncMock(), None)
+    assert (log.ticks("episode-events"), log.ticks("trajectories")) == ([0, 1], [])
+
+
+async def test_a_successor_writes_the_ticks_that_were_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    await pulse(ticker, 3)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    for stage in ("alias", "assembly", "scoring", "grouping.main"):
+        pass_all(ticker, stage, 2)
+    await ticker._write(AsyncMock(), None)
+    topics = ("episode-events", "trajectories", "scores", "run-log")
+    assert [log.ticks(topic) for topic in topics] == [[0, 1, 2]] * 4
+    assert (await ticker_on(SETTINGS, *CONFIGS))._pulses == []
+
+
+async def test_a_configuration_travels_in_front_of_its_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    await pulse(ticker, 2)
+    ticker = await ticker_on(SETTINGS, *CONFIGS[:2], replace(CONFIGS[2], config_hash="other"))
+    await pulse(ticker)
+    for stage in ("alias", "assembly", "scoring"):
+        pass_all(ticker, stage, 2)
+    await ticker._write(AsyncMock(), None)
+    assert log.kinds("scores") == ["ConfigApplied", "Tick", "Tick", "ConfigApplied", "Tick"]
+
+
+async def test_what_other_workers_have_passed_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    rows = TickerLog(SETTINGS)
+    for process, partitions in (("one", (0, 1)), ("two", (2, 3))):
+        log.rows.append(rows.passed_row(process, {"alias": dict.fromkeys(partitions, 0)}))
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    await pulse(ticker)
+    assert log.ticks("episode-events") == [0]
+    assert (await rows.read()).passed == {"merged": {"alias": dict.fromkeys(range(4), 0)}}
+
+
+async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    ticker._wanted.set()
+    await pulse(ticker, 3)
+    pass_all(ticker, "alias", 2)
+    ticker.note("alias", 3, 2, is_busy=False)
+    for partition in (0, 1, 3):
+        ticker.note("assembly", partition, 1, is_busy=False)
+    await ticker._write(AsyncMock(), None)
+    assert ticker.held(now_s=time.monotonic()) is None
+    held = ticker.held(now_s=time.monotonic() + 60)
+    assert held is not None
+    assert held[0] == "time in trajectories for assembly[2] before its first tick"
 
 
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:

@@ -1,0 +1,109 @@
+"""A tick goes into an input once all that write there have passed it, and not before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.topics import Topic
+from rollbus.streams.state.table import NO_TICK
+from rollbus.streams.state.watermarks import Holder, Hop, Watermarks, hops, in_full, shortened
+
+PARTITIONS = 2
+
+
+def configured(*names: str) -> list[ConfigApplied]:
+    pairs = [name.partition(".") for name in names]
+    return [ConfigApplied(stage=stage, run_id=run or None, config_hash="h", content="{}") for stage, _, run in pairs]
+
+
+NAMES = ("assembly", "scoring", "grouping.main", "curriculum.main")
+ALL = (
+    "assembly",
+    "scoring",
+    "grouping.main",
+    "group-scoring.main",
+    "curriculum.main",
+    "observing.main",
+    "delivery.main",
+)
+
+
+def count(topic: Topic) -> int:
+    return 1 if topic.partitions == "one" else PARTITIONS
+
+
+def watermarks(*names: str) -> Watermarks:
+    return Watermarks(hops(configured(*names)), count)
+
+
+def hop_of(known: Watermarks, topic: str) -> Hop:
+    return next(hop for hop in known.hops if hop.topic.name == topic)
+
+
+def test_each_input_waits_for_the_stages_that_write_into_it() -> None:
+    writers = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured(*NAMES))}
+    assert writers == {
+        "aliases": [],
+        "episode-events": ["alias"],
+        "trajectories": ["assembly"],
+        "scores": ["scoring"],
+        "run-log": ["grouping.main"],
+    }
+    every = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured(*ALL))}
+    assert every["closed-groups"] == ["grouping.main"]
+    assert every["run-log"] == ["grouping.main", "group-scoring.main", "delivery.main"]
+    assert every["delivery-log"] == ["observing.main"]
+
+
+def test_no_input_waits_for_itself() -> None:
+    """The trainer closes the loop from batches to the run's log, and no tick waits for a trainer."""
+    waits_for = {hop.topic.name: {topic.name for _, topic in hop.writers} for hop in hops(configured(*ALL))}
+    done: set[str] = set()
+    while ready := {name for name, inputs in waits_for.items() if inputs <= done} - done:
+        done |= ready
+    assert done == waits_for.keys()
+
+
+def test_a_tick_waits_for_the_slowest_partition() -> None:
+    known = watermarks(*NAMES)
+    known.note("assembly", 0, 7)
+    assert known.holder(hop_of(known, "trajectories")) == Holder("assembly", 1, NO_TICK)
+    known.note("assembly", 1, 5)
+    assert known.limit(hop_of(known, "trajectories"), 9) == 5
+    assert known.limit(hop_of(known, "aliases"), 9) == 9
+
+
+@given(st.permutations([("assembly", number, tick) for number in range(PARTITIONS) for tick in (1, 2, 3)]))
+def test_reports_in_any_order_come_to_the_same(reports: list[tuple[str, int, int]]) -> None:
+    known = watermarks(*NAMES)
+    for report in reports:
+        known.note(*report)
+    assert known.limit(hop_of(known, "trajectories"), 9) == 3
+
+
+def test_a_new_run_holds_up_time_only_after_it_has_caught_up() -> None:
+    known = watermarks(*NAMES)
+    assert known.admit_members()
+    known = Watermarks(hops(configured(*NAMES, "grouping.new")), count, {"run-log": 5}, known.passed, known.members)
+    for number in range(PARTITIONS):
+        known.note("grouping.main", number, 8)
+        known.note("grouping.new", number, 2)
+    run_log = hop_of(known, "run-log")
+    assert not known.admit_members()
+    assert known.limit(run_log, 9) == 8
+    for number in range(PARTITIONS):
+        known.note("grouping.new", number, 6)
+    assert known.admit_members()
+    assert known.limit(run_log, 9) == 6
+
+
+def test_a_run_that_was_removed_holds_up_nothing() -> None:
+    known = watermarks(*NAMES, "grouping.old")
+    known.admit_members()
+    known = Watermarks(hops(configured(*NAMES)), count, {}, {"grouping.main": {0: 4, 1: 4}}, known.members)
+    assert known.limit(hop_of(known, "run-log"), 9) == 4
+
+
+@given(st.dictionaries(st.integers(0, 40), st.integers(NO_TICK, 3)))
+def test_a_report_says_in_short_what_it_says_in_full(ticks: dict[int, int]) -> None:
+    assert in_full(shortened(ticks)) == ticks

@@ -61,7 +61,7 @@ PURE: Mapping[str, Room] = {
     ),
     "streams/core": Room(
         (
-            *("streams/exactly_once/batch.py", "streams/exactly_once/processing.py"),
+            *("streams/exactly_once/batch.py", "streams/exactly_once/processing.py", "streams/exactly_once/rounds.py"),
             "streams/pipeline.py",
         ),
         (

@@ -22,8 +22,9 @@ from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, RESTORED
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
+from rollbus.streams.exactly_once.rounds import EARLY_KEY, EarlyRecords, round_of
 from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
-from rollbus.streams.state.table import PartitionState
+from rollbus.streams.state.table import NO_TICK, PartitionState
 from rollbus.streams.state.too_large import drop_of_row, drops_instead
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class Encoded:
     value: bytes
     signer: str | None = None
     """In whose name it is signed."""
+    round: int = NO_TICK
+    """Number of the tick after which it was made."""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,10 @@ class StagePartition:
         self._max_bytes, self._signer_of = max_record_bytes, signer_of
         self._restored = 0
         self._asking = False
+        self._takes_early = bool(getattr(stage, "takes_early", False))
+        self._early = EarlyRecords()
+        self._round = NO_TICK
+        """Number of the last tick that the stage has taken."""
         self.state = stage.new_state()
 
     @property
@@ -104,13 +111,16 @@ class StagePartition:
 
     @property
     def last_tick(self) -> int:
-        """Number of the last tick that the state knows; NO_TICK before the first."""
-        return int(self.state.last_tick)
+        """Number of the last tick that the stage has taken; NO_TICK before the first."""
+        return max(self._round, int(self.state.last_tick))
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Apply one row of the stage's changelog."""
         self._restored += 1
-        self.state.restore(key, value)
+        if key.startswith(EARLY_KEY):
+            self._early.restore(key, value)
+        else:
+            self.state.restore(key, value)
 
     async def process(self, records: Sequence[RawRecord], *, hold_quiet: bool = False) -> Processed:
         """Decode, ask, step and encode; raises whatever the stage raises except RecordError.
@@ -121,7 +131,7 @@ class StagePartition:
         at_once = CACHED if isinstance(self._stage, PureAsEffects) else max(1, len(records))
         for first in range(0, len(records), at_once):
             await self._take_in(records[first : first + at_once], result, refused)
-        for raw, refusal in sorted(refused, key=lambda each: each[0].offset):  # independent of how the batch was cut
+        for raw, refusal in sorted(refused, key=lambda pair: pair[0].offset):  # independent of how the batch was cut
             self._dead_letter(raw, refusal, result)
         result.forgotten = self.state.forgotten
         result.quiet = result.quiet and not result.outputs
@@ -130,37 +140,64 @@ class StagePartition:
         return result
 
     async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:
-        read = []
-        for number, raw in enumerate(records):
-            if number % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
-            try:
-                incoming = read_record(raw, self._partition, self._max_bytes, self._signer_of)
-            except RecordError as error:
-                refused.append((raw, error))
-                continue
-            if type(incoming.record) is Tick:
-                tick = incoming.record
-                result.tick = tick.number if result.tick is None else max(result.tick, tick.number)
-                if self._stage.input.is_open:
-                    incoming = replace(incoming, record=without_leap(tick, raw))
-                    result.leaps += incoming.record is not tick
-            read.append((raw, incoming))
-        answers = await self._answers([incoming for _, incoming in read])
-        for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
+        pieces = await self._read_in_rounds(records, result, refused)
+        answers = await self._answers([piece.incoming for piece in pieces])
+        for number, (piece, answer) in enumerate(zip(pieces, answers, strict=True)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just given the others their turn
                 await asyncio.sleep(0)
+            if type(piece.incoming.record) is Tick:
+                self._round = max(self._round, piece.incoming.record.number)
             try:
-                outputs = self._stage.step(self.state, incoming, answer)
+                outputs = self._stage.step(self.state, piece.incoming, answer)
             except RecordError as error:
-                refused.append((raw, error))
+                refused.append((piece.raw, error))
                 continue
             for outgoing in outputs:
                 try:
-                    self._write(outgoing, result)
+                    self._write(outgoing, result, max(self._round, piece.round))
                 except RecordError as error:  # the others of this step still go out
-                    refused.append((raw, error))
-        result.quiet = result.quiet and all(type(incoming.record) is Tick for _, incoming in read)
+                    refused.append((piece.raw, error))
+        result.quiet = result.quiet and all(type(piece.incoming.record) is Tick for piece in pieces)
+
+    async def _read_in_rounds(
+        self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]
+    ) -> "list[_Piece]":
+        """Decode what may be taken now: early records wait, and follow the tick of their round."""
+        pieces: list[_Piece] = []
+        now = self.last_tick
+        for number, raw in enumerate(records):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            round_number = round_of(raw)
+            if round_number is not None and round_number > now and not self._takes_early:
+                self._early.keep(raw, round_number)
+                result.quiet = False
+                continue
+            piece = self._read(raw, round_number, result, refused)
+            if piece is None:
+                continue
+            pieces.append(piece)
+            if type(piece.incoming.record) is Tick:
+                now = max(now, piece.incoming.record.number)
+                released = (self._read(early, early.round, result, refused) for early in self._early.release(now))
+                pieces += filter(None, released)
+        return pieces
+
+    def _read(
+        self, raw: RawRecord, round_number: int | None, result: Processed, refused: list[Refused]
+    ) -> "_Piece | None":
+        try:
+            incoming = read_record(raw, self._partition, self._max_bytes, self._signer_of)
+        except RecordError as error:
+            refused.append((raw, error))
+            return None
+        if type(incoming.record) is Tick:
+            tick = incoming.record
+            result.tick = tick.number if result.tick is None else max(result.tick, tick.number)
+            if self._stage.input.is_open:
+                incoming = replace(incoming, record=without_leap(tick, raw))
+                result.leaps += incoming.record is not tick
+        return _Piece(raw, incoming, NO_TICK if round_number is None else round_number)
 
     async def _answers(self, incoming: Sequence[Incoming]) -> Sequence[Any]:
         self._asking = True
@@ -169,24 +206,36 @@ class StagePartition:
         finally:
             self._asking = False
 
-    def _write(self, outgoing: Outgoing, result: Processed) -> None:
+    def _write(self, outgoing: Outgoing, result: Processed, round_number: int) -> None:
         for out, data in encoded(outgoing, self.state, self._stage.name, self._max_bytes):
             result.outgoing += 1
-            result.outputs.append(Encoded(out.topic.name, out.key.encode(), data, out.signer))
+            result.outputs.append(Encoded(out.topic.name, out.key.encode(), data, out.signer, round_number))
 
     def _drain(self, result: Processed) -> None:
         """Add the touched rows; leave out a row too large for a message, which would stop the stage for good."""
         most_bytes = self._max_bytes + FRAMING_BYTES // 2
+        result.changelog += self._early.drain()
         for key, value in self.state.drain():
             if value is None or (size := len(key) + len(value)) <= most_bytes:
                 result.changelog.append((key, value))
             else:
-                self._write(drop_of_row(key, size, stage=self._stage.name, now_ms=self.state.now_ms), result)
+                drop = drop_of_row(key, size, stage=self._stage.name, now_ms=self.state.now_ms)
+                self._write(drop, result, self.last_tick)
 
     def _dead_letter(self, raw: RawRecord, error: RecordError, result: Processed) -> None:
         letter = dead_letter(raw, self._partition, error, stage=self._stage.name, app_version=self._app_version)
         result.dead_letters += 1
         result.outputs.append(Encoded(DEAD_LETTERS.name, letter.key, encode(letter)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A record to step through."""
+
+    raw: RawRecord
+    incoming: Incoming
+    round: int
+    """The one that it names; NO_TICK for none."""
 
 
 def encoded(out: Outgoing, state: PartitionState, stage: str, max_bytes: int) -> list[tuple[Outgoing, bytes]]:

@@ -40,6 +40,7 @@ from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
+from rollbus.streams.exactly_once.rounds import header_of
 from rollbus.streams.exactly_once.transaction import FENCED, ProducerSession, ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
@@ -422,7 +423,9 @@ class Runner:
             raise ConfigurationError(
                 f"topic {topic} has {count} partitions, not {expected}; keys would move: see `rollbus topics check`"
             )
-        headers = self._settings.signing.sign(output.signer, topic, output.key, output.value) if output.signer else ()
+        headers = header_of(output.topic, output.round)
+        if output.signer:
+            headers = (*headers, *self._settings.signing.sign(output.signer, topic, output.key, output.value))
         return Row(topic, partition_of(output.key, count) if output.key else 0, output.key, output.value, headers)
 
     def _discard(self) -> None:

@@ -70,7 +70,10 @@ def dropped(
 
 
 class Stage(Protocol[S]):
-    """A pure stage; one instance serves all partitions, each with a state of its own."""
+    """A pure stage; one instance serves all partitions, each with a state of its own.
+
+    One that has `takes_early` takes records of later rounds at once: their order in time means nothing to it.
+    """
 
     name: str
     """As in consumer groups, transactional ids and drops: `assembly`; of a run: `grouping.<run>`."""
@@ -112,6 +115,7 @@ class PureAsEffects(Generic[S]):
 
     def __init__(self, stage: Stage[S]) -> None:
         self.stage, self.name, self.input = stage, stage.name, stage.input
+        self.takes_early = bool(getattr(stage, "takes_early", False))
 
     def new_state(self) -> S:
         """Return the stage's empty state."""

@@ -1,7 +1,8 @@
 """Recorded records of the first stage's input in, every stage's own records out. No Faust, no clock.
 
-A round is taken piece by piece; it ends with a tick, which the later stages get before the first ones do. What live
-recorded of the outside world is fed between two rounds. What happens to each record is in `steps`.
+A round is taken piece by piece; it ends with a tick, which the later stages get before the first ones do. At its end,
+stage after stage takes what was made in it, in live's order as far as live has the same, with what live recorded of the
+outside world in its place. What happens to each record is in `steps`.
 
 The stages of the first input may also run elsewhere, partition by partition (`lane`): a chain without them is given
 what they made, in the same order, and does the rest.
@@ -9,9 +10,10 @@ what they made, in the same order, and does the rest.
 
 import asyncio
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 from rollbus.schemas.codec import encode
@@ -26,18 +28,21 @@ from rollbus.schemas.signing import SignerOf
 from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record, without_leap
+from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.left_out import is_forgotten
 from rollbus.streams.replay.decide.made import Made
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, Recorded
+from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, LiveRecord, Places, Recorded
 from rollbus.streams.replay.decide.rounds import Round
-from rollbus.streams.replay.decide.steps import Steps
+from rollbus.streams.replay.decide.steps import MadeRecord, Steps
 from rollbus.streams.state.stage import Incoming, dropped
 
 ASK_AT_ONCE = 256
 """Records about which an effects stage is asked together."""
+LAST = 2**63
+"""Above every offset: the place of what live does not have."""
 BeforeTick = Callable[[int], Awaitable[None]]
 """Called before the records that live had before a tick are fed: to read them."""
 
@@ -84,6 +89,8 @@ class Chain(Steps):
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._reported_excluded: set[str] = set()
         self._unanswered: deque[TrainingBatch] = deque()
+        self._later: dict[int, list[RawRecord]] = defaultdict(list)
+        """By partition of the first input: records of later rounds."""
         self._piece: Sequence[RawRecord] = ()
         """What is being taken in of the first input, by offset."""
         self.last_tick = -1
@@ -100,6 +107,9 @@ class Chain(Steps):
         place, first = Partition(self.input.full_name(self._source), partition), self._first
         some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
         for raw in records:
+            if (number := round_of(raw)) is not None and number > self.last_tick:
+                self._later[partition].append(raw)
+                continue
             try:
                 incoming = read_record(raw, place, self._max_bytes, self._signer_of)
             except RecordError as error:
@@ -129,16 +139,18 @@ class Chain(Steps):
             return self._piece[at]
         return super()._as_fetched(incoming)
 
-    async def round(self, found: Round) -> None:
-        """End the round before and take a tick."""
+    async def round(self, beginning: Round) -> None:
+        """End the round before and take a tick, and the early records of the round that it begins."""
         self._check_stop()
-        await self._begin_round(found.tick, found.data)
-        for partition, raw in found.at:
+        await self._begin_round(beginning.tick, beginning.data)
+        for partition, raw in beginning.at:
             place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
-            tick = without_leap(found.tick, raw) if self.input.is_open else found.tick
-            self._deliver(self._first, partition, Incoming(tick, "", place, found.data))
+            tick = without_leap(beginning.tick, raw) if self.input.is_open else beginning.tick
+            self._deliver(self._first, partition, Incoming(tick, "", place, beginning.data))
+            if later := self._later.pop(partition, None):
+                await self.piece(partition, later)  # those of rounds that have not come wait again
         await self._ask_waiting()
-        self._forget_touched(len(found.at) * len(self._readers))
+        self._forget_touched(len(beginning.at) * len(self._readers))
 
     async def made_piece(self, made: Sequence[Made]) -> None:
         """Take what the first input's stages made elsewhere of a piece."""
@@ -157,7 +169,7 @@ class Chain(Steps):
 
     async def end(self) -> None:
         """End the last round."""
-        await self._ask_waiting()
+        await self._end_round(self.last_tick + 1)
         self._write_held()
         await self._output.settle()
 
@@ -184,12 +196,30 @@ class Chain(Steps):
         if self._before_tick is not None:
             await self._before_tick(tick)
             self._check_stop()
-        await self._feed_live_records(tick)
+        for name in self._following:
+            await self._take_round(name, tick)
+        self._recorded.places.forget_until(tick - 1)
         self._write_held()
         await self._output.settle()
 
+    async def _take_round(self, name: str, tick: int) -> None:
+        """Let the stages that read a topic take what was made for it before a tick, and what live had there."""
+        order = _Order(self._recorded.places)
+        order.add_live(self._recorded.due(tick, name))
+        order.add_made(self._waiting.get(name, ()))
+        if name in self._waiting:
+            self._waiting[name] = []
+        while order:
+            item = order.next()
+            if isinstance(item, MadeRecord):
+                self._write(item.topic, item.partition, item.key, item.record, item.data)
+            else:
+                await self._feed_live_record(item.topic, item.key, item.record)
+            order.add_live(self._recorded.due(tick, name))  # a batch that was just cut may have its outcome here
+        await self._ask_waiting()
+
     async def _feed_live_records(self, tick: int) -> None:
-        while due := self._recorded.due(tick):  # an outcome may cut a batch whose own outcome is due as well
+        while due := self._recorded.due(tick):
             for live in due:
                 await self._feed_live_record(live.topic, live.key, live.record)
 
@@ -234,3 +264,35 @@ class Chain(Steps):
             drop = dropped("episode", episode, reason, "on the list of exclusions", stage=stage, now_ms=now_ms)
             self._emit_output(self._first[0], partition, drop, incoming)
         return True
+
+
+class _Order:
+    """What is to be taken in one round of one topic: by live's offset, then in the order in which it was made."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._heap: list[tuple[int, int, MadeRecord | LiveRecord]] = []
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add_live(self, records: Iterable[LiveRecord]) -> None:
+        """Add records of live; a configuration for several partitions comes after what is in its round."""
+        for live in records:
+            ends = live.topic.partitions == "events" and isinstance(live.record, ConfigApplied)
+            self._push(LAST + 1 if ends else live.offset, live)
+
+    def add_made(self, records: Iterable[MadeRecord]) -> None:
+        """Add records of the replay's own."""
+        for made in records:
+            offset = self._places.find(made.topic, made.record)
+            self._push(LAST if offset is None else offset, made)
+
+    def next(self) -> MadeRecord | LiveRecord:
+        """Return the next one, once."""
+        return heappop(self._heap)[2]
+
+    def _push(self, offset: int, item: MadeRecord | LiveRecord) -> None:
+        self._count += 1
+        heappush(self._heap, (offset, self._count, item))

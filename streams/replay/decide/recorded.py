@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
-from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.groups import Group, StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import RUN_LOG, Topic
@@ -31,26 +31,70 @@ class LiveRecord:
     topic: Topic
     key: str
     record: Any
+    offset: int = -1
+    """Where live has it; less than any for what came before the range."""
+
+
+Identity = tuple[str, str, int]
+"""Topic, id and revision of a record that live and the replay have alike."""
+
+
+def identity_of(topic: Topic, record: Any) -> Identity | None:
+    """Return what names a record on both sides; None for one whose place in its round means nothing."""
+    if isinstance(record, Score):
+        return topic.name, record.trajectory_id, record.revision
+    return (topic.name, record.group_id, 0) if isinstance(record, Group) else None
+
+
+@dataclass(slots=True)
+class Places:
+    """Where live has the records that the replay makes too: within a round, only live knows the order of partitions."""
+
+    _offsets: dict[Identity, int] = field(default_factory=dict)
+    _by_round: dict[int, list[Identity]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, identity: Identity, offset: int, round_number: int) -> None:
+        """Take note of a record of live, made in a round."""
+        self._offsets[identity] = offset
+        self._by_round[round_number].append(identity)
+
+    def find(self, topic: Topic, record: Any) -> int | None:
+        """Return where live has a record; None if it has none such."""
+        identity = identity_of(topic, record)
+        return None if identity is None else self._offsets.get(identity)
+
+    def forget_until(self, round_number: int) -> None:
+        """Forget what was made up to a round: it was there to be found."""
+        for number in [number for number in self._by_round if number <= round_number]:
+            for identity in self._by_round.pop(number):
+                self._offsets.pop(identity, None)
 
 
 @dataclass(slots=True)
 class Recorded:
     """All of it that a range needs."""
 
+    places: Places = field(default_factory=Places)
+
     before: dict[int, list[LiveRecord]] = field(default_factory=lambda: defaultdict(list))
     """By number of the tick that follows it; BEFORE_ALL for what held when the range began."""
-    outcomes: dict[str, tuple[int, StepOutcome]] = field(default_factory=dict)
-    """By batch hash: the tick that follows it, and the outcome."""
+    outcomes: "dict[str, LiveOutcome]" = field(default_factory=dict)
+    """By batch hash."""
 
-    def due(self, tick: int) -> list[LiveRecord]:
-        """Return, once, what came before a tick and has not been fed to the replay."""
-        numbers = sorted(number for number in self.before if number <= tick)
-        return [record for number in numbers for record in self.before.pop(number)]
+    def due(self, tick: int, topic: str | None = None) -> list[LiveRecord]:
+        """Return, once, what came before a tick, into one input or into any, and has not been fed to the replay."""
+        due = []
+        for number in sorted(number for number in self.before if number <= tick):
+            records = self.before.pop(number)
+            due += [live for live in records if topic in (None, live.topic.name)]
+            if others := [live for live in records if topic not in (None, live.topic.name)]:
+                self.before[number] = others
+        return due
 
     def answer(self, batch: TrainingBatch, last_tick: int) -> StepOutcome | None:
         """Return the outcome to feed now; None where live's own comes later."""
-        found = self.outcomes.pop(batch.batch_hash, None)
-        if found is None:
+        live = self.outcomes.pop(batch.batch_hash, None)
+        if live is None:
             return StepOutcome(
                 run_id=batch.run_id,
                 step=0,
@@ -60,11 +104,20 @@ class Recorded:
                 base_version=batch.newest_policy_version,
                 policy_version=batch.newest_policy_version,
             )
-        tick, outcome = found
-        if tick <= last_tick:
-            return outcome
-        self.before[tick].append(LiveRecord(RUN_LOG, batch.run_id, outcome))
+        if live.tick <= last_tick:
+            return live.outcome
+        self.before[live.tick].append(LiveRecord(RUN_LOG, batch.run_id, live.outcome, live.offset))
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOutcome:
+    """What the trainer answered to a batch."""
+
+    tick: int
+    """The one that follows it in the run's log."""
+    outcome: StepOutcome
+    offset: int
 
 
 class RecordedInputs:
@@ -80,7 +133,7 @@ class RecordedInputs:
         self.tick = BEFORE_ALL
         """The last one seen."""
 
-    def take(self, key: str, record: Any) -> None:
+    def take(self, key: str, record: Any, offset: int = -1) -> None:
         """Take in the next record of the input's first partition."""
         if isinstance(record, Tick):
             waiting, self._waiting, self.tick = self._waiting, [], record.number
@@ -89,7 +142,7 @@ class RecordedInputs:
             else:
                 self._begin()
                 self._recorded.before[record.number] += waiting
-        elif (needed := _needed_record(self._topic, key, record, self._change)) is not None:
+        elif (needed := _needed_record(self._topic, key, record, self._change, offset)) is not None:
             self._waiting.append(needed)
 
     def end(self) -> None:
@@ -111,15 +164,15 @@ class Outcomes:
 
     def __init__(self, first_tick: int | None) -> None:
         self._first_tick = -1 if first_tick is None else first_tick
-        self._waiting: list[StepOutcome] = []
+        self._waiting: list[tuple[StepOutcome, int]] = []
         self._tick = BEFORE_ALL
-        self.found: dict[str, tuple[int, StepOutcome]] = {}
+        self.by_batch: dict[str, LiveOutcome] = {}
         """By batch hash."""
 
-    def take(self, record: Any) -> None:
+    def take(self, record: Any, offset: int = -1) -> None:
         """Take in the next record of the log."""
         if isinstance(record, StepOutcome):
-            self._waiting.append(record)
+            self._waiting.append((record, offset))
         elif isinstance(record, Tick):
             self._tick = record.number
             self._note(record.number)
@@ -131,15 +184,17 @@ class Outcomes:
     def _note(self, tick: int) -> None:
         waiting, self._waiting = self._waiting, []
         if tick >= self._first_tick:
-            self.found.update((one.batch_hash, (tick, one)) for one in waiting)
+            self.by_batch.update(
+                (outcome.batch_hash, LiveOutcome(tick, outcome, offset)) for outcome, offset in waiting
+            )
 
 
-def _needed_record(topic: Topic, key: str, record: Any, change: Change) -> LiveRecord | None:
+def _needed_record(topic: Topic, key: str, record: Any, change: Change, offset: int) -> LiveRecord | None:
     if isinstance(record, ConfigApplied):
         changed = change(record)
-        return None if changed is None else LiveRecord(topic, key, changed)
+        return None if changed is None else LiveRecord(topic, key, changed, offset)
     ends_window = isinstance(record, RunCommand) and record.command == "end_window"
-    return LiveRecord(topic, key, record) if ends_window or isinstance(record, PolicyVersion) else None
+    return LiveRecord(topic, key, record, offset) if ends_window or isinstance(record, PolicyVersion) else None
 
 
 def _place(live: LiveRecord) -> str:

@@ -1,13 +1,15 @@
 """A record through the stages' own steps: whatever follows from it goes on through all that read it, then the next one.
 
-The first effects stage is asked about all that one piece brought it, a later one at the end of the round; drops and
-dead letters, which all stages write into one topic each, wait for that end too. So the output does not depend on how
-much was read at once.
+Scores and records of the runs' log wait for the end of their round, since only live knows in which order the partitions
+of a round came together. The first effects stage is asked about all that one piece brought it, a later one at the end
+of the round; drops and dead letters, which all stages write into one topic each, wait for that end too. So the output
+does not depend on how much was read at once.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollbus.schemas.codec import decode, encode
@@ -16,7 +18,7 @@ from rollbus.schemas.limits import MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Location
-from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, TOPICS, Topic, topic_of
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES, TOPICS, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import dead_letter, encoded
 from rollbus.streams.replay.decide.made import Made
@@ -27,8 +29,22 @@ from rollbus.streams.state.stage import Incoming, Outgoing
 FORGET_EVERY = 5_000
 """Records after which the states drop their lists of touched rows, which only a changelog needs."""
 
+IN_ORDER = (SCORES.name, RUN_LOG.name)
+"""Where grouping and curriculum decide by the order of what came from several partitions."""
+
 _incoming, _location = maker(Incoming), maker(Location)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRecord:
+    """A record that waits for the end of its round."""
+
+    topic: Topic
+    partition: int
+    key: str
+    record: Any
+    data: bytes
 
 
 class StoppedError(Exception):
@@ -64,6 +80,8 @@ class Steps:
         }
         asking = [reader for reader in readers if reader.asks]
         self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
+        self._waiting: dict[str, list[MadeRecord]] = {name: [] for name in IN_ORDER if name in self._following}
+        """By topic: what was made in this round and is not in its topic yet."""
         self._touched = 0
         self.drops: Counter[str] = Counter()
         """How many there are of each reason."""
@@ -139,7 +157,7 @@ class Steps:
             self.drops[(record or decode(data)).reason] += 1
             reader.held.append((topic, self._partition(topic, key), key, data))
         else:
-            self._write(topic, self._partition(topic, key), name, record, data)
+            self._write_in_order(topic, self._partition(topic, key), name, record, data)
 
     def _deliver_made(self, made: Iterable[Made]) -> None:
         for one in made:
@@ -149,6 +167,14 @@ class Steps:
             else:
                 record = one.record() if topic.name in self._following else None
                 self._route_output(reader, topic, (one.key or b"").decode(), record, one.data)
+
+    def _write_in_order(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
+        """Write a record at once, or at the end of its round where the order between partitions matters."""
+        waiting = self._waiting.get(topic.name)
+        if waiting is None:
+            self._write(topic, partition, key, record, data)
+        else:
+            waiting.append(MadeRecord(topic, partition, key, record, data))
 
     def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
         """Write a record into the replay's namespace and hand it to the stages that read it there."""

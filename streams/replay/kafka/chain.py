@@ -112,11 +112,20 @@ class ChainFactory:
             followed.discard(CLOSED_GROUPS.name)  # nothing flows through it, not even time
         readers = []
         for topic in (topic for topic in inputs if topic.name in followed):
-            source = await self._first_partition(topic)
-            readers.append(
-                LiveReader(source, RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded))
-            )
+            sources = [await self._first_partition(topic)]
+            if topic is SCORES:
+                sources += await self._other_partitions(topic, first_tick)
+            collector = RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded)
+            readers.append(LiveReader(topic, sources, collector, recorded.places, first_tick=first_tick))
         return readers
+
+    async def _other_partitions(self, topic: Topic, first_tick: int | None) -> list[KafkaSource]:
+        """Return what tells the order of a topic's other partitions, from the range's first round on."""
+        start = Bound(tick=first_tick - 1) if first_tick else Bound()
+        ranges = (await resolve(self.settings, topic, start, Bound())).ranges[1:]
+        if not ranges:
+            return []
+        return await self.stack.enter_async_context(open_ranges(self.settings, ranges, stop=self.follow))
 
     def _change(self, record: ConfigApplied) -> ConfigApplied | None:
         """Take note of a configuration that live's scores to come will name; return what the replay uses instead."""

@@ -25,10 +25,18 @@ from rollbus.schemas.records.groups import Group, StepOutcome
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Score
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.streams.exactly_once.processing import taken_ms
+from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.replay.decide.recorded import Outcomes, RecordedInputs
+from rollbus.streams.replay.decide.recorded import (
+    BEFORE_ALL,
+    LiveOutcome,
+    Outcomes,
+    Places,
+    RecordedInputs,
+    identity_of,
+)
 from rollbus.streams.replay.decide.rounds import Source
 from rollbus.streams.replay.decide.scores import as_asked
 from rollbus.streams.replay.kafka.source import open_ranges, read_records, read_whole
@@ -101,33 +109,64 @@ class RecordedScores:
 
 
 class LiveReader:
-    """Reads what a replay needs of one of live's inputs, a tick at a time; one partition says what all of them say."""
+    """Reads what a replay needs of one of live's inputs, a tick at a time.
 
-    def __init__(self, source: Source, collector: RecordedInputs) -> None:
-        self._source, self._collector = source, collector
-        self._ahead: deque[Any] = deque()
+    One partition has all that comes from outside. Where the order of a round matters, all are read for it.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        sources: Sequence[Source],
+        collector: RecordedInputs,
+        places: Places,
+        *,
+        first_tick: int | None,
+    ) -> None:
+        """`first_tick` is the range's: places of earlier rounds are no use."""
+        self._first_round = BEFORE_ALL if first_tick is None else first_tick - 1
+        self._sources, self._collector, self._topic, self._places = sources, collector, topic, places
+        self._ahead: list[deque[Any]] = [deque() for _ in sources]
+        self._ticks = [BEFORE_ALL] * len(sources)
 
     async def until(self, tick: int) -> None:
         """Read on until a tick is there, or the input's end."""
-        while self._collector.tick < tick:
-            if not self._ahead:
-                self._ahead.extend(await self._source.read())
-                if not self._ahead:
-                    self._collector.end()
+        for number, source in enumerate(self._sources):
+            await self._read_partition(number, source, tick)
+
+    async def _read_partition(self, number: int, source: Source, tick: int) -> None:
+        ahead = self._ahead[number]
+        while self._ticks[number] < tick:
+            if not ahead:
+                ahead.extend(await source.read())
+                if not ahead:
+                    if number == 0:
+                        self._collector.end()
                     return
-            raw = self._ahead.popleft()
-            record = decode_if(raw.value, *NEEDED)
-            if record is not None:
-                self._collector.take((raw.key or b"").decode(errors="replace"), record)
+            self._take(number, ahead.popleft())
+
+    def _take(self, number: int, raw: Any) -> None:
+        record = decode_if(raw.value, *NEEDED, Score, Group)
+        if isinstance(record, Tick):
+            self._ticks[number] = record.number
+        if identity := identity_of(self._topic, record):
+            made_in = round_of(raw)
+            made_in = self._ticks[number] if made_in is None else made_in
+            if made_in >= self._first_round:
+                self._places.note(identity, raw.offset, made_in)
+        elif record is not None and number == 0:
+            self._collector.take((raw.key or b"").decode(errors="replace"), record, raw.offset)
 
 
-async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, tuple[int, StepOutcome]]:
-    """Return what the trainer answered from a tick on, by batch hash, with the tick that follows it."""
+async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, LiveOutcome]:
+    """Return what the trainer answered from a tick on, by batch hash."""
     outcomes = Outcomes(first_tick)
-    async for record in read_records(settings, RUN_LOG, Tick, StepOutcome):
-        outcomes.take(record)
+    async with aclosing(read_whole(settings, RUN_LOG)) as records:
+        async for raw in records:
+            if (record := decode_if(raw.value, Tick, StepOutcome)) is not None:
+                outcomes.take(record, raw.offset)
     outcomes.end()
-    return outcomes.found
+    return outcomes.by_batch
 
 
 async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Judged:

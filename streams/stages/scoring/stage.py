@@ -85,6 +85,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
 
     name = configured_as = "scoring"
     input = TRAJECTORIES
+    takes_early = True
 
     def __init__(
         self,

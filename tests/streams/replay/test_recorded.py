@@ -7,10 +7,19 @@ from typing import Any
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied, Tick
-from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.groups import Group, StepOutcome, TrainingBatch
+from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
-from rollbus.streams.replay.decide.recorded import BEFORE_ALL, LiveRecord, Outcomes, Recorded, RecordedInputs
+from rollbus.streams.replay.decide.chain import LAST
+from rollbus.streams.replay.decide.recorded import (
+    BEFORE_ALL,
+    LiveOutcome,
+    LiveRecord,
+    Outcomes,
+    Recorded,
+    RecordedInputs,
+)
 from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
@@ -79,10 +88,15 @@ def test_outcomes_are_known_with_the_tick_that_follows_them_but_none_of_before_t
     outcomes = [StepOutcome(run_id="main", step=1, batch_hash=name, batch_number=0, state="completed", base_version=0,
                             policy_version=1) for name in "abcd"]  # fmt: skip
     taken = Outcomes(2)
-    for record in (outcomes[0], make_tick(1), outcomes[1], make_tick(2), outcomes[2], None, make_tick(3), outcomes[3]):
-        taken.take(record)
+    log = (outcomes[0], make_tick(1), outcomes[1], make_tick(2), outcomes[2], None, make_tick(3), outcomes[3])
+    for offset, record in enumerate(log):
+        taken.take(record, offset)
     taken.end()
-    assert taken.found == {"b": (2, outcomes[1]), "c": (3, outcomes[2]), "d": (4, outcomes[3])}
+    assert taken.by_batch == {
+        "b": LiveOutcome(2, outcomes[1], 2),
+        "c": LiveOutcome(3, outcomes[2], 4),
+        "d": LiveOutcome(4, outcomes[3], 7),
+    }
 
 
 # Fed again into a chain
@@ -126,7 +140,7 @@ async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time()
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2), make_tick(3))
     first, _ = await known_batches(*records)
     outcome = make_outcome(first)
-    log, batches = await run_log(source(*records), Recorded(outcomes={first.batch_hash: (3, outcome)}))
+    log, batches = await run_log(source(*records), Recorded(outcomes={first.batch_hash: LiveOutcome(3, outcome, 9)}))
     assert shape(log) == ["0", "Group", "Group", "1", "2", "completed", "skipped", "3"]
     assert log[5] == outcome
     assert len(batches) == 2  # the second had to wait for it
@@ -135,7 +149,7 @@ async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time()
 async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_there() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2))
     found = await known_batches(*records)
-    outcomes = {batch.batch_hash: (2, make_outcome(batch, step=n)) for n, batch in enumerate(found, 1)}
+    outcomes = {batch.batch_hash: LiveOutcome(2, make_outcome(batch, step=n), n) for n, batch in enumerate(found, 1)}
     log, _ = await run_log(source(*records), Recorded(outcomes=outcomes))
     assert shape(log) == ["0", "Group", "Group", "1", "completed", "completed", "2"]
 
@@ -143,18 +157,32 @@ async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_th
 async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -> None:
     records = (make_tick(0), make_tick(1), *scores("a"), make_tick(2))
     (batch,) = await known_batches(*records)
-    log, _ = await run_log(source(*records), Recorded(outcomes={batch.batch_hash: (1, make_outcome(batch))}))
+    log, _ = await run_log(
+        source(*records), Recorded(outcomes={batch.batch_hash: LiveOutcome(1, make_outcome(batch), 1)})
+    )
     assert shape(log) == ["0", "1", "Group", "completed", "2"]
 
 
 async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
     recorded = Recorded()
     recorded.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
-    recorded.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
+    recorded.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
     records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
     log, _ = await run_log(source(*records), recorded)
     # its own configuration is in its input or nowhere: a replay tells later stages alone
     assert shape(log) == ["0", "Group", "skipped", "1", "Group", "skipped", "PolicyVersion", "2", "3"]
+
+
+async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
+    records = (make_tick(0), *scores("a", "b", "c"), make_tick(1))
+    log, _ = await run_log(source(*records), Recorded())
+    a, b, c = (record for record in log if isinstance(record, Group))
+    recorded = Recorded()
+    for offset, group in ((5, c), (9, a)):
+        recorded.places.note(("run-log", group.group_id, 0), offset, 0)
+    recorded.before[1] += [LiveRecord(RUN_LOG, "agent", make_version(3), 7)]
+    log, _ = await run_log(source(*records), recorded)
+    assert [record for record in log if isinstance(record, Group | PolicyVersion)] == [c, make_version(3), a, b]
 
 
 async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
@@ -168,7 +196,8 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     recorded = Recorded()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
-    teller = LiveReader(reading, RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded)
+    teller = LiveReader(RUN_LOG, [reading], collector, recorded.places, first_tick=0)
     await teller.until(1)
     assert reading.position == 3
     assert [told.record for told in recorded.due(1)] == [make_version(1)]

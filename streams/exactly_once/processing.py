@@ -154,7 +154,7 @@ class StagePartition:
                 continue
             for outgoing in outputs:
                 try:
-                    self._write(outgoing, result, max(self._round, piece.round))
+                    self._write(outgoing, result, max(self.last_tick, piece.round))
                 except RecordError as error:  # the others of this step still go out
                     refused.append((piece.raw, error))
         result.quiet = result.quiet and all(type(piece.incoming.record) is Tick for piece in pieces)

@@ -94,7 +94,7 @@ def _trajectories(past: Past, run_id: str, final: dict[str, Any]) -> None:
     fates.update(name for drop in of_run(past, DROPS, run_id, Drop) for name in drop.trajectory_ids)
     fates.update(member.trajectory_id for group in _pending(run_id, final) for member in group.members)
     for state in _of(f"grouping.{run_id}-", final):
-        fates.update(state.scores.rows)
+        fates.update(list(state.scores.rows))
     _balance(f"run {run_id}: trajectory", fates, emitted)
 
 

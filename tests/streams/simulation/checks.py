@@ -9,7 +9,7 @@ from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, 
 from tests.flow.reference import Expected, expect, leave_one_out
 from tests.streams.simulation.accounts import check_accounts, of_run, records
 from tests.streams.simulation.history import Past
-from tests.streams.simulation.log import Place
+from tests.streams.simulation.log import Headers, Place
 from tests.streams.simulation.naive import undisturbed
 
 
@@ -34,10 +34,11 @@ def _equal_to_one_undisturbed_life(past: Past) -> dict[str, Any]:
     written, final = past.broker.frames(), {}
     for task in past.cluster.tasks:
         topic, partition = task.stage.input, task.partition
-        final[task.name], outputs = undisturbed(task.stage, past.broker.committed(topic, partition))
-        expected = defaultdict[Place, list[tuple[bytes, bytes]]](list)
-        for topic, key, value in outputs:
-            expected[past.broker.place(topic, key)].append((key, value))
+        entries = past.broker.entries_of(topic, partition)
+        final[task.name], outputs = undisturbed(task.stage, entries, task.place)
+        expected = defaultdict[Place, list[tuple[bytes, bytes, Headers]]](list)
+        for topic, key, value, headers in outputs:
+            expected[past.broker.place(topic, key)].append((key, value, headers))
         found = {place: rows for (writer, place), rows in written.items() if writer == task.name}
         assert found == expected, f"{task.name}: {_difference(found, expected)}"
     return final

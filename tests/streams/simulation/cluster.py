@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from rollbus.schemas.topics import STAGE_INPUTS, topic_of
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
+from rollbus.streams.exactly_once.rounds import header_of
+from rollbus.streams.exactly_once.runner import OnTick
 from rollbus.streams.pipeline import AnyStage
 from tests.streams.simulation.log import Broker, FencedError, Place, Transaction
 from tests.streams.simulation.naive import ended
@@ -76,7 +78,8 @@ class Session:
 
 def _send(broker: Broker, transaction: Transaction, task: str, outputs: Sequence[Encoded]) -> None:
     for out in outputs:
-        broker.send(transaction, task, topic_of(out.topic), out.key or b"", out.value)
+        headers = header_of(out.topic, out.round)
+        broker.send(transaction, task, topic_of(out.topic), out.key or b"", out.value, headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +113,8 @@ class Cluster:
         self.zombies: list[Generator[None]] = []
         self.sessions: dict[tuple[int, str], Session] = {}
         """By worker and stage, those of the present generation."""
+        self.on_tick: OnTick = lambda *_: None
+        """Told which tick a stage has passed on a partition."""
         self.hurries = False
         """Whether quiet ticks no longer wait for a transaction that has more to say."""
         self.assign()
@@ -153,6 +158,9 @@ class Cluster:
         for _ in range(MOST_ROUNDS):
             waiting = [task for task in self.tasks if self._has_more(task)]
             if not waiting:
+                for task in self.tasks:  # so that each reports what it has just committed
+                    if task.work is not None:
+                        self.resume(task)
                 return
             for task in waiting:
                 for _ in range(MOST_ROUNDS):
@@ -205,6 +213,7 @@ class Cluster:
         yield
         position = yield from self._opened(task, session, generation)
         work = self._restored(task)
+        self.on_tick(task.stage.name, task.partition, work.last_tick, False)
         ticked = task.stage.input in STAGE_INPUTS.values()
         yield
         while True:
@@ -216,6 +225,7 @@ class Cluster:
             processed = ended(work.process(batch.records, hold_quiet=hold))
             if hold and processed.quiet:
                 task.held = position = batch.end
+                self._pass_tick(task, processed)
                 yield
                 continue
             yield
@@ -225,7 +235,12 @@ class Cluster:
                 session.advance()
                 yield
             position = batch.end
+            self._pass_tick(task, processed)
             yield
+
+    def _pass_tick(self, task: Task, processed: Processed) -> None:
+        if processed.tick is not None:
+            self.on_tick(task.stage.name, task.partition, processed.tick, not processed.quiet)
 
     def _restored(self, task: Task) -> StagePartition:
         """Read the state back from its changelog, as written or as compacted, rows in any order then."""

@@ -5,7 +5,7 @@ In the others ticks are long, rewards come late and an operator interferes.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,16 +20,20 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
+from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.events import AliasDeclared
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, STAGE_INPUTS
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, Topic
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.state.stage import PureAsEffects
+from rollbus.streams.state.ticker import Pulse, config_changes
+from rollbus.streams.state.watermarks import Watermarks, hops
 from tests.builders import (
     START_MS,
     make_alias,
     make_alias_reward,
     make_command,
+    make_config,
     make_episode,
     make_excluded,
     make_reward,
@@ -105,7 +109,7 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     events = list(_events(chance, calm))
     sent = [*events, *(chance.choice(events) for _ in range(chance.randint(0, 3)))]
     chance.shuffle(sent)
-    clock = _Clock(broker)
+    clock = _Clock(cluster, _configs(main, others))
     clock.tick(0)
     while sent:
         _disturb(chance, cluster, clock, calm)
@@ -113,31 +117,70 @@ def live(seed: int, cheat: Cheat = "") -> Past:
             event, data = sent.pop()
             if clock.remembers(event):
                 _publish(chance, broker, event, data)
-        for _ in range(chance.randint(0, 12)):
+        for _ in range(chance.randint(0, 16)):
             cluster.advance()
-    cluster.settle()  # before time passes: a score under way must not miss its group
+            if chance.random() < 0.3:
+                clock.pass_on()
+    clock.settle(cluster)  # before time passes: a score under way must not miss its group
     cluster.hurries = True
     for seconds in (60, 60):
         clock.tick(seconds)
         _disturb(chance, cluster, clock, calm=True)
-        cluster.settle()
+        clock.settle(cluster)
     return Past(seed, calm, [event for event, _ in events], runs, cluster)
 
 
 class _Clock:
-    """The ticker: one tick goes into every partition of every stage's input."""
+    """The ticker: a tick goes into every partition of an input once the stages before have passed it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker, self._number, self._now_ms, self._commands = broker, -1, START_MS, 0
+    def __init__(self, cluster: Cluster, configs: Sequence[ConfigApplied] = ()) -> None:
+        self._broker, self._commands, self._now_ms = cluster.broker, 0, START_MS
+        self._configs, self._applied = configs, dict[str, str]()
+        self._watermarks = Watermarks(hops(configs), self._broker.partitions_of)
+        self._pulses: list[Pulse] = []
+        self._number = -1
         self._first_ms: dict[str, int] = {}
+        cluster.on_tick = self._note
 
-    def tick(self, seconds: int) -> None:
+    def tick(self, seconds: float) -> None:
+        """Let time pass."""
         self._number += 1
-        self._now_ms += seconds * 1_000
-        data = _tick(self._number, self._now_ms)
-        for topic in dict.fromkeys(STAGE_INPUTS.values()):
-            for partition in range(self._broker.partitions_of(topic)):
-                self._broker.publish(topic, "tick", data, partition)
+        self._now_ms += int(seconds * 1_000)
+        changes = tuple(config_changes(self._configs, self._applied))
+        self._applied |= {change.place: change.record.config_hash for change in changes}
+        self._pulses.append(Pulse(make_tick(self._number, stream_time_ms=self._now_ms), changes))
+        self.pass_on()
+
+    def pass_on(self) -> bool:
+        """Write the ticks that may go on, at once; return whether there were any."""
+        if not self._pulses:
+            return False
+        reached, moved = self._watermarks.reached, False
+        for hop in self._watermarks.hops:
+            limit = self._watermarks.limit(hop, self._number)
+            for pulse in self._pulses:
+                if reached.get(hop.topic.name, -1) < pulse.number <= limit:
+                    self._write(hop.topic, pulse)
+                    reached[hop.topic.name], moved = pulse.number, True
+        done = min(reached.get(hop.topic.name, -1) for hop in self._watermarks.hops)
+        self._pulses = [pulse for pulse in self._pulses if pulse.number > done]
+        return moved
+
+    def settle(self, cluster: Cluster) -> None:
+        """Let everybody work until all ticks are everywhere, and nothing is left to read."""
+        cluster.settle()
+        while self.pass_on():
+            cluster.settle()
+
+    def _note(self, stage: str, partition: int, tick: int, is_busy: bool) -> None:
+        self._watermarks.note(stage, partition, tick)
+
+    def _write(self, topic: Topic, pulse: Pulse) -> None:
+        configs = [_frame(change.record) for change in pulse.changes if change.topic is topic]
+        tick = _tick(pulse.number, pulse.tick.stream_time_ms)
+        for partition in range(self._broker.partitions_of(topic)):
+            for frame in (*configs, tick):
+                self._broker.publish(topic, "tick", frame, partition)
 
     def remembers(self, event: Any) -> bool:
         """Say whether the stages still know what they made of the first event of an episode, or of an alias.
@@ -219,6 +262,20 @@ def _by_alias(name: str, declared: bool) -> tuple[Sent, ...]:
 @cache
 def _tick(number: int, now_ms: int) -> bytes:
     return encode(make_tick(number, stream_time_ms=now_ms))
+
+
+@cache
+def _frame(record: ConfigApplied) -> bytes:
+    return encode(record)
+
+
+@cache
+def _configs(main: int, others: int) -> tuple[ConfigApplied, ...]:
+    applied = [make_config("assembly", ASSEMBLY), make_config("scoring", ScoringConfig())]
+    for run in (MAIN[main], OTHER)[: 1 + others]:
+        judging = ("group-scoring",) * bool(run.grouping.rewards)
+        applied += [make_config(stage, run, run_id=run.run_id) for stage in ("grouping", *judging, "curriculum")]
+    return tuple(applied)
 
 
 @cache

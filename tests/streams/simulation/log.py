@@ -22,8 +22,8 @@ from rollbus.streams.state.stage import Incoming
 
 Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "late_claims", "read_uncommitted"]
 """A guarantee that is missing, for the negative controls."""
-K = TypeVar("K")
 V = TypeVar("V")
+Headers = tuple[tuple[str, bytes], ...]
 Place = tuple[str, int]
 """A topic without namespace, and its partition."""
 
@@ -55,6 +55,7 @@ class Entry:
     value: bytes | None
     transaction: Transaction
     task: str = ""
+    headers: Headers = ()
     timestamp: int = 0
     _record: Any = None
 
@@ -130,7 +131,9 @@ class Broker:
         transaction = self._open[writer] = Transaction(writer, epoch)
         return transaction
 
-    def send(self, transaction: Transaction, task: str, topic: Topic, key: bytes, data: bytes) -> None:
+    def send(
+        self, transaction: Transaction, task: str, topic: Topic, key: bytes, data: bytes, headers: Headers = ()
+    ) -> None:
         """Append a task's record that counts once the transaction commits; raises FencedError."""
         self._check(transaction.writer, transaction.epoch)
         place = self.place(topic, key)
@@ -138,7 +141,7 @@ class Broker:
         if self.cheat == "outputs_apart":
             owner = Transaction(transaction.writer, transaction.epoch, "committed")
         transaction.places.add(place)
-        self._append(place, key, data, owner, task)
+        self._append(place, key, data, owner, task, headers)
 
     def log_rows(self, transaction: Transaction, task: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Add a task's changelog rows to a transaction."""
@@ -222,6 +225,10 @@ class Broker:
         places = [(topic.name, number) for number in numbers]
         return [entry.incoming(place) for place in places for entry in self._visible(place)]
 
+    def entries_of(self, topic: Topic, partition: int) -> list[Entry]:
+        """Return the committed records of a partition as they would be fetched."""
+        return list(self._visible((topic.name, partition)))
+
     def records(self, topic: Topic) -> Iterator[Any]:
         """Return what a topic's committed records say."""
         places = [(topic.name, number) for number in range(self.partitions_of(topic))]
@@ -231,12 +238,12 @@ class Broker:
         """Return committed keys and records by task and place, in order."""
         return self._by_task(lambda entry: (entry.key.decode(), entry.record))
 
-    def frames(self) -> dict[tuple[str, Place], list[tuple[bytes, bytes]]]:
-        """Return committed keys and bytes by task and place, in order."""
-        return self._by_task(lambda entry: (entry.key, entry.value or b""))
+    def frames(self) -> dict[tuple[str, Place], list[tuple[bytes, bytes, Headers]]]:
+        """Return committed keys, bytes and headers by task and place, in order."""
+        return self._by_task(lambda entry: (entry.key, entry.value or b"", entry.headers))
 
-    def _by_task(self, row: Callable[[Entry], tuple[K, V]]) -> dict[tuple[str, Place], list[tuple[K, V]]]:
-        found = defaultdict[tuple[str, Place], list[tuple[K, V]]](list)
+    def _by_task(self, row: Callable[[Entry], V]) -> dict[tuple[str, Place], list[V]]:
+        found = defaultdict[tuple[str, Place], list[V]](list)
         for place in self.entries:
             for entry in self._visible(place):
                 found[entry.task, place].append(row(entry))
@@ -247,9 +254,17 @@ class Broker:
             each for each in self.entries[place] if each.value is not None and each.transaction.state == "committed"
         )
 
-    def _append(self, place: Place, key: bytes, data: bytes, transaction: Transaction, task: str = "outside") -> None:
+    def _append(
+        self,
+        place: Place,
+        key: bytes,
+        data: bytes,
+        transaction: Transaction,
+        task: str = "outside",
+        headers: Headers = (),
+    ) -> None:
         entries = self.entries[place]
-        entries.append(Entry(len(entries), key, data, transaction, task))
+        entries.append(Entry(len(entries), key, data, transaction, task, headers))
 
     def _end(self, transaction: Transaction, state: Literal["committed", "aborted"]) -> None:
         transaction.state = state

@@ -10,29 +10,52 @@ from typing import Any
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
+from tests.streams.simulation.log import Entry, Headers, Place
 
-Written = tuple[Topic, bytes, bytes]
-"""Topic, key and value of an output."""
+Written = tuple[Topic, bytes, bytes, Headers]
+"""Topic, key, value and headers of an output."""
+NO_ROUND = -1
+IN_ROUNDS = ("trajectories", "scores", "closed-groups", "run-log", "delivery-log")
 
 
-def undisturbed(stage: AnyStage, incoming: Iterable[Incoming]) -> tuple[Any, list[Written]]:
+def undisturbed(stage: AnyStage, entries: Iterable[Entry], place: Place) -> tuple[Any, list[Written]]:
     """Return the state and the outputs of a stage that takes its input in one life."""
-    state = stage.new_state()
-    outputs: list[Written] = []
-    for each in incoming:
+    state, outputs, now = stage.new_state(), list[Written](), NO_ROUND
+    for entry, number in by_round(entries, takes_early=getattr(stage, "takes_early", False)):
+        incoming = entry.incoming(place)
+        if isinstance(incoming.record, Tick):
+            now = max(now, incoming.record.number)
         try:
-            outputs += list(_outputs(stage, state, each))
+            made = list(_outputs(stage, state, incoming))
         except RecordError as error:
-            outputs.append((DEAD_LETTERS, each.key.encode(), encode(_letter(stage, each, error))))
+            made = [(DEAD_LETTERS, incoming.key.encode(), encode(_letter(stage, incoming, error)))]
+        of_round = (("round", str(max(now, number)).encode()),) if max(now, number) > NO_ROUND else ()
+        outputs += [(*out, of_round if out[0].name in IN_ROUNDS else ()) for out in made]
     return state, outputs
 
 
-def _outputs(stage: AnyStage, state: Any, incoming: Incoming) -> Iterator[Written]:
+def by_round(entries: Iterable[Entry], *, takes_early: bool) -> Iterator[tuple[Entry, int]]:
+    """Yield records with their rounds in the order in which they count: one of a later round after its tick."""
+    now, later = NO_ROUND, list[tuple[Entry, int]]()
+    for entry in entries:
+        number = int(dict(entry.headers).get("round", b"-1"))
+        if number > now and not takes_early:
+            later.append((entry, number))
+            continue
+        yield entry, number
+        if isinstance(entry.record, Tick) and entry.record.number > now:
+            now = entry.record.number
+            yield from [pair for pair in later if pair[1] <= now]
+            later = [pair for pair in later if pair[1] > now]
+
+
+def _outputs(stage: AnyStage, state: Any, incoming: Incoming) -> Iterator[tuple[Topic, bytes, bytes]]:
     if incoming.record is None:
         decode(incoming.data)  # says why it cannot be read
     check_sound(incoming.record)

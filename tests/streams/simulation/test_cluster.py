@@ -168,7 +168,7 @@ async def test_a_seed_gives_the_same_history_again() -> None:
 async def test_histories_hold_what_they_are_meant_to_hold() -> None:
     """Among few histories there are batches, both ends of steps, drops of several kinds and several runs."""
     kinds, reasons, runs = set(), set(), set()
-    for seed in range(100):
+    for seed in range(200):
         for rows in live(seed).broker.written().values():
             for _, record in rows:
                 kinds.add(type(record).__name__)

@@ -71,7 +71,7 @@ class _Loop:
         raise NotImplementedError
 
 
-class Reporter(_Loop):
+class TickReporter(_Loop):
     """Writes what this process has passed, while another one has the ticker."""
 
     def __init__(self, settings: StreamSettings, process: str, *, on_fatal: OnEnd = report_end) -> None:
@@ -102,7 +102,7 @@ class Reporter(_Loop):
                 self._moved.set()  # what was not written is written by the next attempt
 
 
-class Follower(_Loop):
+class TickReportReader(_Loop):
     """Reads what other processes have passed."""
 
     def __init__(

@@ -32,7 +32,7 @@ from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.table import NO_TICK
 from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
 from rollbus.streams.state.watermarks import Hop, Watermarks, hops
-from rollbus.streams.worker.reports import Follower
+from rollbus.streams.worker.reports import TickReportReader
 from rollbus.streams.worker.ticker_log import TickerLog
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Ticker:
         self._applied: dict[str, str] = {}
         self._old_reports: tuple[str, ...] = ()
         """Processes whose reports were there at the start; those that still run write theirs again."""
-        self._follower = Follower(settings, self._note_report, on_fatal=on_fatal)
+        self._follower = TickReportReader(settings, self._note_report, on_fatal=on_fatal)
         list(config_changes(configs, {}))  # raises for a wrong one
 
     @property

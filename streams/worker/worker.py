@@ -25,7 +25,7 @@ from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
 from rollbus.streams.worker.process import prepare_process
-from rollbus.streams.worker.reports import Reporter
+from rollbus.streams.worker.reports import TickReporter
 from rollbus.streams.worker.ticker import Ticker
 from rollbus.streams.worker.ticker_log import require_owner_key
 from rollbus.streams.worker.watchdog import Watchdog
@@ -115,7 +115,7 @@ class Worker:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         process_id = uuid.uuid4().hex
         self.ticker = Ticker(settings, configs, on_fatal=self._fail, runs_here=self._open_partitions)
-        self._reporter = Reporter(settings, process_id, on_fatal=self._fail)
+        self._reporter = TickReporter(settings, process_id, on_fatal=self._fail)
         self._payload = KafkaPayload(settings.kafka, settings.namespace)
         bind_payload(stages, self._payload)
         self.apps = [

@@ -119,7 +119,7 @@ class ChainFactory:
             readers.append(LiveReader(topic, sources, collector, recorded.places, first_tick=first_tick))
         return readers
 
-    async def _other_partitions(self, topic: Topic, first_tick: int | None) -> list[KafkaSource]:
+    async def _other_partitions(self, topic: Topic, first_tick: int | None) -> list[KafkaRangeSource]:
         """Return what tells the order of a topic's other partitions, from the range's first round on."""
         start = Bound(tick=first_tick - 1) if first_tick else Bound()
         ranges = (await resolve(self.settings, topic, start, Bound())).ranges[1:]

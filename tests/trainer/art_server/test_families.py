@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import FAMILIES, ModelConfig, read_config
 from rollbus.trainer.art_server.model.lora import ADAPTER
 from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.art_server.model.weights import to_hf_weights
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig
@@ -64,6 +65,43 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
 }
+BIASED = {"attention_bias": True}
+LLAMA4 = {
+    "rope_type": "default",
+    "rope_theta": 1e6,
+    "llama_4_scaling_beta": 0.3,
+    "original_max_position_embeddings": 16,
+}
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+WINDOW = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 2}
+SMALL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+"""Within the vocabulary of a tiny model; transformers gives the embedding of a padding token no gradient."""
+KINDS |= {
+    "llama-bias": {"model_type": "llama", "mlp_bias": True, **BIASED},
+    "qwen3-bias": {"model_type": "qwen3", "head_dim": 16, **BIASED},
+    "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2, **SMALL_IDS},
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.6,
+        "logits_scaling": 2.0,
+    },
+    "seed-oss": {"model_type": "seed_oss", "head_dim": 16, "attention_dropout": 0.0, **SMALL_IDS},
+    "olmo2": {"model_type": "olmo2", **SMALL_IDS},
+    "olmo3": {"model_type": "olmo3", **WINDOW, **SMALL_IDS},
+    "exaone4": {"model_type": "exaone4", **WINDOW},
+    "exaone4-whole": {
+        "model_type": "exaone4",
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 4,
+        "tie_word_embeddings": True,
+    },
+    "ministral": {"model_type": "ministral", "head_dim": 16, **WINDOW},
+    "ministral3": {"model_type": "ministral3", "head_dim": 16, "rope_parameters": LLAMA4},
+    "phi3": {"model_type": "phi3", "rope_parameters": HALF, "sliding_window": 12, **SMALL_IDS},
+    "glm4": {"model_type": "glm4", "head_dim": 16, "rope_parameters": HALF, **SMALL_IDS},
+}
 TOKENS = torch.randint(0, 384, (2, 60), generator=torch.Generator().manual_seed(0))
 LORA = LoraConfig(rank=4, alpha=8.0)
 LOADER: Any = transformers.AutoModelForCausalLM
@@ -106,6 +144,24 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
     ours = logits(load_model(folder)[0])
     assert expected.std() > 0.1
     assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
+
+
+def test_every_gradient_is_that_of_transformers(folder: Path) -> None:
+    model, config = load_model(folder)
+    model.train().requires_grad_(True)
+    reference = theirs(folder)
+    losses = []
+    for at_B_T_V in (head(model, trunk(model, TOKENS)), reference(TOKENS).logits):
+        logprobs_B_T_V = torch.log_softmax(at_B_T_V[:, :-1], dim=-1)
+        loss = -logprobs_B_T_V.gather(2, TOKENS[:, 1:, None]).mean()
+        torch.autograd.backward(loss)
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    ours = to_hf_weights({name: cast(Tensor, weight.grad) for name, weight in model.named_parameters()}, config)
+    expected = {name: weight.grad for name, weight in reference.named_parameters()}
+    assert set(ours) == set(expected)
+    for name, gradient in ours.items():
+        assert torch.allclose(gradient, expected[name], atol=2e-5, rtol=1e-3), name
 
 
 def test_a_saved_model_is_the_same_one_for_us_and_for_transformers(folder: Path, tmp_path: Path) -> None:
@@ -151,7 +207,8 @@ def test_a_trained_adapter_is_what_peft_and_vllm_add_to_the_base(folder: Path, t
     )
     adapter, merged = load_file(tmp_path / "0001" / ADAPTER), theirs(folder)
     down = [name for name in adapter if name.endswith(".lora_A.weight")]
-    assert len(down) == 7 * loader.config.layers
+    joined = loader.config.family.joined
+    assert len(down) == (7 - 2 * ("qkv" in joined) - ("gate_up" in joined)) * loader.config.layers
     with torch.no_grad():
         for name in down:
             module = merged.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))

@@ -83,7 +83,7 @@ def save_checkpoint(
             _write_weights(partial, to_hf_weights({**model.state_dict(), **masters}, config))
         else:
             save_file(to_peft(masters, config), partial / ADAPTER)
-            (partial / ADAPTER_CONFIG).write_text(json.dumps(peft_config(lora, base), indent=2) + "\n")
+            (partial / ADAPTER_CONFIG).write_text(json.dumps(peft_config(lora, base, config), indent=2) + "\n")
         if optimizer is not None:
             save_file(optimizer_tensors(masters, optimizer), partial / OPTIMIZER)
         write_json(partial / PROVENANCE, provenance)

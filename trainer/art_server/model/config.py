@@ -4,9 +4,10 @@
 """
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -32,23 +33,51 @@ class Family:
     """How the networks of one `model_type` differ from Llama's."""
 
     biases: bool = False
-    """Queries, keys and values have one."""
-    head_norms: bool = False
-    """Queries and keys are normed head by head before they are rotated."""
+    """Queries, keys and values always have one."""
+    optional_biases: tuple[Literal["qkv", "output", "feed_forward"], ...] = ()
+    """Matrices that have one where `attention_bias` or `mlp_bias` says so."""
+    query_norms: Literal["none", "heads", "whole"] = "none"
+    """Queries and keys are normed before they are rotated: head by head, or all heads together."""
+    norms: Literal["inputs", "outputs", "both"] = "inputs"
+    """What of attention and feed-forward is normed: what goes in, what comes out before it is added, or both."""
     gemma: bool = False
     """Norms multiply by 1 + w, and embeddings by the root of the width."""
-    output_norms: bool = False
-    """The outputs of attention and feed-forward are normed before they are added."""
+    joined: tuple[Literal["qkv", "gate_up"], ...] = ()
+    """Matrices that are stored as one: queries, keys and values; gate and up."""
+    interleaved: bool = False
+    """Rotated numbers are neighbours in a head, not half a head apart."""
+    layer_names: Mapping[str, str] = field(default_factory=dict)
+    """Names of weights where they differ from Llama's; see `weights`."""
 
 
+GEMMA_NAMES = {
+    "sa_scale": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_scale": "post_feedforward_layernorm",
+}
+GLM_NAMES = {"sa_scale": "post_self_attn_layernorm", "mlp_scale": "post_mlp_layernorm"}
 FAMILIES = {
-    "llama": Family(),  # Llama 2 and 3.x, SmolLM2
+    "llama": Family(optional_biases=("qkv", "output", "feed_forward")),  # Llama 2 and 3.x, SmolLM2
     "mistral": Family(),
+    "ministral": Family(),
+    "ministral3": Family(),
+    "smollm3": Family(optional_biases=("qkv", "output", "feed_forward")),
+    "granite": Family(optional_biases=("qkv", "output", "feed_forward")),
+    "seed_oss": Family(optional_biases=("qkv", "feed_forward")),
     "qwen2": Family(biases=True),  # Qwen2.5 too
-    "qwen3": Family(head_norms=True),
-    "gemma": Family(gemma=True),
-    "gemma2": Family(gemma=True, output_norms=True),
-    "gemma3_text": Family(gemma=True, output_norms=True, head_norms=True),
+    "qwen3": Family(optional_biases=("qkv", "output"), query_norms="heads"),
+    "gemma": Family(optional_biases=("qkv", "output"), gemma=True),
+    "gemma2": Family(optional_biases=("qkv", "output"), gemma=True, norms="both", layer_names=GEMMA_NAMES),
+    "gemma3_text": Family(
+        optional_biases=("qkv", "output"), gemma=True, norms="both", query_norms="heads", layer_names=GEMMA_NAMES
+    ),
+    "olmo2": Family(optional_biases=("qkv", "output"), norms="outputs", query_norms="whole", layer_names=GEMMA_NAMES),
+    "olmo3": Family(optional_biases=("qkv", "output"), norms="outputs", query_norms="whole", layer_names=GEMMA_NAMES),
+    "exaone4": Family(norms="outputs", query_norms="heads", layer_names=GEMMA_NAMES),
+    "phi3": Family(joined=("qkv", "gate_up")),  # Phi-3, Phi-4 and their minis
+    "glm4": Family(
+        optional_biases=("qkv",), norms="both", joined=("gate_up",), interleaved=True, layer_names=GLM_NAMES
+    ),
 }
 
 
@@ -95,6 +124,22 @@ class ModelConfig:
     attention_cap: float | None = None
     logit_cap: float | None = None
     """Both bound numbers by cap · tanh(x / cap)."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    """Of the projection after attention."""
+    feed_forward_bias: bool = False
+    unrotated: tuple[bool, ...] = ()
+    """For each layer, whether it has no rotary positions; empty if all have."""
+    rotary_width: int | None = None
+    """How many numbers of a head are rotated, from its first on; None rotates all."""
+    position_scale: tuple[float, int] | None = None
+    """beta and L: queries at position p are multiplied by 1 + beta · ln(1 + ⌊p / L⌋), as in Llama 4."""
+    embedding_factor: float | None = None
+    """Multiplies the embeddings."""
+    residual_factor: float | None = None
+    """Multiplies what attention and feed-forward add."""
+    logit_factor: float | None = None
+    """Multiplies the logits."""
 
     @property
     def family(self) -> Family:
@@ -174,11 +219,13 @@ class ModelConfig:
             model_type=hf.model_type,
             activation=_activation(hf),
             head_dim=head_dim if head_dim != width // heads else None,
-            attention_scale=scalar**-0.5 if scalar else None,
+            **({"attention_scale": scalar**-0.5} if scalar else {}),
             attention_cap=getattr(hf, "attn_logit_softcapping", None),
             logit_cap=getattr(hf, "final_logit_softcapping", None),
             **_sliding_layers(hf),
             **_positions(hf),
+            **_biases(hf),
+            **_factors(hf, width),
         )
 
 
@@ -192,9 +239,10 @@ def _require_supported(hf: Any) -> None:
         raise ConfigurationError(
             f"base model's hidden_act is {_activation(hf)!r}; this service runs {' and '.join(ACTIVATIONS)} only"
         )
-    for name in ("attention_bias", "mlp_bias", "use_bidirectional_attention"):
-        if getattr(hf, name, False):
-            raise ConfigurationError(f"base model has `{name}`, which this service does not run; take one without it")
+    if getattr(hf, "use_bidirectional_attention", False):
+        raise ConfigurationError(
+            "base model has `use_bidirectional_attention`, which this service does not run; take one without it"
+        )
     if stored := getattr(hf, "quantization_config", None):
         method = stored.get("quant_method", "an unknown method") if isinstance(stored, dict) else stored
         raise ConfigurationError(
@@ -209,6 +257,8 @@ def _sliding_layers(hf: Any) -> dict[str, Any]:
     if not window:
         return {}
     kinds = getattr(hf, "layer_types", None) or [SLIDING] * hf.num_hidden_layers
+    if hasattr(hf, "use_sliding_window") and not hf.use_sliding_window:
+        return {}
     sliding = tuple(kind == SLIDING for kind in kinds)
     return {"window": int(window), "sliding": sliding} if any(sliding) else {}
 
@@ -230,7 +280,47 @@ def _positions(hf: Any) -> dict[str, Any]:
         found["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
     if layer:
         found["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
-    return found
+    if (share := parameters.get("partial_rotary_factor") or 1.0) != 1.0:
+        head = getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
+        found["rotary_width"] = int(head * share)
+    if beta := parameters.get("llama_4_scaling_beta"):
+        found["position_scale"] = (float(beta), int(parameters["original_max_position_embeddings"]))
+    return found | _unrotated_layers(hf)
+
+
+def _unrotated_layers(hf: Any) -> dict[str, Any]:
+    """Return which layers have no rotary positions."""
+    if hf.model_type == "exaone4" and getattr(hf, "sliding_window", None):  # those that see the whole text
+        unrotated = tuple(kind != SLIDING for kind in hf.layer_types)
+    else:  # 1 stands for a layer with rotary positions
+        unrotated = tuple(not rotates for rotates in getattr(hf, "no_rope_layers", None) or ())
+    return {"unrotated": unrotated} if any(unrotated) else {}
+
+
+def _biases(hf: Any) -> dict[str, Any]:
+    """Return which matrices have a bias because config.json asks for it."""
+    optional = FAMILIES[hf.model_type].optional_biases
+    attention = bool(getattr(hf, "attention_bias", False))
+    output = getattr(hf, "attention_out_bias", attention and "output" in optional)
+    return {
+        "qkv_bias": attention and "qkv" in optional,
+        "output_bias": bool(output),
+        "feed_forward_bias": "feed_forward" in optional and bool(getattr(hf, "mlp_bias", False)),
+    }
+
+
+def _factors(hf: Any, width: int) -> dict[str, Any]:
+    """Return what embeddings, additions, scores of attention and logits are multiplied by, where it is not 1."""
+    factors: dict[str, float | None] = {
+        "embedding_factor": width**0.5 if FAMILIES[hf.model_type].gemma else getattr(hf, "embedding_multiplier", None),
+        "residual_factor": getattr(hf, "residual_multiplier", None),
+    }
+    if scaling := getattr(hf, "logits_scaling", None):
+        factors["logit_factor"] = 1 / scaling
+    scale = getattr(hf, "attention_multiplier", None)
+    return {name: float(factor) for name, factor in factors.items() if factor not in (None, 1)} | (
+        {} if scale is None else {"attention_scale": float(scale)}
+    )
 
 
 @dataclass(frozen=True, slots=True)

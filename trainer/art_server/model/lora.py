@@ -52,15 +52,17 @@ def from_peft(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, T
     return from_hf_weights({name.removeprefix(PREFIX): weight for name, weight in weights.items()}, config)
 
 
-def peft_config(lora: LoraConfig, base: Path) -> dict[str, Any]:
-    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+def peft_config(lora: LoraConfig, base: Path, config: ModelConfig) -> dict[str, Any]:
+    joined = config.family.joined
+    attention = ["qkv_proj", "o_proj"] if "qkv" in joined else ["q_proj", "k_proj", "v_proj", "o_proj"]
+    feed_forward = ["gate_up_proj", "down_proj"] if "gate_up" in joined else ["gate_proj", "up_proj", "down_proj"]
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": str(base),
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "target_modules": targets if lora.attention_only else [*targets, "gate_proj", "up_proj", "down_proj"],
+        "target_modules": attention if lora.attention_only else [*attention, *feed_forward],
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,

@@ -45,9 +45,9 @@ def trunk(
     Where S is not T, the mask's columns are positions.
     """
     hidden: Tensor = model.tok_embeddings(token_ids_B_T)  # [B, T, D]
-    if model.embedding_scale is not None:
-        hidden = hidden * model.embedding_scale
-    hidden = hidden.to(model.layers[0].attn.q_proj.weight.dtype)
+    if model.embedding_factor is not None:
+        hidden = hidden * model.embedding_factor
+    hidden = hidden.to(model.layers[0].attn.output_proj.weight.dtype)
     sliding_mask = mask_B_T_S
     if model.window is not None:
         sliding_mask = _mask_window(model.window, hidden, positions_B_T, mask_B_T_S)
@@ -61,6 +61,8 @@ def head(model: Any, hidden: Tensor) -> Tensor:
     """Logits [..., V], computed in float32."""
     matrix = (model.tok_embeddings if model.output is None else model.output).weight
     logits: Tensor = functional.linear(hidden.float(), matrix)
+    if model.logit_factor is not None:
+        logits = logits * model.logit_factor
     return logits if model.logit_cap is None else model.logit_cap * torch.tanh(logits / model.logit_cap)
 
 

@@ -41,16 +41,21 @@ class Network(nn.Module):
 
     def __init__(self, config: ModelConfig, lora: LoraConfig | None = None) -> None:
         super().__init__()
-        rotate = _Rotation(config.head_width, config.max_tokens, config.rope_theta, config.rope)
-        rotate_sliding = rotate
+        rotate = rotate_sliding = _Rotation(config, config.rope_theta, config.rope)
         if config.sliding_rope_theta is not None:
-            rotate_sliding = _Rotation(config.head_width, config.max_tokens, config.sliding_rope_theta)
+            rotate_sliding = _Rotation(config, config.sliding_rope_theta)
+        still = _Still()
         sliding = config.sliding or (False,) * config.layers
+        unrotated = config.unrotated or (False,) * config.layers
         self.tok_embeddings = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(_layer(config, lora, rotate_sliding if one else rotate, one) for one in sliding)
+        self.layers = nn.ModuleList(
+            _layer(config, lora, still if stays else rotate_sliding if slides else rotate, slides)
+            for slides, stays in zip(sliding, unrotated, strict=True)
+        )
         self.norm = _norm(config)(config.width)
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        self.embedding_scale = config.width**0.5 if config.family.gemma else None
+        self.embedding_factor = config.embedding_factor
+        self.logit_factor = config.logit_factor
         self.logit_cap = config.logit_cap
         self.window = config.window
 
@@ -62,28 +67,39 @@ class Attention(nn.Module):
         self, config: ModelConfig, linear: Callable[..., nn.Module], rotate: nn.Module, *, slides: bool
     ) -> None:
         super().__init__()
-        width, size, biases = config.width, config.head_width, config.family.biases
-        self.q_proj = linear(width, config.heads * size, bias=biases)
-        self.k_proj = linear(width, config.kv_heads * size, bias=biases)
-        self.v_proj = linear(width, config.kv_heads * size, bias=biases)
-        self.output_proj = linear(config.heads * size, width, bias=False)
-        norm = _norm(config) if config.family.head_norms else nn.Identity
-        self.q_norm, self.k_norm = norm(size), norm(size)
+        width, size = config.width, config.head_width
+        has_bias = config.family.biases or config.qkv_bias
+        self._widths = (config.heads * size, config.kv_heads * size, config.kv_heads * size)
+        if "qkv" in config.family.joined:
+            self.qkv_proj = linear(width, sum(self._widths), bias=has_bias)
+        else:
+            self.q_proj, self.k_proj, self.v_proj = (linear(width, out, bias=has_bias) for out in self._widths)
+        self.output_proj = linear(config.heads * size, width, bias=config.output_bias)
+        kind = config.family.query_norms
+        norm = nn.Identity if kind == "none" else _norm(config)
+        self.q_norm = norm(size if kind == "heads" else self._widths[0])
+        self.k_norm = norm(size if kind == "heads" else self._widths[1])
+        self._norms_heads = kind == "heads"
         self.rotate = rotate
         self.slides = slides
         self.kv_cache: Any = None
         self._size = size
         self._scale = config.attention_scale
         self._cap = config.attention_cap
+        self._position_scale: nn.Module | None = None
+        if config.position_scale is not None:
+            self._position_scale = _PositionScale(*config.position_scale, config.max_tokens)
 
     def forward(
         self, x_B_T_D: Tensor, _: Tensor | None = None, *, mask: Tensor | None = None, input_pos: Tensor | None = None
     ) -> Tensor:
         """Return [B, T, D]; without a mask [B, T, S] each token attends to its row up to itself."""
-        heads_B_T = (*x_B_T_D.shape[:2], -1, self._size)
-        queries = self.rotate(self.q_norm(self.q_proj(x_B_T_D).view(heads_B_T)), input_pos=input_pos).transpose(1, 2)
-        keys = self.rotate(self.k_norm(self.k_proj(x_B_T_D).view(heads_B_T)), input_pos=input_pos).transpose(1, 2)
-        values = self.v_proj(x_B_T_D).view(heads_B_T).transpose(1, 2)
+        queries, keys, values = self._project(x_B_T_D)
+        queries = self.rotate(queries, input_pos=input_pos)
+        if self._position_scale is not None:
+            queries = self._position_scale(queries, input_pos=input_pos)
+        queries, keys = queries.transpose(1, 2), self.rotate(keys, input_pos=input_pos).transpose(1, 2)
+        values = values.transpose(1, 2)
         if self.kv_cache is not None:
             keys, values = self.kv_cache.update(keys, values)  # [B, K, S, H]
         if self._cap is not None:
@@ -100,13 +116,38 @@ class Attention(nn.Module):
         output: Tensor = self.output_proj(mixed.transpose(1, 2).reshape(*x_B_T_D.shape[:2], -1))
         return output
 
+    def _project(self, x_B_T_D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return normed queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
+        if hasattr(self, "qkv_proj"):
+            queries, keys, values = self.qkv_proj(x_B_T_D).split(self._widths, dim=-1)
+        else:
+            queries, keys, values = self.q_proj(x_B_T_D), self.k_proj(x_B_T_D), self.v_proj(x_B_T_D)
+        heads_B_T = (*x_B_T_D.shape[:2], -1, self._size)
+        if self._norms_heads:
+            return self.q_norm(queries.view(heads_B_T)), self.k_norm(keys.view(heads_B_T)), values.view(heads_B_T)
+        return self.q_norm(queries).view(heads_B_T), self.k_norm(keys).view(heads_B_T), values.view(heads_B_T)
+
 
 class _Rotation(Qwen2RotaryPositionalEmbeddings):  # type: ignore[misc]
-    """torchtune's rotation of a head's halves, at given frequencies."""
+    """torchtune's rotation of a head's halves, at given frequencies, of all of a head or of its first numbers.
 
-    def __init__(self, size: int, max_tokens: int, theta: float, scaled: ScaledRope | None = None) -> None:
+    Where a family pairs neighbours, those of one pair are put half a head apart first. Queries and keys are reordered
+    alike, so their products stay the same.
+    """
+
+    def __init__(self, config: ModelConfig, theta: float, scaled: ScaledRope | None = None) -> None:
         self._scaled = scaled
-        super().__init__(size, max_tokens, theta)
+        self._width = config.rotary_width or config.head_width
+        self._interleaved = config.family.interleaved
+        super().__init__(self._width, config.max_tokens, theta)
+
+    def forward(self, heads_B_T_N_H: Tensor, *, input_pos: Tensor | None = None) -> Tensor:
+        """Return the same shape, rotated by each token's position."""
+        rotated, rest = heads_B_T_N_H[..., : self._width], heads_B_T_N_H[..., self._width :]
+        if self._interleaved:
+            rotated = torch.cat([rotated[..., 0::2], rotated[..., 1::2]], dim=-1)
+        turned: Tensor = super().forward(rotated, input_pos=input_pos)
+        return turned if rest.shape[-1] == 0 else torch.cat([turned, rest], dim=-1)
 
     def rope_init(self) -> None:
         super().rope_init()
@@ -116,26 +157,89 @@ class _Rotation(Qwen2RotaryPositionalEmbeddings):  # type: ignore[misc]
             self.cache *= self._scaled.scale
 
 
+class _Still(nn.Module):
+    """The rotation of a layer that has none."""
+
+    def forward(self, heads_B_T_N_H: Tensor, *, input_pos: Tensor | None = None) -> Tensor:
+        """Return what comes in."""
+        return heads_B_T_N_H
+
+
+class _PositionScale(nn.Module):
+    """Queries far into a text weigh more: 1 + beta · ln(1 + ⌊position / length⌋)."""
+
+    def __init__(self, beta: float, length: int, max_tokens: int) -> None:
+        super().__init__()
+        factors = 1 + beta * torch.log1p(torch.floor(torch.arange(max_tokens) / length))
+        self.register_buffer("factors_T", factors, persistent=False)
+
+    def forward(self, queries_B_T_N_H: Tensor, *, input_pos: Tensor | None = None) -> Tensor:
+        """Return the same shape."""
+        factors_T: Any = self.factors_T
+        at_B_T: Tensor = factors_T[: queries_B_T_N_H.shape[1]][None] if input_pos is None else factors_T[input_pos]
+        return queries_B_T_N_H * at_B_T[:, :, None, None].to(queries_B_T_N_H.dtype)
+
+
+class _Factor(nn.Module):
+    """Multiplies what is added to the stream."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factor = factor
+
+    def forward(self, x_B_T_D: Tensor) -> Tensor:
+        """Return the same shape."""
+        return x_B_T_D * self._factor
+
+
+class _JoinedFeedForward(nn.Module):
+    """A feed-forward whose gate and up are one matrix."""
+
+    def __init__(self, config: ModelConfig, linear: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.w13 = linear(config.width, 2 * config.feed_forward, bias=config.feed_forward_bias)
+        self.w2 = linear(config.feed_forward, config.width, bias=config.feed_forward_bias)
+        self.activation = ACTIVATIONS[config.activation]()
+
+    def forward(self, x_B_T_D: Tensor) -> Tensor:
+        """Return [B, T, D]."""
+        gate, up = self.w13(x_B_T_D).chunk(2, dim=-1)
+        output: Tensor = self.w2(self.activation(gate) * up)
+        return output
+
+
 def _layer(config: ModelConfig, lora: LoraConfig | None, rotate: nn.Module, slides: bool) -> nn.Module:
     plain = nn.Linear
     adapted = plain if lora is None else partial(_adapted_linear, lora)
     linear = plain if lora is not None and lora.attention_only else adapted
     norm = partial(_norm(config), config.width)
-    feed_forward = FeedForward(
-        gate_proj=linear(config.width, config.feed_forward, bias=False),
-        down_proj=linear(config.feed_forward, config.width, bias=False),
-        up_proj=linear(config.width, config.feed_forward, bias=False),
-        activation=ACTIVATIONS[config.activation](),
-    )
-    output_norms = {"sa_scale": norm(), "mlp_scale": norm()} if config.family.output_norms else {}
+    before = nn.Identity if config.family.norms == "outputs" else norm
+    after: dict[str, nn.Module] = {}
+    if config.family.norms != "inputs":
+        after = {"sa_scale": norm(), "mlp_scale": norm()}
+    elif config.residual_factor is not None:
+        after = {"sa_scale": _Factor(config.residual_factor), "mlp_scale": _Factor(config.residual_factor)}
     layer: nn.Module = TransformerSelfAttentionLayer(
         Attention(config, adapted, rotate, slides=slides),
-        feed_forward,
-        sa_norm=norm(),
-        mlp_norm=norm(),
-        **output_norms,
+        _feed_forward(config, linear),
+        sa_norm=before(),
+        mlp_norm=before(),
+        **after,
     )
     return layer
+
+
+def _feed_forward(config: ModelConfig, linear: Callable[..., nn.Module]) -> nn.Module:
+    if "gate_up" in config.family.joined:
+        return _JoinedFeedForward(config, linear)
+    bias = config.feed_forward_bias
+    plain: nn.Module = FeedForward(
+        gate_proj=linear(config.width, config.feed_forward, bias=bias),
+        down_proj=linear(config.feed_forward, config.width, bias=bias),
+        up_proj=linear(config.width, config.feed_forward, bias=bias),
+        activation=ACTIVATIONS[config.activation](),
+    )
+    return plain
 
 
 def _adapted_linear(lora: LoraConfig, inputs: int, outputs: int, *, bias: bool) -> nn.Module:

@@ -14,20 +14,19 @@ LAYER = {
     "attn.q_proj": "self_attn.q_proj",
     "attn.k_proj": "self_attn.k_proj",
     "attn.v_proj": "self_attn.v_proj",
+    "attn.qkv_proj": "self_attn.qkv_proj",
     "attn.output_proj": "self_attn.o_proj",
     "mlp.w1": "mlp.gate_proj",
     "mlp.w2": "mlp.down_proj",
     "mlp.w3": "mlp.up_proj",
+    "mlp.w13": "mlp.gate_up_proj",
+    "attn.q_norm": "self_attn.q_norm",
+    "attn.k_norm": "self_attn.k_norm",
     "sa_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
 }
-HEAD_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
-OUTPUT_NORMS = {
-    "sa_scale": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm",
-    "mlp_scale": "post_feedforward_layernorm",
-}
-NORMS = {"norm", "sa_norm", *HEAD_NORMS, *OUTPUT_NORMS}
+"""A network has those of its family; `Family.layer_names` has what is called differently there."""
+NORMS = {"norm", "sa_norm", "mlp_norm", "sa_scale", "mlp_scale", "attn.q_norm", "attn.k_norm"}
 MATRIX = {"weight": "weight", "bias": "bias", "lora_a.weight": "lora_A.weight", "lora_b.weight": "lora_B.weight"}
 OUTPUT = "lm_head.weight"
 DERIVED = "rotary_emb.inv_freq"
@@ -36,8 +35,9 @@ DERIVED = "rotary_emb.inv_freq"
 
 def hf_names(config: ModelConfig) -> dict[str, str]:
     """Return Hugging Face's name of every weight that a network or an adapter of this family may have."""
-    family = config.family
-    layer = LAYER | (HEAD_NORMS if family.head_norms else {}) | (OUTPUT_NORMS if family.output_norms else {})
+    layer = LAYER | dict(config.family.layer_names)
+    if config.family.norms == "outputs":
+        layer = {module: name for module, name in layer.items() if module not in ("sa_norm", "mlp_norm")}
     found: dict[str, str] = {}
     for place, theirs, modules in (
         ("", "", ENDS),

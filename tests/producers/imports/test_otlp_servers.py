@@ -143,7 +143,7 @@ async def test_spans_of_openinference_keep_token_ids_but_not_how_they_were_sampl
     finally:
         instrumentor.uninstrument()
     turns = await check(served, model)
-    assert [turn.untrainable_reason for turn in turns] == ["sampling_unknown", "sampling_unknown", "no_logprobs"]
+    assert [turn.untrainable_reason for turn in turns] == ["sampling_unknown", "sampling_unknown", "no_token_ids"]
     assert [list(decode_token_ids(turn.completion_token_ids or b"")) for turn in turns[:2]] == [
         each.ids for each in model.answers[:2]
     ]

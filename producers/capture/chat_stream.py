@@ -1,42 +1,24 @@
 """The chunks of a streamed chat completion to the same `ServerAnswer` that an unstreamed one gives.
 
-Pure: chunks go in, one answer comes out, whichever way the server cut it. `StreamAccumulator` keeps references while
-the agent reads its stream; `ChunkReader` puts them together later. Choices and tool calls are distinguished by their
-`index`; ids and names come once, arguments in pieces. A chunk is JSON, or the client's object of it.
+Pure: chunks go in, one answer comes out, whichever way the server cut it. Choices and tool calls are distinguished
+by their `index`; ids and names come once, arguments in pieces.
 """
 
 from array import array
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import (
-    ENTRY_BYTES,
-    ID_BYTES,
     AnswerChoice,
     ServerAnswer,
-    Unread,
     count_of,
     fields_of,
     ids_of,
-    kept_call,
-    kept_fields,
     logprobs_of,
-    number_of,
     plain,
     reasoning_of,
     text_of,
 )
-
-CHUNK_BYTES = 1500 + ENTRY_BYTES
-"""About what the parts of a chunk take in memory, with the log-prob of one token."""
-ORDINARY_BYTES = 500
-"""The same of an ordinary chunk, of which only texts and numbers are kept."""
-FIELDS = 5
-"""Entries of a chunk in the list of what is kept."""
-MAX_KEPT, READ_AT_ONCE = 10_000 * FIELDS, 100
-"""Entries that are kept of one stream; of a longer one the oldest chunks are read, so many at a time."""
 
 
 @dataclass(slots=True)
@@ -69,113 +51,6 @@ class _Choice:
             self.token_ids.extend(ids)
 
 
-Kept = list[Any]
-"""For each chunk five entries: of an ordinary one its finish reason, text, token, log-prob and token id; of any other
-its fields with its choices and deltas, and four times None. There is no object for each chunk: the garbage collector
-would run more often on the agent's thread.
-"""
-
-
-class StreamAccumulator:
-    """Keeps a stream's chunks as they are when they come: the agent waits for the next one."""
-
-    def __init__(self, reader: "ChunkReader | None" = None) -> None:
-        """Start before the first chunk; by default of a chat."""
-        self._kept: Kept | None = []
-        """None once it was read."""
-        self._reader = reader or ChunkReader()
-        self._indexes: set[int] = set()
-        """Of the choices in chunks that are not ordinary."""
-        self._others = 0
-        """Chunks that are not ordinary."""
-
-    def keeper(self, hide: Asked | None) -> Callable[[Any], bool]:
-        """Return what keeps an ordinary chunk in JSON, with a token of text as nearly all have, and takes out of it
-        what `hide` does not ask for. It returns False for any other, and for the first, whose names hold for all.
-
-        It is called for every token, on the agent's thread, so it looks at nothing that the form of the chunk spares.
-        Only texts and numbers are kept: the garbage collector, which looks through all else, has nothing to do.
-        """
-        kept: Kept = self._kept if self._kept is not None else []
-        keep, take_ids = kept.extend, dict.get if hide is None or hide.ids else dict.pop
-        shows_logprobs = hide is None or hide.logprobs
-
-        def keep_ordinary(chunk: Any) -> bool:
-            try:
-                (choice,) = chunk["choices"]
-                delta = choice["delta"]
-                content = delta["content"]
-                if choice["index"] or (len(delta) != 1 and (len(delta) != 2 or "role" not in delta)):
-                    return False
-                if "usage" in chunk and chunk["usage"] is not None:
-                    return False
-                if "prompt_token_ids" in chunk or "prompt_token_ids" in choice or not 0 < len(kept) < MAX_KEPT:
-                    return False
-                token = logprob = token_id = logprobs = None
-                if "logprobs" in choice and (logprobs := choice["logprobs"]) is not None:
-                    (entry,) = logprobs["content"]  # of a refusal there are none next to content
-                    token, logprob = entry["token"], entry["logprob"]
-                    if "id" in entry:
-                        return False
-                finish_reason = choice["finish_reason"]
-                if "token_ids" in choice:
-                    (token_id,) = choice["token_ids"]
-                    take_ids(choice, "token_ids")
-                keep((finish_reason, content, token, logprob, token_id))
-                if logprobs is not None and not shows_logprobs:
-                    choice["logprobs"] = None
-            except Exception:  # not of this form, in whichever way
-                return False
-            return True
-
-        return keep_ordinary
-
-    def add(self, chunk: Any, hide: Asked | None = None) -> bool:
-        """Take the next chunk; return whether what `hide` does not ask for is taken out of it already."""
-        kept = self._kept
-        if kept is None:
-            return False
-        if len(kept) >= MAX_KEPT:
-            self._reader.read_all(kept, most=READ_AT_ONCE)
-        try:
-            fields = _keep_any(chunk)
-            kept += (fields, None, None, None, None)
-            self._others += 1
-            self._indexes.update(count_of(choice.get("index")) or 0 for choice in fields["choices"])
-        except (AttributeError, TypeError, KeyError):  # not an object of the client: it is read at once
-            self._reader.read_all(kept)
-            self._reader.read(chunk)
-        return False
-
-    def answer(self, *, complete: bool = True) -> ServerAnswer | Unread:
-        """Return what has come so far, to be put together when there is time; nothing more is taken."""
-        kept, reader = [*(self._kept or ())], self._reader
-        if self._kept is not None:
-            self._kept.clear()  # for a keeper that is still asked
-        self._kept, self._reader = None, ChunkReader()
-        indexes = self._indexes | set(reader.indexes)
-        chunks = len(kept) // FIELDS
-        others = min(self._others, chunks)
-        if others < chunks:
-            indexes.add(0)  # of ordinary ones
-        size = ORDINARY_BYTES * (chunks - others) + CHUNK_BYTES * others
-        size += ID_BYTES * len(reader.prompt_token_ids or ())
-        return Unread(lambda kept: reader.read_all(kept).answer(complete=complete), kept, len(indexes) or 1, size)
-
-
-def _keep_any(chunk: Any) -> dict[str, Any]:
-    """Return a chunk's fields as they are now, with its choices and their deltas."""
-    fields = kept_fields(chunk)
-    fields["choices"] = choices = [kept_fields(choice) for choice in fields["choices"] or ()]
-    for choice in choices:
-        if "text" in choice:  # an older completion
-            continue
-        choice["delta"] = delta = kept_fields(choice["delta"])
-        if delta.get("tool_calls"):
-            delta["tool_calls"] = [kept_call(call) for call in delta["tool_calls"]]
-    return fields
-
-
 class ChunkReader:
     """Puts the chunks of a stream together."""
 
@@ -187,22 +62,6 @@ class ChunkReader:
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._choices: dict[int, _Choice] = {}
-
-    @property
-    def indexes(self) -> Collection[int]:
-        """The choices so far."""
-        return self._choices
-
-    def read_all(self, kept: Kept, *, most: int | None = None) -> "ChunkReader":
-        """Take what was kept, in order, or the first chunks of it."""
-        taken = kept[: None if most is None else most * FIELDS]
-        del kept[: len(taken)]
-        for chunk in zip(*[iter(taken)] * FIELDS, strict=True):
-            if isinstance(chunk[0], dict):
-                self.read(chunk[0])
-            else:
-                self._read_ordinary(*chunk)
-        return self
 
     def read(self, chunk: Any) -> None:
         """Take the next chunk."""
@@ -217,16 +76,6 @@ class ChunkReader:
         for choice in field("choices") or ():
             self._keep_prompt(fields_of(choice)("prompt_token_ids"))
             self._add_choice(choice)
-
-    def _read_ordinary(self, finish_reason: Any, content: Any, token: Any, logprob: Any, token_id: Any) -> None:
-        known = self._choice(0)
-        known.finish_reason = text_of(finish_reason) or known.finish_reason
-        _append(known.content, text_of(content))
-        if token is not None:
-            known.tokens.append(text_of(token) or "")
-            known.logprobs.append(number_of(logprob))
-        if token_id is not None:
-            known.add_token_ids([token_id])
 
     def _keep_prompt(self, prompt_token_ids: Any) -> None:
         if self.prompt_token_ids is None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rollbus.producers.capture import surface
-from rollbus.producers.capture.chat_stream import ChunkReader, StreamAccumulator
-from rollbus.producers.capture.surface import Accumulator, Asked
+from rollbus.producers.capture.chat_stream import ChunkReader
+from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import (
     AnswerChoice,
     ServerAnswer,
@@ -30,10 +30,12 @@ TOP_LOGPROBS = 1
 class CompletionsSurface:
     """See `Surface`."""
 
-    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """One prompt, as text or token ids; nothing can be read only once."""
+    empty_logprobs = b"null"
+
+    def is_recorded(self, request: Mapping[str, Any]) -> bool:
+        """Those with one prompt, as text or token ids."""
         prompt = request.get("prompt")
-        return request if isinstance(prompt, str) or ids_of(prompt) else None
+        return isinstance(prompt, str) or bool(ids_of(prompt))
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Log-probs are asked for by a number."""
@@ -47,7 +49,7 @@ class CompletionsSurface:
             return added
         if "logprobs" not in refused and count_of(request.get("logprobs")) is None:
             added["logprobs"] = TOP_LOGPROBS
-        added |= surface.with_ids_and_sampling(request, refused)
+        added |= surface.ids_and_sampling(request, refused)
         return added if "usage" in refused else added | surface.with_usage(request)
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,23 +63,9 @@ class CompletionsSurface:
         choices = tuple(_choice_of(choice) for choice in getattr(response, "choices", None) or ())
         return replace(answer_of(response), choices=choices)
 
-    def accumulator(self) -> Accumulator:
+    def reader(self) -> ChunkReader:
         """Read its chunks, which have the form of whole completions."""
-        return StreamAccumulator(_CompletionsReader())
-
-    def hide(self, response: Any, asked: Asked) -> None:
-        """Log-probs and token ids."""
-        for choice in fields_of(response)("choices") or ():
-            if not asked.logprobs:
-                surface.empty(choice, "logprobs")
-            if not asked.ids:
-                surface.forget(choice, "token_ids")
-                surface.forget(choice, "prompt_token_ids")
-
-    def shown(self, chunk: Any, asked: Asked) -> bool:
-        """All but the usage that was not asked for."""
-        self.hide(chunk, asked)
-        return asked.usage or surface.is_no_usage_chunk(chunk)
+        return _CompletionsReader()
 
 
 class _CompletionsReader(ChunkReader):

@@ -8,7 +8,7 @@ server writes tokens as `token_id:N`: such turns are for analytics. The server k
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rollbus.producers.capture.surface import Accumulator, Asked, own_tools
+from rollbus.producers.capture.surface import Asked, StreamReader
 from rollbus.producers.turns.answer import (
     AnswerChoice,
     ServerAnswer,
@@ -29,11 +29,11 @@ LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 class ResponsesSurface:
     """See `Surface`."""
 
-    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The input and the tools may be iterators."""
-        request = own_tools(request)
-        given = request.get("input")
-        return request if given is None or isinstance(given, str) else {**request, "input": list(given)}
+    empty_logprobs = b"[]"
+
+    def is_recorded(self, request: Mapping[str, Any]) -> bool:
+        """All are."""
+        return True
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Log-probs are asked for in `include`; usage always comes."""
@@ -66,52 +66,29 @@ class ResponsesSurface:
             choices=(_choice_of(output, _finish_of(response, output)),) if output else (),
         )
 
-    def accumulator(self) -> Accumulator:
+    def reader(self) -> StreamReader:
         """Read its events."""
-        return _ResponsesAccumulator(self)
-
-    def hide(self, response: Any, asked: Asked) -> None:
-        """Log-probs, of a response, of one inside an event, or of an event itself."""
-        if asked.logprobs:
-            return
-        field = fields_of(response)
-        for text in _texts(field("output") or ()):
-            if getattr(text, "logprobs", None):
-                text.logprobs = []
-        if (inner := field("response")) is not None:
-            self.hide(inner, asked)
-        for holder in (response, field("part")):
-            if holder is not None and fields_of(holder)("logprobs"):
-                holder.logprobs = []
-
-    def shown(self, chunk: Any, asked: Asked) -> bool:
-        """Every event."""
-        self.hide(chunk, asked)
-        return True
+        return _ResponsesReader(self)
 
 
-class _ResponsesAccumulator:
-    def __init__(self, reader: ResponsesSurface) -> None:
-        self._reader = reader
+class _ResponsesReader:
+    def __init__(self, surface: ResponsesSurface) -> None:
+        self._surface = surface
         self._begun: ServerAnswer | None = None
         self._whole: ServerAnswer | None = None
         self._texts: list[str] = []
         self._entries: list[Any] = []
 
-    def keeper(self, hide: Asked | None) -> None:
-        """Events are read as objects."""
-
-    def add(self, chunk: Any, hide: Asked | None = None) -> bool:
+    def read(self, chunk: Any) -> None:
         field = fields_of(chunk)
         kind = field("type")
         if kind == "response.output_text.delta":
             self._texts.append(text_of(field("delta")) or "")
             self._entries += field("logprobs") or ()
         elif (response := field("response")) is not None:
-            answer = self._reader.answer(response)
+            answer = self._surface.answer(response)
             self._begun = answer
             self._whole = answer if kind in LAST_EVENTS else self._whole
-        return False
 
     def answer(self, *, complete: bool = True) -> ServerAnswer:
         if self._whole is not None:

@@ -6,8 +6,8 @@ Context variables follow tasks and `asyncio.to_thread` by themselves; threads an
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -47,6 +47,35 @@ class ModelCall:
 _recorded_by: ContextVar[object] = ContextVar("rollbus_recorded_by", default=None)
 """The outbox that the client's call which runs now is recorded into."""
 recorded_by, begin_recorded = _recorded_by.get, _recorded_by.set
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The requests that a client makes for one call of the application."""
+
+    failed: Any = None
+    """The last one that had no answer."""
+
+
+_attempts: ContextVar[Attempts | None] = ContextVar("rollbus_attempts", default=None)
+current_attempts = _attempts.get
+
+
+@contextmanager
+def attempts() -> Iterator[None]:
+    """Take the requests inside as one call: it has failed if the block has."""
+    tries = Attempts()
+    token = _attempts.set(tries)
+    try:
+        yield
+    except BaseException as error:
+        if tries.failed is not None:
+            tries.failed.fail(error)
+        raise
+    finally:
+        with suppress(ValueError):
+            _attempts.reset(token)
+
 
 _model_call: ContextVar[ModelCall | None] = ContextVar("rollbus_model_call", default=None)
 CallTokens = tuple[Token[Episode | None], Token[str], Token[ModelCall | None]]

@@ -1,5 +1,6 @@
 """How each library is patched, and taken back: one function per library, which leaves its undoing on a stack."""
 
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
@@ -31,13 +32,19 @@ class Wish:
         return {"task": self.task, "child_agents": self.child_agents}
 
 
-def _patch_openai(wish: Wish, stack: ExitStack) -> None:
+def _patch_http(name: str, wish: Wish, stack: ExitStack) -> None:
     from rollbus.producers.capture.call import Capture
-    from rollbus.producers.capture.openai_classes import patch_classes
+    from rollbus.producers.capture.httpx_hook import patch_httpx
 
     recorder = wish.recorder
-    capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True, hook="openai")
-    patch_classes(capture, stack)
+    capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True, hook=name)
+    patch_httpx(sys.modules[name], capture, stack)
+
+
+def _patch_openai(wish: Wish, stack: ExitStack) -> None:
+    from rollbus.producers.capture.openai_client import patch_retries
+
+    patch_retries(sys.modules["openai"], stack)
 
 
 def _patch_litellm(wish: Wish, stack: ExitStack) -> None:
@@ -165,6 +172,8 @@ class Library(NamedTuple):
 
 
 LIBRARIES: Mapping[str, Library] = {
+    "httpx": Library("httpx", "0.28", partial(_patch_http, "httpx")),
+    "httpx2": Library("httpx2", "2.16", partial(_patch_http, "httpx2")),
     "openai": Library("openai", "3.52", _patch_openai),
     "litellm": Library("litellm", "1.82", _patch_litellm),
     "langchain_core": Library("langchain-core", "1.7", _patch_langchain),

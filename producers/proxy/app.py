@@ -27,12 +27,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
-from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.completions import COMPLETIONS
-from rollbus.producers.capture.responses import RESPONSES
-from rollbus.producers.capture.surface import Surface
+from rollbus.producers.capture.endpoints import find_surface
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
@@ -46,8 +44,6 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 NOT_DELIVERED = "not_delivered"
 """The reason of a turn whose program has hung up before the answer."""
-RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMPLETIONS, "responses": RESPONSES}
-"""Paths under `/v1` whose POST is recorded."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length",
@@ -201,9 +197,10 @@ class Proxy:
             return await self._record(request, call, scope)
 
     def _call(self, request: Request, episode: Episode | None, body: bytes) -> RecordedCall | None:
-        surface = RECORDED.get(_path_of(request))
-        if episode is None or request.method != "POST" or surface is None:
+        match = find_surface(f"/{_path_of(request)}")
+        if episode is None or request.method != "POST" or match is None or match[0] != "/":
             return None
+        surface = match[1]
         try:
             arguments = parse(body)
         except ValueError:
@@ -211,23 +208,24 @@ class Proxy:
         if not isinstance(arguments, dict):
             return None
         function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
-        recorder, options = self.recorder, (episode, function, self.mode, True, self.upstream, self.refusing)
-        capture = Capture(recorder.outbox, recorder.episodes, *options)
-        return capture.begin(arguments, surface)
+        recorder = self.recorder
+        capture = Capture(recorder.outbox, recorder.episodes, episode, function, self.mode, True, self.refusing)
+        return capture.begin(arguments, surface, self.upstream, body)
 
     async def _record(self, request: Request, call: RecordedCall, scope: ExitStack) -> Response:
         async def upstream(body: bytes) -> httpx.Response:
             return await self._send(request, body)
 
         response = await _unless_gone(request, call, relay.send(call, upstream))
-        if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
-            watch, rest = call.watch(), scope.pop_all()
-            rest.callback(watch.abandon)
-            events = self._delivered(relay.streamed(call, watch, response), rest)
+        tap = AnswerTap(call, response.headers) if response.is_success else None
+        if tap is not None and tap.is_stream:
+            rest = scope.pop_all()
+            rest.callback(tap.abandon)
+            events = self._delivered(relay.streamed(tap, response), rest)
             return _Stream(events, response, rest)
         body = await _unless_gone(request, call, response.aread())
-        if response.is_success:
-            body = relay.whole(call, body)
+        if tap is not None:
+            body = tap.feed(body) + tap.end()
             await self._flush()
         return _with_headers(Response(body, response.status_code), response)
 

@@ -53,6 +53,8 @@ class ServerAnswer:
     choices: tuple[AnswerChoice, ...] = ()
     complete: bool = True
     """False where a stream was not read to its end."""
+    problem: str | None = None
+    """Why there is nothing in it."""
 
 
 @dataclass(slots=True)
@@ -67,23 +69,6 @@ class Unread:
     """How many choices it has; 1 where it has none."""
     size: int
     """Bytes that are held until it is read."""
-
-
-def kept_fields(value: Any) -> dict[str, Any]:
-    """Return an object's fields as they are now, nested objects as references; raises where it is neither a model of
-    the client nor a dictionary.
-    """
-    if isinstance(value, dict):
-        return dict(value)
-    return {**(value.__pydantic_extra__ or {}), **value.__dict__}
-
-
-def kept_call(call: Any) -> Any:
-    """Return a tool call as it is now, without the fields that are not set."""
-    fields = kept_fields(call)
-    if not isinstance(call, dict):
-        fields = {name: each for name, each in fields.items() if name in call.model_fields_set}
-    return {name: kept_call(each) if hasattr(each, "__dict__") else each for name, each in fields.items()}
 
 
 def fields_of(value: Any) -> Callable[[str], Any]:
@@ -146,6 +131,7 @@ def read(answer: ServerAnswer | Unread) -> ServerAnswer:
         completion_tokens=answer.completion_tokens,
         choices=tuple(map(_read_choice, answer.choices)),
         complete=answer.complete,
+        problem=answer.problem,
     )
 
 

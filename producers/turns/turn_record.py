@@ -122,7 +122,7 @@ class Draft:
 
 
 def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
-    """Return one draft per choice; an answer without any gives one without completion."""
+    """Return one draft per choice; of a choice that was asked for and did not come, one without completion."""
     answer = read(exchange.answer)
     request = exchange.request
     redactor = Redactor(privacy)
@@ -148,10 +148,12 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     }
     sampling = sampling_problem(shared, exchange.refused)
     drafts = []
-    for choice, token_ids in zip(answer.choices or (AnswerChoice(),), sampled or [None], strict=True):
+    missing = range(len(answer.choices), exchange.turns)
+    choices = (*answer.choices, *(AnswerChoice(index=index) for index in missing))
+    for choice, token_ids in zip(choices, [*sampled, *(None for _ in missing)], strict=True):
         own = Redactor(privacy)
         completion = own.message(completion_of(choice))
-        withheld = redactor.reason or own.reason or exchange.withheld or _unreadable_input(request)
+        withheld = redactor.reason or own.reason or exchange.withheld or answer.problem or _unreadable_input(request)
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
         fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld, sampling)

@@ -3,7 +3,7 @@ transport.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -135,4 +135,19 @@ class Server:
 def sse(chunks: Sequence[Body], *, done: bool = True) -> httpx.Response:
     """A stream of server-sent events."""
     lines = [f"data: {json.dumps(item)}\n\n" for item in chunks] + (["data: [DONE]\n\n"] if done else [])
-    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content="".join(lines).encode())
+    pieces = _Pieces([line.encode() for line in lines])
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=pieces)
+
+
+class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that comes event by event."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece

@@ -162,9 +162,8 @@ async def test_a_body_that_the_application_reads_by_itself_is_recorded_at_the_en
         with completions.create(model="agent", messages=HELLO, stream=True) as response:
             assert list(response.iter_lines())[-2] == "data: [DONE]"
     read, read_async, streamed_raw = turns(recorder, sink)
-    assert read.trainable
-    assert read_async.trainable
-    assert streamed_raw.untrainable_reason == "not_captured"
+    for turn in (read, read_async, streamed_raw):
+        assert_whole(turn)
 
 
 class Greeting(BaseModel):

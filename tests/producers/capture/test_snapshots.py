@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
-from rollbus.producers.capture import chat_stream
 from tests.producers.openai_server import Server, completion, streamed
 from tests.producers.recorded import assert_whole, turns
 from tests.producers.sending.test_delivery_faults import BlockingSink
@@ -82,18 +81,6 @@ def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks:
     assert (turn.model, turn.response_id, turn.streamed) == ("agent@3", "chatcmpl-1", True)
     assert turn.completion.content == "Hello there"
     recorder.close(120)
-
-
-def test_of_a_stream_that_is_longer_than_what_is_kept_nothing_is_lost(
-    recorder: Recorder, sink: MemorySink, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat_stream, "MAX_KEPT", 1)
-    client = recorder.wrap(server.client())
-    with recorder.episode(task="t"):
-        messages: list[Any] = [{"role": "user", "content": "Say hello"}]
-        list(client.chat.completions.create(model="agent", messages=messages, stream=True))
-    (turn,) = turns(recorder, sink)
-    assert_whole(turn)
 
 
 def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it_was_sent(

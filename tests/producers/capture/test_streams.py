@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from rollbus.producers.capture.answer_tap import read_stream
 from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.chat_stream import StreamAccumulator
+from rollbus.producers.capture.hiding import hiding
 from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import answer_of, read
 from tests.producers.openai_server import chunk, logprobs_of
@@ -106,47 +106,40 @@ def streams(draw: st.DrawFn) -> tuple[Body, list[Body]]:
     return answer, chunks
 
 
-@given(streams(), st.booleans(), st.integers(0, 100))
-def test_any_chunking_accumulates_to_the_unstreamed_answer_from_objects_and_from_json(
-    stream: tuple[Body, list[Body]], hide: bool, cut: int
+@given(streams(), st.booleans(), st.integers(0, 100), st.sampled_from(["\n", "\r\n"]), st.sampled_from([None, 1]))
+def test_any_chunking_in_any_pieces_is_read_as_the_unstreamed_answer(
+    stream: tuple[Body, list[Body]], hide: bool, cut: int, line_end: str, indent: int | None
 ) -> None:
     answer, chunks = stream
-    whole = read(answer_of(ChatCompletion.model_validate(answer)))
-    accumulator, partial = StreamAccumulator(), StreamAccumulator()
-    for number, item in enumerate(chunks):
-        accumulator.add(ChatCompletionChunk.model_validate(item))
-        if number < cut:
-            partial.add(ChatCompletionChunk.model_validate(item))
-    assert read(accumulator.answer()) == whole
-    assert not read(partial.answer(complete=False)).complete, "a stream cut anywhere still gives an answer"
+    whole = read(answer_of(answer))
+    events = [f": comment{line_end}data: {json.dumps(item)}{line_end * 2}".encode() for item in chunks]
+    data = b"".join([*events, f"data: [DONE]{line_end * 2}".encode()])
+    pieces = [data[start : start + cut + 1] for start in range(0, len(data), cut + 1)]
+    assert read(read_stream(CHAT, True, pieces)) == whole
+    assert not read(read_stream(CHAT, False, events[:cut][:-1])).complete, "a stream cut anywhere still gives an answer"
 
-    accumulator, asked = StreamAccumulator(), Asked() if hide else None
-    keep = accumulator.keeper(asked)
-    shown = [
-        item
-        for item in chunks
-        if keep(item) or accumulator.add(item, asked) or asked is None or CHAT.shown(item, asked)
-    ]
-    assert read(accumulator.answer()) == whole
-    texts = json.dumps(shown)
-    assert ("token_ids" in texts, "logprob" in texts.replace('"logprobs": null', ""), '"usage"' in texts) == (
-        (not hide,) * 3
-    )
+    shown = hiding(Asked(hide, hide, hide), b"null")(data).decode()
+    texts = [line[len("data:") :] for line in shown.splitlines() if line.startswith("data: {")]
+    assert [json.loads(text) for text in texts] == (chunks if hide else hidden(chunks))
+    pretty = json.dumps(answer, indent=indent).encode()
+    assert json.loads(hiding(Asked(usage=True), b"null")(pretty)) == hidden([answer])[0]
 
 
-def test_chunks_that_come_after_the_record_change_nothing_in_it_and_are_still_hidden() -> None:
-    accumulator = StreamAccumulator()
-    keep = accumulator.keeper(Asked())
-    body = {"index": 0, "delta": {"content": "a"}, "logprobs": logprobs_of(["a"], [-1.0]), "token_ids": [7]}
-    body["finish_reason"] = None
-    opening, first, late = chunk([{**body, "token_ids": None}]), chunk([dict(body)]), chunk([dict(body)])
-    assert not keep(opening)
-    accumulator.add(opening, Asked())
-    assert keep(first)
-    answer = accumulator.answer()
-    assert not keep(late)
-    assert not accumulator.add(late, Asked())
-    assert CHAT.shown(late, Asked())
-    assert read(answer).choices[0].content == "aa"
-    assert [each["choices"][0].get("token_ids") for each in (first, late)] == [None, None]
-    assert [each["choices"][0]["logprobs"] for each in (first, late)] == [None, None]
+def hidden(bodies: list[Body]) -> list[Body]:
+    """What an application sees of bodies whose tokens it did not ask for."""
+    shown = []
+    for body in bodies:
+        choices = [{name: value for name, value in choice.items() if name != "token_ids"} for choice in body["choices"]]
+        choices = [{**choice, "logprobs": None} if "logprobs" in choice else choice for choice in choices]
+        rest = {name: value for name, value in body.items() if name != "prompt_token_ids"}
+        if choices or not body.get("usage"):
+            shown.append({**rest, "choices": choices})
+    return shown
+
+
+def test_a_text_that_looks_like_what_is_hidden_stays() -> None:
+    text = '{"logprobs": [1], "token_ids": [2], "x": "token_ids", "choices":[], "usage":{}}, \\"token_ids\\": [1]'
+    body = {"token_ids": [1], "choices": [{"message": {"content": text}, "token_ids": None}], "prompt_token_ids": []}
+    assert json.loads(hiding(Asked(usage=True), b"null")(json.dumps(body).encode())) == {
+        "choices": [{"message": {"content": text}}]
+    }

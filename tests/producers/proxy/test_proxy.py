@@ -160,7 +160,7 @@ async def test_a_call_without_an_episode_passes_as_it_is_and_is_counted(
 
 async def test_a_stream_that_breaks_off_is_recorded_as_far_as_it_came(recorder: Recorder, sink: MemorySink) -> None:
     async def pieces() -> AsyncIterator[bytes]:
-        yield sse(streamed()[:2], done=False).content
+        yield sse(streamed()[:2], done=False).read()
         raise httpx.ReadError("cut")
 
     program = Program(recorder, Server(lambda body: httpx.Response(200, headers=STREAM, content=pieces())))
@@ -323,7 +323,7 @@ async def test_a_broker_that_is_away_holds_many_answers_back_no_longer_than_one(
 async def test_a_stream_cut_anywhere_is_the_same_turn_and_shows_only_what_was_asked_for(
     recorder: Recorder, sink: MemorySink, cut: int
 ) -> None:
-    whole = sse(streamed()).content
+    whole = sse(streamed()).read()
 
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(whole), cut):

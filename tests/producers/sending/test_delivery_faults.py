@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
-from rollbus.producers.capture import call, chat_stream
+from rollbus.producers.capture import answer_tap, call, chat_stream, endpoints, hiding
 from rollbus.producers.capture.chat import ChatSurface
 from rollbus.producers.episode import context, episode, feedback, late_turns, open_episodes, outbox
 from rollbus.producers.sending import books, queue
@@ -250,10 +250,12 @@ def _raise(*arguments: Any, **keywords: Any) -> Any:
 
 
 HOOKS: dict[Any, tuple[str, ...]] = {
-    call.RecordedCall: ("__init__", "_answer", "_record", "_streaming"),
-    call.StreamWatch: ("tap", "_finish"),
-    ChatSurface: ("ask", "own", "recorded", "answer", "shown", "hide"),
-    chat_stream.StreamAccumulator: ("add", "answer"),
+    call.RecordedCall: ("__init__", "_record", "body", "cut"),
+    ChatSurface: ("ask", "is_recorded", "asked", "recorded", "answer", "reader"),
+    chat_stream.ChunkReader: ("answer",),
+    answer_tap.AnswerTap: ("__init__", "_finish"),
+    hiding: ("_without_ids",),
+    endpoints: ("find_surface",),
     episode.Episode: ("record", "begin", "_end", "_tool", "_reward"),
     episode: ("expected_bytes",),
     open_episodes.OpenEpisodes: ("open",),

@@ -1,0 +1,74 @@
+"""Take out of an answer's bytes what the application did not ask for, without making objects of them.
+
+A name in quotes with a colon behind it is a field's name and never part of a text: a quote inside a text has a
+backslash in front. So a field can be found by its name, and its value skipped by a pattern.
+"""
+
+import re
+from collections.abc import Callable
+
+from rollbus.producers.capture.surface import Asked
+
+Cut = Callable[[bytes], bytes]
+DEPTH = 6
+"""Brackets within brackets in the value of `logprobs`: a list of entries, each with a list of alternatives."""
+_TEXT = rb'"(?:[^"\\]++|\\.)*+"'
+NAME = b'token_ids"'
+"""How the names of token ids end: `token_ids`, `prompt_token_ids`."""
+_IDS = re.compile(rb"\s*:\s*(?:null|\[[^\]]*+\])")
+_COMMA = re.compile(rb"\s*,")
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+
+
+def _nested(depth: int) -> bytes:
+    inner = rb"|" + _nested(depth - 1) if depth else b""
+    return rb"[\[{](?:[^\[\]{}\"]++|" + _TEXT + inner + rb")*+[\]}]"
+
+
+_LOGPROBS = re.compile(rb'"logprobs"\s*:\s*' + _nested(DEPTH))
+
+
+def hiding(asked: Asked, empty_logprobs: bytes) -> Cut:
+    """Return what leaves of an answer, or of whole events of a stream, only what was asked for."""
+    logprobs = b'"logprobs":' + empty_logprobs
+
+    def cut(data: bytes) -> bytes:
+        if not asked.logprobs:
+            data = _LOGPROBS.sub(logprobs, data)
+        if not asked.ids and NAME in data:
+            data = _without_ids(data)
+        if not asked.usage and (b'"choices":[]' in data or b'"choices": []' in data):
+            data = _without_usage(data)
+        return data
+
+    return cut
+
+
+def _without_ids(data: bytes) -> bytes:
+    """Return JSON without the fields of token ids, each with the comma before it, or else the one behind it."""
+    parts, shown = [], 0
+    at = data.find(NAME)
+    while at >= 0:
+        value, begin = _IDS.match(data, at + len(NAME)), data.rfind(b'"', 0, at)
+        if value is not None and data[begin + 1 : at] in (b"", b"prompt_"):
+            end, before = value.end(), begin - 1
+            while data[before] in b" \r\n\t":
+                before -= 1
+            if data[before] == ord(","):
+                begin = before
+            elif (behind := _COMMA.match(data, end)) is not None:
+                end = behind.end()
+            parts.append(data[shown:begin])
+            shown = end
+        at = data.find(NAME, at + len(NAME))
+    return b"".join([*parts, data[shown:]])
+
+
+def _without_usage(data: bytes) -> bytes:
+    """Return events without those that hold the token counts at a stream's end and nothing else."""
+    end = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
+    return end.join([event for event in data.split(end) if not _is_usage_alone(event)])
+
+
+def _is_usage_alone(event: bytes) -> bool:
+    return (b'"choices":[]' in event or b'"choices": []' in event) and _USAGE.search(event) is not None

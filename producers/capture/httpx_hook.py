@@ -1,0 +1,259 @@
+"""The calls of models that leave through httpx, or httpx2: of one client, or of all of a process.
+
+Above authentication and redirects, so that these see the request as it is sent; beneath the SDKs, so that their
+version does not matter. The application gets the same responses of the same types.
+"""
+
+import functools
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+from rollbus.producers.capture.answer_tap import AnswerTap
+from rollbus.producers.capture.call import Capture, RecordedCall, RefusalError
+from rollbus.producers.capture.endpoints import begin_call
+from rollbus.producers.episode import context
+
+MODULES = ("httpx", "httpx2")
+FIRST_ERROR = 400
+
+
+def patch_httpx(module: ModuleType, capture: Capture, stack: ExitStack) -> None:
+    """Record the calls of all clients of a module until the stack is closed."""
+    for cls in (module.Client, module.AsyncClient):
+        original = cls.send
+        is_on = [True]
+        recorded = _recording(original, capture, is_on, is_async=cls is module.AsyncClient)
+        cls.send = recorded
+        stack.callback(_restore, cls, original, recorded)
+        stack.callback(is_on.clear)
+
+
+def _restore(cls: Any, original: Any, recorded: Any) -> None:
+    """Put the original back, unless another tool has replaced ours since, which then passes calls on."""
+    if vars(cls).get("send") is recorded:
+        cls.send = original
+
+
+def recorded_twin(http: Any, capture: Capture) -> Any:
+    """Return a client on the same connections whose calls are recorded; raises TypeError where it is none of httpx."""
+    if (cls := type(http)).__name__ == _TWIN and cls.capture.outbox is capture.outbox:
+        http, cls = cls.original, type(cls.original)  # the options of the last time hold
+    modules = [module for name in MODULES if (module := sys.modules.get(name)) is not None]
+    is_async = any(isinstance(http, module.AsyncClient) for module in modules)
+    if not is_async and not any(isinstance(http, module.Client) for module in modules):
+        raise TypeError(f"{cls.__name__} is no client of httpx")
+    send = _recording(cls.send, capture, [True], is_async=is_async)
+    names = {"send": send, "capture": capture, "original": http, "__del__": _stay_open}
+    twin = object.__new__(type(_TWIN, (cls,), names))
+    twin.__dict__ = http.__dict__  # one state: what one of them closes is closed
+    return twin
+
+
+_TWIN = "RecordedClient"
+
+
+_diverted: ContextVar[Any] = ContextVar("rollbus_diverted", default=None)
+
+
+@contextmanager
+def diverted(twin: Any) -> Iterator[None]:
+    """Let the requests inside that the twin's original makes be the twin's."""
+    token = _diverted.set(twin)
+    try:
+        yield
+    finally:
+        _diverted.reset(token)
+
+
+def divert(http: Any) -> None:
+    """Make a client ask whether its requests are a twin's."""
+    cls = type(http)
+
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        twin = _diverted.get()
+        if twin is None or twin.original is not self:
+            return cls.send(self, *args, **kwargs)
+        return type(twin).send(twin, *args, **kwargs)
+
+    http.__class__ = type(cls.__name__, (cls,), {"send": send})
+
+
+def _stay_open(self: Any) -> None:
+    """Leave the connections to the original, which the application may still use."""
+
+
+def _recording(original: Any, capture: Capture, is_on: list[bool], *, is_async: bool) -> Any:
+    """Return the method `send` of a client, recorded."""
+    if is_async:
+
+        @functools.wraps(original)
+        async def send_async(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+            call = _begin(capture, request) if is_on else None
+            if call is None:
+                return await original(self, request, stream=stream, **options)
+            token = call.begin_request()
+            try:
+                while True:
+                    response = await original(self, _request_of(call, request), stream=True, **options)
+                    if response.status_code < FIRST_ERROR:
+                        break
+                    await response.aread()
+                    if not _refused(call, response):
+                        return _as_asked(response, request, stream=stream)
+            except BaseException as error:
+                call.on_error(error)
+                raise
+            finally:
+                context.end_recorded(token)
+            tap = call.guard.call("tap", _tap, call, response, request, default=None)
+            if not stream:
+                await response.aread()
+                _set_length(response, tap)
+            return response
+
+        return send_async
+
+    @functools.wraps(original)
+    def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        call = _begin(capture, request) if is_on else None
+        if call is None:
+            return original(self, request, stream=stream, **options)
+        token = call.begin_request()
+        try:
+            while True:
+                response = original(self, _request_of(call, request), stream=True, **options)
+                if response.status_code < FIRST_ERROR:
+                    break
+                response.read()
+                if not _refused(call, response):
+                    return _as_asked(response, request, stream=stream)
+        except BaseException as error:
+            call.on_error(error)
+            raise
+        finally:
+            context.end_recorded(token)
+        tap = call.guard.call("tap", _tap, call, response, request, default=None)
+        if not stream:
+            response.read()
+            _set_length(response, tap)
+        return response
+
+    return send
+
+
+def _begin(capture: Capture, request: Any) -> RecordedCall | None:
+    if request.method != "POST":
+        return None
+    content = getattr(request, "_content", None)  # absent where the body is still to be produced
+    return capture.outbox.guard.call(
+        "begin", begin_call, capture, request.method, str(request.url), request.headers, content, default=None
+    )
+
+
+def _request_of(call: RecordedCall, request: Any) -> Any:
+    """Return the request with what is asked for in addition."""
+    content = call.guard.call("ask", call.body, default=request.content)
+    if content == request.content:
+        return request
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+    return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+
+
+def _refused(call: RecordedCall, response: Any) -> bool:
+    """Say whether to ask again for less."""
+    return call.retry(RefusalError(response.status_code, response.text))
+
+
+def _as_asked(response: Any, request: Any, *, stream: bool) -> Any:
+    """Return an error's response, which has been read, as the application would have got it."""
+    if not response.history:
+        response.request = request
+    if stream:
+        module = sys.modules[type(response).__module__.partition(".")[0]]
+        response.stream = module.ByteStream(response.content)
+        response.headers.pop("content-encoding", None)
+        del response._content
+        response.is_closed = response.is_stream_consumed = False
+    return response
+
+
+def _tap(call: RecordedCall, response: Any, request: Any) -> AnswerTap:
+    """Let the answer's bytes pass through a tap."""
+    call.on_answer()
+    tap = AnswerTap(call, response.headers)
+    if not response.history:
+        response.request = request
+    if hasattr(response, "_content"):  # a hook of the application has read it
+        shown = tap.feed(response.content) + tap.end()
+        response._content = shown
+        return tap
+    decoder = response._get_content_decoder()
+    response.__dict__.pop("_decoder", None)
+    response.headers.pop("content-encoding", None)
+    if tap.changes:
+        response.headers.pop("content-length", None)
+    module = sys.modules[type(response).__module__.partition(".")[0]]
+    base = module.AsyncByteStream if isinstance(response.stream, module.AsyncByteStream) else module.SyncByteStream
+    is_async = base is module.AsyncByteStream and not isinstance(response.stream, module.SyncByteStream)
+    made = _stream_class(_AsyncTapped if is_async else _Tapped, base)
+    response.stream = made(response.stream, decoder, tap)
+    return tap
+
+
+def _set_length(response: Any, tap: AnswerTap | None) -> None:
+    if tap is not None and tap.changes and "transfer-encoding" not in response.headers:
+        response.headers["content-length"] = str(len(response.content))
+
+
+@functools.cache
+def _stream_class(behaviour: type, base: type) -> Any:
+    return type(behaviour.__name__, (behaviour, base), {})
+
+
+class _Tapped:
+    """A response's stream, unpacked, whose bytes pass through a tap."""
+
+    def __init__(self, stream: Any, decoder: Any, tap: AnswerTap) -> None:
+        self._stream, self._decoder, self._tap = stream, decoder, tap
+
+    def __iter__(self) -> Iterator[bytes]:
+        decode, feed = self._decoder.decode, self._tap.feed
+        try:
+            for raw in self._stream:
+                if shown := feed(decode(raw)):
+                    yield shown
+            if shown := feed(self._decoder.flush()) + self._tap.end():
+                yield shown
+        except Exception as error:
+            self._tap.finish(complete=False, error=error)
+            raise
+        finally:
+            self._tap.finish(complete=False)
+
+    def close(self) -> None:
+        self._tap.finish(complete=False)
+        self._stream.close()
+
+
+class _AsyncTapped(_Tapped):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        decode, feed = self._decoder.decode, self._tap.feed
+        try:
+            async for raw in self._stream:
+                if shown := feed(decode(raw)):
+                    yield shown
+            if shown := feed(self._decoder.flush()) + self._tap.end():
+                yield shown
+        except Exception as error:
+            self._tap.finish(complete=False, error=error)
+            raise
+        finally:
+            self._tap.finish(complete=False)
+
+    async def aclose(self) -> None:
+        self._tap.finish(complete=False)
+        await self._stream.aclose()

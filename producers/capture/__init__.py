@@ -1,5 +1,6 @@
-"""The calls of an OpenAI client, observed: what the server is asked for in addition, and what is hidden again.
+"""The calls of models, observed where they leave: what the server is asked for in addition, and what is hidden again.
 
-In: a client's calls and their answers. Out: an `Exchange` per call, given to its episode.
-Read first: call, then openai_client (the wrapping), surface and the three APIs (chat, completions, responses).
+In: an HTTP client's requests and responses. Out: an `Exchange` per call, given to its episode.
+Read first: endpoints (what is a call), call, answer_tap and hiding (the answer's bytes), then httpx_hook and
+openai_client (whose calls), surface and the three APIs (chat, completions, responses).
 """

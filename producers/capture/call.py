@@ -77,9 +77,11 @@ class Capture:
             if not surface.is_recorded(request):
                 self._note_unobserved(episode, request)
                 return None
-            routed, bare = self.outbox.routed, request
-            if routed is not None:
-                request = dict(self.outbox.guard.call("route", routed, bare, episode.id, default=bare))
+            bare: dict[str, Any] = request
+            if (routed := self.outbox.routed) is not None:
+                named: Mapping[str, Any] = bare
+                named = self.outbox.guard.call("route", routed, bare, episode.id, default=named)
+                request = bare if named is bare else dict(named)
             call = RecordedCall(self, episode, request, surface, server, bare, content)
             episode.calls_captured += 1
             context.mark_captured()

@@ -6,7 +6,7 @@ version does not matter. The application gets the same responses of the same typ
 
 import functools
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -48,7 +48,7 @@ def recorded_twin(http: Any, capture: Capture) -> Any:
         raise TypeError(f"{cls.__name__} is no client of httpx")
     send = _recording(cls.send, capture, [True], is_async=is_async)
     names = {"send": send, "capture": capture, "original": http, "__del__": _stay_open}
-    twin = object.__new__(type(_TWIN, (cls,), names))
+    twin: Any = object.__new__(type(_TWIN, (cls,), names))
     twin.__dict__ = http.__dict__  # one state: what one of them closes is closed
     return twin
 
@@ -174,6 +174,7 @@ def _as_asked(response: Any, request: Any, *, stream: bool) -> Any:
         response.request = request
     if stream:
         module = sys.modules[type(response).__module__.partition(".")[0]]
+        response.elapsed = response.elapsed  # httpx2 asks its stream for it
         response.stream = module.ByteStream(response.content)
         response.headers.pop("content-encoding", None)
         del response._content
@@ -209,6 +210,11 @@ def _set_length(response: Any, tap: AnswerTap | None) -> None:
         response.headers["content-length"] = str(len(response.content))
 
 
+def _pieces(decoded: Any) -> Iterable[bytes]:
+    """Return what a decoder gave: httpx bytes, httpx2 an iterator, which unpacks no more than is asked for."""
+    return (decoded,) if isinstance(decoded, bytes) else decoded
+
+
 @functools.cache
 def _stream_class(behaviour: type, base: type) -> Any:
     return type(behaviour.__name__, (behaviour, base), {})
@@ -220,13 +226,20 @@ class _Tapped:
     def __init__(self, stream: Any, decoder: Any, tap: AnswerTap) -> None:
         self._stream, self._decoder, self._tap = stream, decoder, tap
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
     def __iter__(self) -> Iterator[bytes]:
         decode, feed = self._decoder.decode, self._tap.feed
         try:
             for raw in self._stream:
-                if shown := feed(decode(raw)):
+                for piece in _pieces(decode(raw)):
+                    if shown := feed(piece):
+                        yield shown
+            for piece in _pieces(self._decoder.flush()):
+                if shown := feed(piece):
                     yield shown
-            if shown := feed(self._decoder.flush()) + self._tap.end():
+            if shown := self._tap.end():
                 yield shown
         except Exception as error:
             self._tap.finish(complete=False, error=error)
@@ -244,9 +257,13 @@ class _AsyncTapped(_Tapped):
         decode, feed = self._decoder.decode, self._tap.feed
         try:
             async for raw in self._stream:
-                if shown := feed(decode(raw)):
+                for piece in _pieces(decode(raw)):
+                    if shown := feed(piece):
+                        yield shown
+            for piece in _pieces(self._decoder.flush()):
+                if shown := feed(piece):
                     yield shown
-            if shown := feed(self._decoder.flush()) + self._tap.end():
+            if shown := self._tap.end():
                 yield shown
         except Exception as error:
             self._tap.finish(complete=False, error=error)

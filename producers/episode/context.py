@@ -50,21 +50,21 @@ recorded_by, begin_recorded = _recorded_by.get, _recorded_by.set
 
 
 @dataclass(slots=True)
-class Attempts:
+class RequestTries:
     """The requests that a client makes for one call of the application."""
 
     failed: Any = None
     """The last one that had no answer."""
 
 
-_attempts: ContextVar[Attempts | None] = ContextVar("rollbus_attempts", default=None)
+_attempts: ContextVar[RequestTries | None] = ContextVar("rollbus_attempts", default=None)
 current_attempts = _attempts.get
 
 
 @contextmanager
 def attempts() -> Iterator[None]:
     """Take the requests inside as one call: it has failed if the block has."""
-    tries = Attempts()
+    tries = RequestTries()
     token = _attempts.set(tries)
     try:
         yield

@@ -150,9 +150,12 @@ class RollbusLogger(CustomLogger):
         call = self._close_call(kwargs)
         if call is None or call.seen.captured:
             return
+        answer = _answer(whole or response)
+        has_tokens = any(choice.token_ids or choice.entries for choice in answer.choices)
         exchange = Exchange(
             request=_request(kwargs),
-            answer=_answer(whole or response),
+            answer=answer,
+            withheld=None if has_tokens else NOT_CAPTURED,  # gives way to what the HTTP client has seen of it
             streamed=bool(kwargs.get("stream")),
             latency_ms=int((end - start).total_seconds() * 1000),
             logprob_mode=self._recorder.settings.logprob_mode,

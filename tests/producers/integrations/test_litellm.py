@@ -110,7 +110,7 @@ def test_a_stream_without_a_wrapped_client_says_that_its_tokens_are_lost(
         for _ in call(server.client(), stream=True, **WITH_TOKENS):
             pass
     (turn,) = turns(recorder, sink, 1)
-    assert (turn.streamed, turn.untrainable_reason) == (True, "no_logprobs")
+    assert (turn.streamed, turn.untrainable_reason) == (True, "not_captured")
     assert turn.completion.tool_calls is not None
 
 

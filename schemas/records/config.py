@@ -77,6 +77,10 @@ class AssemblyConfig(Config):
         return sources is None or source in sources
 
 
+EVERY_NAME = "*"
+"""Option `report` of `feedback` that reads the reports of all names."""
+
+
 class RewardConfig(Config):
     """One component of the score."""
 
@@ -102,7 +106,8 @@ class RewardConfig(Config):
 class ScoringConfig(Config):
     """Trajectories to scores."""
 
-    rewards: tuple[RewardConfig, ...] = (RewardConfig(),)
+    rewards: tuple[RewardConfig, ...] = (RewardConfig(options={"report": EVERY_NAME}),)
+    """Without this setting every reported reward counts, whatever its name."""
     clip_low: float | None = None
     clip_high: float | None = None
     concurrency: int = Field(default=16, ge=1)
@@ -136,20 +141,25 @@ class FilterConfig(Config):
 class GroupingConfig(Config):
     """Scores to groups."""
 
-    strategy: Literal["by_example", "by_prompt", "baseline"] = "by_example"
+    strategy: Literal["adaptive", "by_example", "by_prompt", "single"] = "adaptive"
+    """`adaptive` compares attempts at one example where several come, and holds an attempt that comes once against what
+    its example and its task earned before; `single` does that with every attempt."""
+    same_prompt: bool = False
+    """True: an attempt whose prompt or tools differ from those of its group's first is dropped as `group_mismatch`."""
     group_size: int = Field(default=8, ge=1)
     min_group_size: int = Field(default=2, ge=1)
     window_ms: int = Field(default=10 * MINUTE_MS, gt=0)
     """Stream time after its first score when a group closes short."""
-    reward_grace_ms: int = Field(default=0, ge=0)
-    """How long each score of a task in `feedback_tasks` waits for its rewards, even if one comes early."""
-    feedback_tasks: tuple[str, ...] = ()
+    reward_wait_ms: int = Field(default=24 * 60 * MINUTE_MS, ge=0)
+    """How long a score without a reward waits for one. It holds up no other score."""
+    reward_grace_ms: int | None = Field(default=None, ge=0)
+    """How long each score waits even if it has a reward; None learns it for each task from how late
+    rewards change, up to `window_ms`."""
     advantage: Literal["mean", "mean_std", "unbiased_std", "leave_one_out"] = "leave_one_out"
     signal_tolerance: float = Field(default=1e-9, ge=-1)
     """A group has signal if its rewards differ by more; −1 also keeps groups of equal rewards."""
     max_history_tokens: int | None = Field(default=None, gt=0)
     """Longer trajectories are dropped as `overlong` before the group mean."""
-    baseline_decay: float = Field(default=0.95, ge=0, lt=1)
     rewards: tuple[RewardConfig, ...] = ()
     """Reward functions over a whole group, called once it has closed; weighted, they add to the members' scores."""
     rewards_concurrency: int = Field(default=16, ge=1)
@@ -162,8 +172,8 @@ class GroupingConfig(Config):
         names = [reward.name for reward in self.rewards]
         if len(names) != len(set(names)):
             raise ValueError(f"rewards over groups need different names, got {', '.join(names)}")
-        if self.rewards and self.strategy == "baseline":
-            raise ValueError("strategy baseline makes groups of one, which no reward over groups can compare")
+        if self.rewards and self.strategy == "single":
+            raise ValueError("strategy single makes groups of one, which no reward over groups can compare")
         return self
 
 
@@ -207,8 +217,8 @@ class BatchingConfig(Config):
     max_share_per_source: dict[str, Share] = Field(default_factory=dict, exclude_if=_is_empty)
     """By label, such as `user`: most of a training step that the episodes with one value of it may be. The trainer
     drops what is more as `source_share`, and everything if there are fewer than 1 / share sources."""
-    flush_ms: int | None = Field(default=None, gt=0)
-    """Stream time after which a batch is cut with fewer groups; None waits for `groups_per_step`."""
+    flush_ms: int | None = Field(default=10 * MINUTE_MS, gt=0)
+    """Stream time that a group waits for others at most: then a batch is cut with fewer; None waits for all."""
 
 
 class ResampleConfig(Config):

@@ -7,7 +7,7 @@ from typing import Literal
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.trajectories import Location
 
-GroupClosedBy = Literal["full", "window", "baseline"]
+GroupClosedBy = Literal["full", "window", "single"]
 StepState = Literal["completed", "skipped", "failed"]
 
 
@@ -27,6 +27,12 @@ class GroupMember:
     sampled_tokens: int = 0
     score_revision: int = 0
     resampled: bool = False
+    expected: float | None = None
+    """The reward that a single attempt is held against; None in a group whose members are compared."""
+    expected_from: str = ""
+    """Of which earlier rewards `expected` says most: `example` or `task`."""
+    first_seen_ms: int = 0
+    """Stream time when the first event of its episode came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +44,14 @@ class Group:
     run_id: str
     """The Kafka key."""
     group_key: str
-    """What the members share: explicit group, example or prompt."""
+    """What the members share: explicit group, example or prompt; of a single attempt, what it would share."""
     model: str
     task: str
     example_id: str | None = None
     strategy: str
-    """`by_example`, `by_prompt` or `baseline`."""
+    """Of the run: `adaptive`, `by_example`, `by_prompt` or `single`."""
     advantage_kind: str
-    """`mean`, `mean_std`, `leave_one_out` or `baseline`."""
+    """`mean`, `mean_std`, `unbiased_std`, `leave_one_out`, or `expected` for a single attempt."""
     members: tuple[GroupMember, ...]
     """Sorted by trajectory id."""
     reward_mean: float
@@ -60,6 +66,11 @@ class Group:
     """Stream time."""
     reward_version: str = ""
     config_hash: str = ""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is one attempt that is held against an expected reward."""
+        return self.closed_by == "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pyte
 
 TWO_RUNS = (
     RunConfig(grouping=GroupingConfig(group_size=6, window_ms=5_000)),
-    RunConfig(run_id="alone", model="alone", grouping=GroupingConfig(strategy="baseline", group_size=3)),
+    RunConfig(run_id="alone", model="alone", grouping=GroupingConfig(strategy="single", group_size=3)),
 )
 
 

@@ -13,7 +13,10 @@ from rollbus.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("delivery.md", "gpu.md", "model-service.md", "resampling.md", "rewards.md", "settings.md", "trainer.md")
+PAGES = (
+    *("delivery.md", "gpu.md", "grouping.md", "model-service.md", "resampling.md", "rewards.md", "settings.md"),
+    "trainer.md",
+)
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page in PAGES

@@ -80,8 +80,8 @@ class RoutingJob:
                         "group_size": GROUP_SIZE,
                         "min_group_size": GROUP_SIZE // 2,
                         "window_ms": 60_000,
-                        "feedback_tasks": [self.run],
                         "reward_grace_ms": REWARD_GRACE_MS,
+                        "reward_wait_ms": REWARD_GRACE_MS,
                         "advantage": "mean_std",
                     },
                     "resample": {

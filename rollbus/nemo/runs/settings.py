@@ -111,10 +111,12 @@ def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any
         "model": model,
         "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model), "without_tokens": text},
         "grouping": {
-            "strategy": "baseline" if single else "by_example",
+            "strategy": "single" if single else "by_example",
             "group_size": generations,
             "min_group_size": 1 if text else min(2, generations),
             "window_ms": GROUP_WINDOW_MS,
+            "reward_wait_ms": 0,  # the evaluator reports before an attempt ends, or never
+            "reward_grace_ms": 0,
             "advantage": "mean_std",
             **({"signal_tolerance": -1} if text else {}),
         },

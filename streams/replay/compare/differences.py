@@ -185,7 +185,7 @@ def _why_advantages(mine: Group, theirs: Group) -> str:
         return "other rewards"
     if mine.config_hash != theirs.config_hash:
         return "another grouping configuration"
-    return "other scores came before it" if mine.strategy == "baseline" else "another way to compute advantages"
+    return "other scores came before it" if mine.is_single else "another way to compute advantages"
 
 
 def _rewards(group: Group) -> list[float]:

@@ -1,16 +1,25 @@
 """Admitted groups become training batches: stale members leave, and a batch takes the groups that waited longest.
 
+A single attempt takes the place of one member: where more wait than a batch asks for, a batch takes as many attempts as
+full groups would have. Their advantages are centred over the batch, since what was expected lags behind the policy.
+
 Lag is measured at each member's oldest version. A member that leaves does not change the others' advantages. A group
-with fewer than two members left (one, against a baseline) leaves whole.
+with fewer than two members left (one, if it is held against an expectation) leaves whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
+from statistics import median_low
 
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember
+from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.streams.stages.lineage import VersionPath
+
+FEWEST_CENTRED = 8
+"""Single attempts whose mean says more than what was expected of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swep
     kept = tuple(member for member in group.members if reasons[member.trajectory_id] is None)
     if len(kept) == len(group.members):
         return Swept(group)
-    least = 1 if group.strategy == "baseline" else 2
+    least = 1 if group.is_single else 2
     gone = [member for member in group.members if member not in kept] if len(kept) >= least else list(group.members)
     stale = any(reason is DropReason.STALE for reason in reasons.values())
     default = DropReason.STALE if stale else DropReason.OFF_LINEAGE
@@ -39,6 +48,38 @@ def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swep
     detail = f"newest version {lineage.newest}, at most {max_off_policy_steps} steps behind are allowed"
     dropped = tuple((reason, tuple(ids), detail) for reason, ids in sorted(by_reason.items()))
     return Swept(replace(group, members=kept) if len(kept) >= least else None, dropped)
+
+
+def count_that_fit(groups: Iterable[Group], places: int, group_size: int) -> int:
+    """Return how many groups, from the first, fit into so many places for groups of such a size; at least one."""
+    members = accumulate(1 if group.is_single else group_size for group in groups)
+    return max(1, sum(1 for _ in takewhile(lambda total: total <= places * group_size, members)))
+
+
+def centred(groups: Sequence[Group], kind: str) -> list[Group]:
+    """Return the groups with the advantages of single attempts centred over all of them."""
+    singles = [group for group in groups if group.is_single]
+    if len(singles) < FEWEST_CENTRED:
+        return list(groups)
+    values = advantages([group.members[0].advantage for group in singles], kind)
+    value_by_group = dict(zip((group.group_id for group in singles), values, strict=True))
+    return [
+        replace(group, members=(replace(group.members[0], advantage=value_by_group[group.group_id]),))
+        if group.is_single
+        else group
+        for group in groups
+    ]
+
+
+def usual_age_ms(groups_and_admission: Iterable[tuple[Group, int]]) -> int:
+    """Return how old an attempt usually is when its group is admitted; 0 if no start is known."""
+    ages = [
+        at_ms - member.first_seen_ms
+        for group, at_ms in groups_and_admission
+        for member in group.members
+        if member.first_seen_ms
+    ]
+    return median_low(ages) if ages else 0
 
 
 def batch_hash(run_id: str, number: int, groups: Sequence[Group]) -> str:

@@ -48,8 +48,8 @@ Mode = Callable[[Window, Memory, CurriculumConfig], Decision]
 
 
 def spread(group: Group) -> float:
-    """Return max − min of the rewards; of a single held against a baseline, its distance to that."""
-    if group.strategy == "baseline":
+    """Return max − min of the rewards; of a single attempt, its distance to what was expected."""
+    if group.is_single:
         return max(abs(member.advantage) for member in group.members)
     return group.reward_max - group.reward_min
 

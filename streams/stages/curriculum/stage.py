@@ -2,7 +2,8 @@
 
 A window closes by count, by span of stream time or by command; its mode chooses the groups to admit. Admitted groups
 wait for a batch, oldest first. A batch is cut when there is room, and the trainer's StepOutcome makes room. Beyond
-`max_waiting_groups` the oldest are superseded: overload shows as drops, not as stale batches.
+`max_waiting_groups` the oldest are superseded: overload shows as drops, not as stale batches. Where rewards come late,
+batches are cut so seldom that what is on its way does not become too old.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,15 @@ from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, RUN_LOG
 from rollbus.streams.rewards.contract import LARGEST, computable
 from rollbus.streams.stages.curriculum.advantage_range import advantage_range
-from rollbus.streams.stages.curriculum.batching import Swept, batch_hash, newest_of, sweep
+from rollbus.streams.stages.curriculum.batching import (
+    Swept,
+    batch_hash,
+    centred,
+    count_that_fit,
+    newest_of,
+    sweep,
+    usual_age_ms,
+)
 from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Decision, Mode, Window
 from rollbus.streams.stages.curriculum.pools import pools
@@ -184,18 +193,33 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
                 break
             yield from self._cut_batch(state)
         room = max(config.max_waiting_groups, config.groups_per_step)
-        for group_id, row in state.ordered(state.waiting)[: max(0, len(state.waiting.rows) - room)]:
-            state.waiting.delete(group_id)
-            yield self._drop_group(state, row.group(), DropReason.SUPERSEDED)
+        if len(state.waiting.rows) > room:
+            newest_first = state.ordered(state.waiting)[::-1]
+            fitting = count_that_fit((row.group() for _, row in newest_first), room, self._group_size(state))
+            for group_id, row in newest_first[fitting:][::-1]:
+                state.waiting.delete(group_id)
+                yield self._drop_group(state, row.group(), DropReason.SUPERSEDED)
+
+    def _group_size(self, state: CurriculumStateRows) -> int:
+        return state.config.value.grouping.group_size
 
     def _has_enough(self, state: CurriculumStateRows) -> bool:
         config, rows = state.config.value.batching, state.waiting.rows.values()
         if len(rows) >= config.groups_per_step:
-            return True
+            return state.clock.now_ms >= self._next_cut_ms(state)
         if config.flush_ms is None or not rows:
             return False
         oldest_ms = min(row.at_ms for row in rows)
         return state.clock.now_ms >= state.clock.since(oldest_ms) + config.flush_ms
+
+    def _next_cut_ms(self, state: CurriculumStateRows) -> int:
+        """Return when the next batch may be cut: in the time that a reward takes at most `max_off_policy_steps` are."""
+        steps = state.config.value.batching.max_off_policy_steps
+        if state.head.cut_ms < 0 or not steps:
+            return 0
+        return (
+            state.head.cut_ms + usual_age_ms((row.group(), row.at_ms) for row in state.waiting.rows.values()) // steps
+        )
 
     def _drop_stale(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
         """Drop the groups that have become too stale as a whole; single members leave when a batch is cut."""
@@ -207,15 +231,18 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
 
     def _cut_batch(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
         config, head = state.config.value, state.head
-        groups, window = [], 0
-        for group_id, row in state.ordered(state.waiting)[: config.batching.groups_per_step]:
+        groups, window, in_line = [], 0, state.ordered(state.waiting)
+        fitting = count_that_fit(
+            (row.group() for _, row in in_line), config.batching.groups_per_step, self._group_size(state)
+        )
+        for group_id, row in in_line[:fitting]:
             swept = _swept(state, row)
             yield from self._drop_swept(state, group_id, swept.dropped)
             state.waiting.delete(group_id)
             if swept.group is not None:
                 groups.append(swept.group)
                 window = max(window, row.window)
-        newest = state.lineage.newest
+        groups, newest = centred(groups, config.grouping.advantage), state.lineage.newest
         batch = TrainingBatch(
             batch_hash=batch_hash(self.run_id, head.next_batch, groups),
             run_id=self.run_id,
@@ -228,7 +255,7 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
             config_hash=state.config.hash,
         )
         state.batches.put(batch.batch_hash, batch.number)
-        state.head = replace(head, next_batch=head.next_batch + 1)
+        state.head = replace(head, next_batch=head.next_batch + 1, cut_ms=state.clock.now_ms)
         yield Outgoing(BATCHES, self.run_id, batch)
 
     # What the trainer and the operator write

@@ -26,6 +26,8 @@ class CurriculumHead:
     opened_ms: int = -1
     """Stream time of the open window's first group; −1 while it has none."""
     next_batch: int = 0
+    cut_ms: int = -1
+    """Stream time of the last batch; −1 before the first."""
     paused: bool = False
     stopped: bool = False
     newest: int | None = None

@@ -1,5 +1,6 @@
 """Scores come in, closed groups with advantages go out.
 
-Read `stage` first: which trajectories are compared, and when a group closes. `state` keeps the open groups,
-`advantages` is the arithmetic.
+Read `stage` first: which trajectories are compared, and when a group closes. `advantages` is the arithmetic of a
+group, `tracker` what is expected of an attempt that comes alone, `habits` how a task's traffic comes, and `state` keeps
+all of it.
 """

@@ -5,6 +5,8 @@
     unbiased_std    A_i = (r_i − mean(r)) / (std(r) + 1e-4), std with G − 1, as TRL and verl (with 1e-6) compute it
     leave_one_out   A_i = r_i − mean(r without r_i) = G / (G − 1) · (r_i − mean(r)), right for groups of unequal size
 
+    expected        A = r − what was expected of a single attempt (`tracker.py`)
+
 A group whose rewards are all equal within the tolerance has no signal, and its advantages are 0.
 """
 
@@ -16,15 +18,18 @@ from rollbus.schemas.ids import stable_id
 from rollbus.schemas.making import copier
 from rollbus.schemas.records.groups import Group, GroupClosedBy, GroupMember
 from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.stages.grouping.tracker import Expectation
 
 STD_FLOOR = 1e-6
 """As in ART: it keeps near-constant groups finite."""
 UNBIASED_STD_FLOOR = 1e-4
 """As in TRL."""
+ROUNDING = 1e-12
+"""Of a reward: what a running mean of equal rewards may be off."""
 
 _member_of = copier(
     *(Score, GroupMember),
-    *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision"),
+    *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision", "expected", "expected_from"),
 )
 
 
@@ -92,12 +97,22 @@ def make_group(frame: GroupFrame, scores: Iterable[Score]) -> Group:
     return _group(frame, ordered, advantages_G, stats, signal)
 
 
-def make_single(frame: GroupFrame, score: Score, baseline: float | None) -> Group:
-    """Return the group of one score, compared with a running baseline; without a baseline it has no signal."""
+def make_single(frame: GroupFrame, score: Score, expected: Expectation | None) -> Group:
+    """Return the group of one score, held against what was expected; without an expectation it has no signal."""
     reward = _value(score)
-    advantage = 0.0 if baseline is None else reward - baseline
-    signal = abs(advantage) > frame.tolerance
-    return _group(frame, [score], [advantage if signal else 0.0], statistics([reward]), signal)
+    advantage = 0.0 if expected is None else reward - expected.value
+    signal = abs(advantage) > frame.tolerance + ROUNDING * abs(reward)
+    group = _group(frame, [score], [advantage if signal else 0.0], statistics([reward]), signal)
+    if expected is None:
+        return group
+    (member,) = group.members
+    return replace(group, members=(replace(member, expected=expected.value, expected_from=expected.breadth),))
+
+
+def expect_of_others(rewards_G: Sequence[float]) -> list[Expectation]:
+    """Return for each of a task's first rewards what the others let expect."""
+    total, others = math.fsum(rewards_G), len(rewards_G) - 1
+    return [Expectation((total - reward) / others, "task") for reward in rewards_G]
 
 
 def with_members(group: Group, members: Sequence[GroupMember], tolerance: float = 1e-9) -> Group:
@@ -158,6 +173,8 @@ def _member(score: Score, advantage: float) -> GroupMember:
         min_policy_version=score.min_policy_version or 0,
         max_policy_version=score.max_policy_version or 0,
         score_revision=score.revision,
+        expected=None,
+        expected_from="",
     )
 
 

@@ -1,39 +1,57 @@
-"""Scores become groups, per run: attempts at the same problem, compared with one another.
+"""Scores become groups, per run: attempts that are compared, or one that is held against what is expected of it.
 
-If the task is in `feedback_tasks`, its score waits `reward_grace_ms` before it joins a group. Other scores join at
-once. A group closes when it is full or its window is over. A score without a usable value is dropped, with a reason,
-before the mean is taken. Members share prompt tokens, tools and model. A score with another prompt, tools or model than
-its explicit group is dropped as `group_mismatch`. Without an explicit group it starts another group.
+A score without a reward waits `reward_wait_ms` for one; a score with a reward waits as long as rewards of its task
+usually change (`habits.py`). What came is then placed. In a named group, and under `by_example` and `by_prompt`,
+attempts are compared when their group is full or its window is over. Under `single` each attempt goes on at once, held
+against what its example and its task have earned (`tracker.py`). `adaptive`, the default, does the first where attempts
+at an example usually come several at a time, and the second where they come once. A task's first attempts have nothing
+to be held against, so they wait until their rewards differ.
+
+A score that cannot be compared is dropped, with a reason, before the mean is taken. Members of a group share their
+example and their model; that their prompts are equal is asked only with `same_prompt`.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TypeGuard
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.drops import DropReason
-from rollbus.schemas.records.groups import ClosedGroup, Group, GroupClosedBy
+from rollbus.schemas.records.groups import ClosedGroup, GroupClosedBy
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES
 from rollbus.streams.rewards.contract import computable
-from rollbus.streams.stages.grouping.advantages import GroupFrame, group_id, make_group, make_single
+from rollbus.streams.stages.grouping.advantages import (
+    GroupFrame,
+    expect_of_others,
+    group_id,
+    make_group,
+    make_single,
+)
 from rollbus.streams.stages.grouping.state import (
+    BEGINNERS,
     CLOSED_GROUP,
     DECIDED,
+    MOST_BEGINNERS,
     OPEN_GROUP,
     SEPARATOR,
     WAITING_SCORE,
-    Baseline,
     GroupingState,
     Mark,
     OpenGroup,
     ScoreRow,
     fingerprint,
-    group_key,
+    open_group_key,
+    problem_key,
+    task_key,
 )
+from rollbus.streams.stages.grouping.tracker import Expectation
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
+MOST_WAITING = 50_000
+"""Scores per partition that wait for rewards, about 1 kB each; beyond it the oldest goes as if its wait were over."""
 _OWN_CODES = {
     DropReason.MISSING_EVENTS,
     DropReason.NO_TURNS,
@@ -62,10 +80,7 @@ class GroupingStage(RunStage[GroupingState]):
             return self._admit(state, incoming.record, incoming.data)
         return self.step_control(state, incoming.record)
 
-    def follow_config(self, state: GroupingState) -> Iterable[Outgoing]:
-        """Derive the open groups again: another strategy compares other scores."""
-        state.rebuild()
-        return ()
+    # Arrival
 
     def _admit(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
         mark, row = state.marks.get(score.trajectory_id), state.scores.get(score.trajectory_id)
@@ -80,60 +95,117 @@ class GroupingStage(RunStage[GroupingState]):
         elif refusal := _refusal(score, state.config.value):
             yield self._drop_score(state, score, *refusal)
         else:
-            row = ScoreRow(data, state.clock.now_ms, state.order, record=score)
-            state.order += 1
-            state.scores.put(score.trajectory_id, row)
-            grouping = state.config.value.grouping
-            if score.task in grouping.feedback_tasks and grouping.reward_grace_ms:
-                state.due.watch(WAITING_SCORE + score.trajectory_id)
-            else:
-                yield from self._join(state, score.trajectory_id, row)
+            yield from self._admit_first(state, score, data)
+
+    def _admit_first(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
+        row = ScoreRow(data, state.clock.now_ms, state.order, grace_ms=state.grace_ms(score))
+        state.order += 1
+        if score.value is not None:
+            state.learn_habit(score, state.habit_of(score).with_rewarded())
+        if not state.wait_ms(row, score):
+            yield from self._join(state, row, score)
+            return
+        state.scores.put(score.trajectory_id, row)
+        state.waiting[score.trajectory_id] = None
+        state.due.watch(WAITING_SCORE + score.trajectory_id)
+        if len(state.waiting) > MOST_WAITING:
+            oldest = state.scores.rows[next(iter(state.waiting))]
+            yield from self._join(state, oldest, oldest.score(), f"{MOST_WAITING} newer scores wait, too")
 
     def _count_late_revision(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
         if score.revision <= mark.revision:
             return
-        state.marks.put(score.trajectory_id, Mark(mark.decided_ms, score.revision))
+        if mark.value is not None and score.value != mark.value:
+            self._learn_late_change(state, score, mark.arrived_ms)
+        state.marks.put(score.trajectory_id, replace(mark, revision=score.revision, value=score.value))
         reason = DropReason.EXCLUDED if score.excluded else DropReason.GROUP_CLOSED
-        yield self._drop_revision(state, score, reason, "revised after its group had closed")
+        waited_ms = mark.decided_ms - state.clock.since(mark.arrived_ms)
+        detail = f"revised {state.clock.now_ms - mark.decided_ms} ms after it was decided; it had waited {waited_ms} ms"
+        yield self._drop_revision(state, score, reason, detail)
 
     def _replace_revision(self, state: GroupingState, row: ScoreRow, score: Score, data: bytes) -> Iterator[Outgoing]:
         """Replace an undecided score by a newer revision of it; InvalidRecordError if its group would change."""
-        if score.revision <= row.score().revision:
+        before = row.score()
+        if score.revision <= before.revision:
             return
-        if state.place_of(score) != state.place_of(row.score()):
+        if fingerprint(score) != fingerprint(before):
             raise InvalidRecordError(
                 f"revision {score.revision} of the score of {score.trajectory_id} belongs to another group than those "
                 "before: a revision may change what a trajectory is worth, and nothing that members share"
             )
-        row.data, row.record = data, score
+        if before.value is not None and score.value != before.value:
+            self._learn_late_change(state, score, row.arrived_ms)
+        row.data, row.record = data, score if row.group else None
         state.scores.put(score.trajectory_id, row)
         if score.excluded:
             yield self._drop_score(state, score, DropReason.EXCLUDED, "")
-        elif row.joined and not _is_comparable(score.value):
+        elif row.group and not _is_comparable(score.value):
             yield self._drop_score(state, score, *_without_value(score))
+        elif row.group:
+            state.watch_group(row.group)
+        elif state.clock.since(row.arrived_ms) + state.wait_ms(row, score) <= state.clock.now_ms:
+            yield from self._join(state, row, score)
+        else:
+            state.due.watch(WAITING_SCORE + score.trajectory_id)
 
-    def _join(self, state: GroupingState, trajectory_id: str, row: ScoreRow) -> Iterator[Outgoing]:
-        score, config = row.score(), state.config.value.grouping
+    def _learn_late_change(self, state: GroupingState, score: Score, arrived_ms: int) -> None:
+        delay_ms = state.clock.now_ms - state.clock.since(arrived_ms)
+        state.learn_habit(score, state.habit_of(score).with_late_change(delay_ms))
+
+    # Placing
+
+    def _join(self, state: GroupingState, row: ScoreRow, score: Score, why: str = "") -> Iterator[Outgoing]:
+        """Place a score whose waiting is over."""
         if not _is_comparable(score.value):
-            yield self._drop_score(state, score, *_without_value(score))
+            reason, detail = _without_value(score, state.clock.now_ms - state.clock.since(row.arrived_ms))
+            yield self._drop_score(state, score, reason, "; ".join(filter(None, (detail, why))))
             return
-        if config.strategy == "baseline":
-            yield self._close_single(state, score, score.value)
+        key = self._place(state, score)
+        if key is None:
+            self._mark_decided(state, score)
+            yield self._hold_against(state, score, state.expect(score))
             return
-        key = state.key_of(score)
-        if refusal := _explicit_refusal(state, key, score):
+        if refusal := _refusal_of_group(state, key, score):
             yield self._drop_score(state, score, *refusal)
             return
-        row.joined_ms, row.joined = state.clock.now_ms, True
-        state.scores.put(trajectory_id, row)
-        group = state.groups.get(key)
-        if group is None:
-            group = state.groups[key] = OpenGroup()
-        group.add(trajectory_id, row)
-        if len(group.members) >= self._target_size(state, group):
-            yield self._close(state, key, "full")
-        elif len(group.members) == 1:
-            state.due.watch(OPEN_GROUP + key)
+        row.joined_ms = state.clock.now_ms
+        group = state.put_in_group(score.trajectory_id, row, key)
+        state.watch_group(key)
+        if len(group.members) >= self._target_size(state, key, group):
+            yield from self._close(state, key, "full")
+
+    def _place(self, state: GroupingState, score: Score) -> str | None:
+        """Return the key of the group that a score joins; None for one that goes on alone."""
+        config, strategy = state.config.value, state.config.value.grouping.strategy
+        key, beginners = open_group_key(score, strategy), task_key(score)
+        is_one_of_several = score.group_id is not None and score.group_size != 1
+        if strategy in ("by_example", "by_prompt") or (strategy == "adaptive" and is_one_of_several):
+            return key
+        if strategy == "adaptive" and self._comes_with_others(state, score, key, config):
+            self._gather(state, beginners, key)
+            return key
+        return beginners if beginners in state.groups or state.expect(score) is None else None
+
+    def _comes_with_others(self, state: GroupingState, score: Score, key: str, config: RunConfig) -> bool:
+        """Say whether an attempt is compared with others at its example, and count whether it came with any."""
+        seen_ms, is_open = state.last_seen_ms(score), key in state.groups
+        again = is_open or (
+            seen_ms is not None and state.clock.now_ms < state.clock.since(seen_ms) + config.grouping.window_ms
+        )
+        again = again or any(open_group_key(other, "adaptive") == key for other in state.scores_in(task_key(score)))
+        habit = state.habit_of(score).with_attempt(again=again)
+        state.learn_habit(score, habit)
+        return is_open or habit.comes_again or config.resample is not None or bool(config.grouping.rewards)
+
+    def _gather(self, state: GroupingState, beginners: str, key: str) -> None:
+        """Move a task's first attempts at an example to the group of that example."""
+        for other in list(state.scores_in(beginners)):
+            if open_group_key(other, "adaptive") == key:
+                state.remove(other.trajectory_id, beginners)
+                state.put_in_group(other.trajectory_id, state.scores.rows[other.trajectory_id], key)
+        state.watch_group(beginners)
+
+    # Closing
 
     def pass_time(self, state: GroupingState) -> Iterator[Outgoing]:
         """Let waiting scores join, close groups whose window is over, and forget what is old."""
@@ -143,7 +215,8 @@ class GroupingStage(RunStage[GroupingState]):
             if deadline is None or deadline > now_ms:
                 state.due.watch(key)  # the first members of a group may have left: the others' window began later
             elif key[0] == WAITING_SCORE:
-                yield from self._join(state, name, state.scores.rows[name])
+                row = state.scores.rows[name]
+                yield from self._join(state, row, row.score())
             elif key[0] == OPEN_GROUP:
                 yield from self._end_window(state, name)
             elif key[0] == DECIDED:
@@ -153,36 +226,43 @@ class GroupingStage(RunStage[GroupingState]):
 
     def _end_window(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
         group, config = state.groups[key], state.config.value.grouping
-        size = self._target_size(state, group)
-        if len(group.members) >= min(config.min_group_size, size):
-            yield self._close(state, key, "window")
+        size = self._target_size(state, key, group)
+        if key.startswith(BEGINNERS) or len(group.members) >= min(config.min_group_size, size):
+            yield from self._close(state, key, "window")
+        elif config.strategy == "adaptive" and not config.rewards:
+            for score in self._remove_group(state, key):
+                yield self._hold_against(state, score, state.expect(score))
+        else:
+            scores = self._remove_group(state, key)
+            ids = tuple(sorted(score.trajectory_id for score in scores))
+            shared = key.partition(SEPARATOR)[0]
+            detail = f"{shared} had {len(ids)} of {size} members after {config.window_ms} ms"
+            yield self.drop(
+                state, "group", group_id(self.run_id, shared, ids), DropReason.INCOMPLETE_GROUP, ids, detail
+            )
+
+    def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Iterator[Outgoing]:
+        scores = self._remove_group(state, key)
+        if key.startswith(BEGINNERS):
+            expectations = expect_of_others([score.value or 0.0 for score in scores]) if len(scores) > 1 else [None]
+            for score, expected in zip(scores, expectations, strict=True):
+                yield self._hold_against(state, score, expected)
             return
-        scores = self._remove_group(state, key)
-        ids = tuple(sorted(score.trajectory_id for score in scores))
-        shared = key.partition(SEPARATOR)[0]
-        detail = f"{shared} had {len(ids)} of {size} members after {config.window_ms} ms"
-        yield self.drop(state, "group", group_id(self.run_id, shared, ids), DropReason.INCOMPLETE_GROUP, ids, detail)
+        if _learns(state):
+            for score in scores:
+                state.learn_reward(score, score.value or 0.0)
+        strategy = state.config.value.grouping.strategy
+        group = make_group(self._frame(state, problem_key(scores[0], strategy), closed_by), scores)
+        if state.config.value.grouping.rewards:  # the stage that judges it as a whole comes first
+            yield Outgoing(CLOSED_GROUPS, group.group_id, ClosedGroup(group=group))
+        else:
+            yield Outgoing(RUN_LOG, self.run_id, group)
 
-    def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Outgoing:
-        scores = self._remove_group(state, key)
-        group = make_group(
-            self._frame(state, group_key(scores[0], state.config.value.grouping.strategy), closed_by), scores
-        )
-        return self._send_group(state, group)
-
-    def _close_single(self, state: GroupingState, score: Score, reward: float) -> Outgoing:
-        """Compare a score with the running baseline of its example, or of its task without an example."""
-        shared = f"example:{score.task}:{score.example_id}" if score.example_id is not None else f"task:{score.task}"
-        baseline = state.baselines.get(shared, Baseline())
-        state.baselines.put(shared, baseline.add(reward, state.config.value.grouping.baseline_decay))
-        self._mark_decided(state, score)
-        return self._send_group(state, make_single(self._frame(state, shared, "baseline"), score, baseline.mean()))
-
-    def _send_group(self, state: GroupingState, group: Group) -> Outgoing:
-        """Send a group to the curriculum, or first to the stage that judges it as a whole."""
-        if state.config.value.grouping.rewards and group.closed_by != "baseline":
-            return Outgoing(CLOSED_GROUPS, group.group_id, ClosedGroup(group=group))
-        return Outgoing(RUN_LOG, self.run_id, group)
+    def _hold_against(self, state: GroupingState, score: Score, expected: Expectation | None) -> Outgoing:
+        """Hold a score against what was expected of it, and learn from it."""
+        state.learn_reward(score, score.value or 0.0)
+        frame = self._frame(state, problem_key(score, state.config.value.grouping.strategy), "single")
+        return Outgoing(RUN_LOG, self.run_id, make_single(frame, score, expected))
 
     def _remove_group(self, state: GroupingState, key: str) -> list[Score]:
         """Remove a group and decide its members; return their scores."""
@@ -195,16 +275,21 @@ class GroupingStage(RunStage[GroupingState]):
         return sorted(scores, key=lambda score: score.trajectory_id)
 
     def _mark_decided(self, state: GroupingState, score: Score) -> None:
+        row = state.scores.get(score.trajectory_id)
+        arrived_ms = row.arrived_ms if row else state.clock.now_ms
         state.scores.delete(score.trajectory_id)
-        state.marks.put(score.trajectory_id, Mark(state.clock.now_ms, score.revision))
+        state.waiting.pop(score.trajectory_id, None)
+        mark = Mark(state.clock.now_ms, score.revision, arrived_ms, score.value)
+        state.marks.put(score.trajectory_id, mark)
         state.due.watch(DECIDED + score.trajectory_id)
 
     def _drop_score(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
         """Drop a trajectory; it leaves its open group if it had joined one."""
         row = state.scores.get(score.trajectory_id)
+        if row is not None and row.group:
+            state.remove(score.trajectory_id, row.group)
+            state.watch_group(row.group)
         self._mark_decided(state, score)
-        if row is not None and row.joined:
-            state.remove(score.trajectory_id, state.key_of(score))
         return self.drop(state, "trajectory", score.trajectory_id, reason, (score.trajectory_id,), detail)
 
     def _drop_revision(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
@@ -221,14 +306,16 @@ class GroupingStage(RunStage[GroupingState]):
             run_id=self.run_id,
             group_key=shared,
             strategy=config.strategy,
-            advantage_kind="baseline" if closed_by == "baseline" else config.advantage,
+            advantage_kind="expected" if closed_by == "single" else config.advantage,
             tolerance=config.signal_tolerance,
             closed_by=closed_by,
             closed_at_ms=state.clock.now_ms,
             config_hash=state.config.hash,
         )
 
-    def _target_size(self, state: GroupingState, group: OpenGroup) -> int:
+    def _target_size(self, state: GroupingState, key: str, group: OpenGroup) -> int:
+        if key.startswith(BEGINNERS):
+            return MOST_BEGINNERS
         first = state.scores.rows[group.first_member].score()
         declared = first.group_size if first.group_id is not None else None
         return declared or state.config.value.grouping.group_size
@@ -267,22 +354,33 @@ def _is_comparable(value: float | None) -> TypeGuard[float]:
     return value is not None and computable(value)
 
 
-def _without_value(score: Score) -> tuple[DropReason, str]:
+def _without_value(score: Score, waited_ms: int | None = None) -> tuple[DropReason, str]:
     if score.outcome == "failed" or score.value is not None:
         return DropReason.SCORE_FAILED, score.error or f"the score is {score.value}"
-    return DropReason.SCORE_MISSING, "no reward came in time"
+    if waited_ms is None:
+        return DropReason.SCORE_MISSING, "its reward was taken back"
+    return DropReason.SCORE_MISSING, f"no reward came within {waited_ms} ms"
 
 
-def _explicit_refusal(state: GroupingState, key: str, score: Score) -> tuple[DropReason, str] | None:
-    """Return why an explicit group does not accept a score."""
-    if score.group_id is None:
-        return None
-    if state.closed.get(key) is not None:
+def _learns(state: GroupingState) -> bool:
+    """Say whether rewards are remembered: attempts may be held against them."""
+    return state.config.value.grouping.strategy in ("adaptive", "single")
+
+
+def _refusal_of_group(state: GroupingState, key: str, score: Score) -> tuple[DropReason, str] | None:
+    """Return why a group does not accept a score."""
+    if score.group_id is not None and state.closed.get(key) is not None:
         return DropReason.GROUP_CLOSED, key
     group = state.groups.get(key)
-    if group is None:
+    if group is None or key.startswith(BEGINNERS):
         return None
-    first = state.scores.rows[group.first_member].score()
-    if fingerprint(first) != fingerprint(score):
-        return DropReason.GROUP_MISMATCH, f"{key} began with another prompt, tools or model"
+    first, names = state.scores.rows[group.first_member].score(), ["model"]
+    if state.config.value.grouping.same_prompt:
+        names += ["prompt_hash", "tools_hash"]
+    for name in names:
+        mine, others = getattr(score, name), getattr(first, name)
+        if mine != others:
+            shared, what = key.partition(SEPARATOR)[0], name.removesuffix("_hash")
+            detail = f"{shared} began with {what} {others} ({first.trajectory_id}), and this has {what} {mine}"
+            return DropReason.GROUP_MISMATCH, detail
     return None

@@ -1,28 +1,34 @@
 """What grouping remembers: one row per score that is not decided yet, and a small mark per decided one.
 
-Open groups are an index over the scores' rows. Marks stay for two days, longer than revisions may come; a baseline
-stays as long as its key is among those used last.
+Open groups and the order of waiting scores are indexes over the scores' rows. Marks stay for two days, longer than
+revisions may come. What was earned stays for the examples used last, and a task's habits for the tasks used last.
 """
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from math import isnan, nan
 
-from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.stages.grouping.habits import Habit
+from rollbus.streams.stages.grouping.tracker import Breadth, Expectation, Level, expectation
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import INT, json_codec, kept_record
 from rollbus.streams.state.stage_state import REMEMBER_MS, StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
 
-WAITING = 0
 SEPARATOR = "\x1f"
+BEGINNERS = "task:"
+"""Begins the key of the group of a task's first attempts."""
 WAITING_SCORE, OPEN_GROUP, DECIDED, CLOSED_GROUP = "w", "g", "m", "c"
 """First letters of the keys under which `due` watches these."""
-_HEAD = struct.Struct(">qqq")
-_MARK = struct.Struct(">qi")
+MOST_BEGINNERS = 64
+"""First attempts of a task that wait for one another at most."""
+_HEAD = struct.Struct(">qqqqH")
+_MARK = struct.Struct(">qiqd")
+_LEVEL = struct.Struct(">ddqq")
 
 
 @dataclass(slots=True)
@@ -35,25 +41,33 @@ class ScoreRow:
     """Stream time of its first revision."""
     order: int
     """Grows with arrival."""
-    joined_ms: int = WAITING
-    """Stream time when it joined its group; WAITING while it waits for rewards."""
-    joined: bool = False
+    grace_ms: int = 0
+    """How long scores of its task that have a reward waited for a further one when it came, as far as was learned."""
+    joined_ms: int = 0
+    """Stream time when it joined its group."""
+    group: str = ""
+    """Key of the open group that it is in; empty while it waits for rewards."""
     record: Score | None = None
 
     def score(self) -> Score:
-        """Return the score, decoded at most once."""
+        """Return the score, decoded at most once while it is in a group."""
         if self.record is None:
-            self.record = kept_record(self.data)
+            record = kept_record(self.data)
+            if not self.group:
+                return record  # type: ignore[no-any-return]  # thousands wait, and each decoded one takes 2 kB
+            self.record = record
         return self.record
 
 
 def _encode(row: ScoreRow) -> bytes:
-    return _HEAD.pack(row.arrived_ms, row.order, row.joined_ms if row.joined else -1) + row.data
+    key = row.group.encode()
+    return _HEAD.pack(row.arrived_ms, row.order, row.grace_ms, row.joined_ms, len(key)) + key + row.data
 
 
 def _decode(data: bytes) -> ScoreRow:
-    arrived_ms, order, joined_ms = _HEAD.unpack_from(data)
-    return ScoreRow(data[_HEAD.size :], arrived_ms, order, max(joined_ms, WAITING), joined_ms >= 0)
+    arrived_ms, order, grace_ms, joined_ms, size = _HEAD.unpack_from(data)
+    end = _HEAD.size + size
+    return ScoreRow(data[end:], arrived_ms, order, grace_ms, joined_ms, data[_HEAD.size : end].decode())
 
 
 _SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode, {1: _decode})
@@ -66,30 +80,34 @@ class Mark:
     decided_ms: int
     revision: int
     """Newest revision seen."""
+    arrived_ms: int = 0
+    """Stream time of its first score."""
+    value: float | None = None
+    """The reward that it was decided with."""
 
 
-_MARKS: RowCodec[Mark] = RowCodec(
-    1, lambda row: _MARK.pack(row.decided_ms, row.revision), {1: lambda data: Mark(*_MARK.unpack(data))}
+def _encode_mark(row: Mark) -> bytes:
+    return _MARK.pack(row.decided_ms, row.revision, row.arrived_ms, nan if row.value is None else row.value)
+
+
+def _decode_mark(data: bytes) -> Mark:
+    decided_ms, revision, arrived_ms, value = _MARK.unpack(data)
+    return Mark(decided_ms, revision, arrived_ms, None if isnan(value) else value)
+
+
+_MARKS: RowCodec[Mark] = RowCodec(1, _encode_mark, {1: _decode_mark})
+_LEVELS: RowCodec[Level] = RowCodec(
+    1,
+    lambda row: _LEVEL.pack(row.total, row.weight, row.version, row.seen_ms),
+    {1: lambda data: Level(*_LEVEL.unpack(data))},
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """A decaying mean of rewards, corrected for its start: the mean is total / weight."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def mean(self) -> float | None:
-        """Return the mean; None before the first reward."""
-        return self.total / self.weight if self.weight else None
-
-    def add(self, reward: float, decay: float) -> "Baseline":
-        """Return the baseline after one more reward."""
-        return Baseline(decay * self.total + (1 - decay) * reward, decay * self.weight + (1 - decay))
+def _read_habit(plain: dict[str, object]) -> Habit:
+    return Habit(**plain | {"delays": tuple(plain["delays"])})  # type: ignore[arg-type]
 
 
-_BASELINES: RowCodec[Baseline] = json_codec(lambda row: [row.total, row.weight], lambda plain: Baseline(*plain))
+_HABITS: RowCodec[Habit] = json_codec(asdict, _read_habit)
 
 
 @dataclass(slots=True)
@@ -101,104 +119,196 @@ class OpenGroup:
     first_order: int = -1
     first_member: str = ""
     """The member with which the others must agree."""
+    last_ms: int = 0
+    """Stream time when the last one's score came."""
 
     def add(self, trajectory_id: str, row: ScoreRow) -> None:
         """Take in a member."""
         if not self.members or (row.joined_ms, row.order) < (self.first_ms, self.first_order):
             self.first_ms, self.first_order, self.first_member = row.joined_ms, row.order, trajectory_id
+        self.last_ms = max(self.last_ms, row.arrived_ms)
         self.members.add(trajectory_id)
 
 
 class GroupingState(StageState[RunConfig]):
-    """Undecided scores, open groups over them, marks of decided scores, baselines."""
+    """Undecided scores, open groups over them, marks of decided scores, what was earned, and tasks' habits."""
 
     def __init__(self, config: RunConfig) -> None:
         self.scores: Table[ScoreRow] = Table("score", _SCORES)
         self.marks: Table[Mark] = Table("mark", _MARKS)
         self.closed: Table[int] = Table("closed", INT)
         """Explicit groups that have closed, and when."""
-        self.baselines: Recent[Baseline] = Recent("baseline", _BASELINES)
-        super().__init__(config, self.scores, self.marks, self.closed, self.baselines.table)
+        self.levels: Recent[Level] = Recent("level", _LEVELS)
+        """What was earned, by example and by task, each with its model."""
+        self.habits: Recent[Habit] = Recent("habit", _HABITS)
+        """By task and model."""
+        super().__init__(config, self.scores, self.marks, self.closed, self.levels.table, self.habits.table)
         self.groups: dict[str, OpenGroup] = {}
+        self.waiting: OrderedDict[str, None] = OrderedDict()
+        """Scores that wait for rewards, the oldest first."""
         self.order = 0
 
     def rebuild(self) -> None:
-        """Derive the open groups from the scores' rows, and the order of the baselines."""
-        self.groups = {}
-        self.baselines.rebuild()
-        for trajectory_id, row in self.scores.rows.items():
-            if row.joined:
-                self.groups.setdefault(self.key_of(row.score()), OpenGroup()).add(trajectory_id, row)
+        """Derive the open groups and the order of waiting from the scores' rows, and the order of use."""
+        self.groups, self.waiting = {}, OrderedDict()
+        self.levels.rebuild()
+        self.habits.rebuild()
+        for trajectory_id, row in sorted(self.scores.rows.items(), key=lambda item: item[1].order):
+            if row.group:
+                self.groups.setdefault(row.group, OpenGroup()).add(trajectory_id, row)
+            else:
+                self.waiting[trajectory_id] = None
         self.order = 1 + max((row.order for row in self.scores.rows.values()), default=0)
         super().rebuild()
 
     @property
     def forgotten(self) -> int:
-        """How many baselines were forgotten to make room for those of other keys."""
-        return self.baselines.forgotten
+        """How many examples and tasks were forgotten to make room for others."""
+        return self.levels.forgotten + self.habits.forgotten
+
+    def put_in_group(self, trajectory_id: str, row: ScoreRow, key: str) -> OpenGroup:
+        """Put a score into the open group of a key, which begins with it if there is none."""
+        row.group = key
+        self.scores.put(trajectory_id, row)
+        self.waiting.pop(trajectory_id, None)
+        row.record = row.score()
+        group = self.groups.setdefault(key, OpenGroup())
+        group.add(trajectory_id, row)
+        return group
 
     def remove(self, trajectory_id: str, key: str) -> None:
         """Take a member out of its open group; the group goes with its last one."""
-        group = self.groups[key]
-        group.members.discard(trajectory_id)
-        if not group.members:
-            del self.groups[key]
-        elif trajectory_id == group.first_member:
-            smaller = self.groups[key] = OpenGroup()
-            for member in group.members:
-                smaller.add(member, self.scores.rows[member])
+        others = self.groups.pop(key).members - {trajectory_id}
+        for member in others:
+            self.groups.setdefault(key, OpenGroup()).add(member, self.scores.rows[member])
+
+    def scores_in(self, key: str) -> Iterator[Score]:
+        """Yield the scores of an open group's members, in no order; none if there is no such group."""
+        group = self.groups.get(key)
+        return (self.scores.rows[member].score() for member in (group.members if group else ()))
+
+    # What is learned
+
+    def expect(self, score: Score) -> Expectation | None:
+        """Return the reward that an attempt is expected to earn; None if nothing is known of its task."""
+        return expectation((breadth, self.levels.get(key, Level())) for breadth, key in _level_keys(score))
+
+    def learn_reward(self, score: Score, reward: float) -> None:
+        """Add a reward to what its example and its task have earned."""
+        for _, key in _level_keys(score):
+            level = self.levels.get(key, Level())
+            self.levels.put(key, level.add(reward, score.max_policy_version or 0, self.clock.now_ms))
+
+    def last_seen_ms(self, score: Score) -> int | None:
+        """Return when a reward of its example was last learned; None if none is known."""
+        level = self.levels.get(_example_level(score))
+        return level.seen_ms if level else None
+
+    def habit_of(self, score: Score) -> Habit:
+        """Return how the attempts at a score's task come."""
+        return self.habits.get(task_key(score), Habit())
+
+    def learn_habit(self, score: Score, habit: Habit) -> None:
+        """Remember how a task's attempts come; its first attempts may have to wait differently."""
+        self.habits.put(task_key(score), habit)
+        self.watch_group(task_key(score))
+
+    def watch_group(self, key: str) -> None:
+        """Look at an open group's end again, which may be earlier than before."""
+        if key in self.groups:
+            self.due.watch(OPEN_GROUP + key)
+
+    # Deadlines
 
     def waiting_keys(self) -> Iterable[str]:
         """Return waiting scores, open groups, marks and closed groups."""
         return keys_by_kind(
             {
-                WAITING_SCORE: self.scores.rows,
+                WAITING_SCORE: self.waiting,
                 OPEN_GROUP: self.groups,
                 DECIDED: self.marks.rows,
                 CLOSED_GROUP: self.closed.rows,
             }
         )
 
-    def key_of(self, score: Score) -> str:
-        """Return the key of the group that a score belongs to, with what its members must share."""
-        base = group_key(score, self.config.value.grouping.strategy)
-        return base if score.group_id is not None else f"{base}{SEPARATOR}{fingerprint(score)}"
-
-    def place_of(self, score: Score) -> tuple[str, str]:
-        """Return all that the members of a score's group share, which no revision changes."""
-        return group_key(score, self.config.value.grouping.strategy), fingerprint(score)
-
     def deadline(self, key: str) -> int | None:
         """Return when something is due: a waiting score, a group's window, a mark or a closed group's memory."""
-        config, name, since = self.config.value.grouping, key[1:], self.clock.since
+        name, since = key[1:], self.clock.since
         if key[0] == WAITING_SCORE:
             row = self.scores.get(name)
-            return since(row.arrived_ms) + config.reward_grace_ms if row and not row.joined else None
+            return since(row.arrived_ms) + self.wait_ms(row, row.score()) if row and not row.group else None
         if key[0] == OPEN_GROUP:
-            group = self.groups.get(name)
-            return since(group.first_ms) + config.window_ms if group else None
+            return self._end_of_group(name)
         if key[0] == DECIDED:
             mark = self.marks.get(name)
             return since(mark.decided_ms) + REMEMBER_MS if mark else None
         closed_ms = self.closed.get(name)
         return None if closed_ms is None else since(closed_ms) + REMEMBER_MS
 
+    def wait_ms(self, row: ScoreRow, score: Score) -> int:
+        """Return how long a score waits before it joins a group."""
+        config = self.config.value.grouping
+        grace_ms = row.grace_ms if config.reward_grace_ms is None else config.reward_grace_ms
+        return max(grace_ms, config.reward_wait_ms) if score.outcome == "missing" else grace_ms
 
-def group_key(score: Score, strategy: str) -> str:
-    """Return the key that members share: explicit group, else example, else prompt."""
+    def grace_ms(self, score: Score) -> int:
+        """Return how long a score of this task that has a reward waits for a further one."""
+        config = self.config.value.grouping
+        if config.reward_grace_ms is not None:
+            return config.reward_grace_ms
+        return self.habit_of(score).grace_ms(min(config.reward_wait_ms, config.window_ms))
+
+    def _end_of_group(self, key: str) -> int | None:
+        """Return when a group's window is over; a task's first attempts end as soon as their rewards differ."""
+        group = self.groups.get(key)
+        if group is None:
+            return None
+        if key.startswith(BEGINNERS) and len(group.members) > 1:
+            first, *others = self.scores_in(key)
+            if any(score.value != first.value for score in others):
+                return self.clock.since(group.last_ms) + self.grace_ms(first)
+        return self.clock.since(group.first_ms) + self.config.value.grouping.window_ms
+
+
+def problem_key(score: Score, strategy: str) -> str:
+    """Return what attempts at one problem share: an explicit group, else the example, else the prompt."""
     if score.group_id is not None:
         return f"group:{score.group_id}"
-    if strategy == "by_example" and score.example_id is not None:
-        return f"example:{score.task}:{score.example_id}"
+    return _example(score) if strategy != "by_prompt" and score.example_id is not None else _prompt(score)
+
+
+def open_group_key(score: Score, strategy: str) -> str:
+    """Return the key of the group for attempts at one problem; those of another model are in another group."""
+    base = problem_key(score, strategy)
+    if score.group_id is not None:
+        return base
+    tools = score.tools_hash if base.startswith("prompt:") else ""
+    return SEPARATOR.join((base, score.model, tools))
+
+
+def task_key(score: Score) -> str:
+    """Return the key of all attempts at a task by one model, under which its first ones wait for one another."""
+    return f"{BEGINNERS}{score.task}{SEPARATOR}{score.model}"
+
+
+def fingerprint(score: Score) -> tuple[str, ...]:
+    """Return what a revision of a score cannot change: the members of its group share it, or may have to."""
+    return score.task, score.example_id or "", score.group_id or "", score.model, score.prompt_hash, score.tools_hash
+
+
+def _level_keys(score: Score) -> tuple[tuple[Breadth, str], ...]:
+    """Return the levels that know something of an attempt, the widest first."""
+    return ("task", task_key(score)), ("example", _example_level(score))
+
+
+def _example_level(score: Score) -> str:
+    key = _prompt(score) if score.example_id is None else _example(score)
+    return f"{key}{SEPARATOR}{score.model}"
+
+
+def _example(score: Score) -> str:
+    return f"example:{score.task}:{score.example_id}"
+
+
+def _prompt(score: Score) -> str:
     return f"prompt:{score.task}:{score.prompt_hash}"
-
-
-def fingerprint(score: Score) -> str:
-    """Return the hash of what makes two attempts comparable: prompt tokens, tools and model."""
-    return _shared(score.prompt_hash, score.tools_hash, score.model)
-
-
-@lru_cache(maxsize=4_096)
-def _shared(prompt_hash: str, tools_hash: str, model: str) -> str:
-    """Return the hash of what the members of a group have in common, computed for the first of them."""
-    return content_hash([prompt_hash, tools_hash, model])

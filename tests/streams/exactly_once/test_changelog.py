@@ -24,7 +24,7 @@ POSITION = position_row(7)
         ((POSITION_KEY, b"\x02" + POSITION[1][1:]), r"position has version 2.*run the newer release"),
         ((b"mark\x1ft", b"\x01short"), r"row b'mark\\x1ft' of 6 bytes is damaged.*restore"),
         ((b"mark\x1ft", b""), r"row b'mark\\x1ft' of 0 bytes is damaged.*restore"),
-        ((b"baseline\x1fk", b"\x01{"), r"row b'baseline\\x1fk' of 2 bytes is damaged.*restore"),
+        ((b"habit\x1fk", b"\x01{"), r"row b'habit\\x1fk' of 2 bytes is damaged.*restore"),
         ((POSITION_KEY, b"\x01"), r"row b'\\x1fposition' of 1 bytes is damaged.*restore"),
     ],
 )

@@ -45,13 +45,13 @@ from tests.stepping import Stepper
 FOLDER = Path(__file__).parent
 SEPARATOR = b"\x1f"
 RUN = RunConfig(
-    grouping=GroupingConfig(group_size=2, reward_grace_ms=9, feedback_tasks=("slow",)),
+    grouping=GroupingConfig(group_size=2),
     curriculum=CurriculumConfig(mode="pools", groups_per_window=2),
     batching=BatchingConfig(groups_per_step=1),
 )
 DELIVERED = RunConfig(delivery=DeliveryConfig())
 CHECKED = RunConfig(delivery=DeliveryConfig(checks=(CheckConfig(evaluation="held-out", metric="reward"),)))
-ALONE = RunConfig(grouping=GroupingConfig(strategy="baseline"))
+ALONE = RunConfig(grouping=GroupingConfig(strategy="single"))
 STAGES: dict[str, Any] = {
     "alias": AliasStage(AssemblyConfig()),
     "assembly": AssemblyStage(AssemblyConfig()),
@@ -91,7 +91,7 @@ def _logs() -> Iterator[tuple[Any, list[Any]]]:
     yield STAGES["alias"], [_applied("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b")]
     yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2")]
     yield STAGES["scoring"], [_applied("scoring"), make_trajectory()]
-    waiting = make_score("t3", task="slow", example_id="x2")
+    waiting = make_score("t3", None, task="slow", example_id="x2")
     explicit = [make_score(name, group_id="g", group_size=2) for name in ("t4", "t5")]
     yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit]
     yield GroupingStage(ALONE), [make_score("t6")]

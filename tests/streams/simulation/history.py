@@ -45,7 +45,7 @@ from tests.streams.simulation.log import Broker, Cheat
 from tests.streams.simulation.trainer import SimulatedTrainer
 
 ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizon_ms=100_000)
-GROUPING = GroupingConfig(group_size=2, window_ms=50_000)
+GROUPING = GroupingConfig(strategy="by_example", group_size=2, window_ms=50_000, reward_wait_ms=0, reward_grace_ms=0)
 MAIN: tuple[RunConfig, ...] = (
     RunConfig(
         grouping=GROUPING,
@@ -63,7 +63,7 @@ MAIN: tuple[RunConfig, ...] = (
 )
 OTHER = RunConfig(
     run_id="other",
-    grouping=GroupingConfig(strategy="baseline", reward_grace_ms=5_000, feedback_tasks=("play",)),
+    grouping=GroupingConfig(window_ms=20_000, reward_wait_ms=5_000),
     curriculum=CurriculumConfig(mode="pools", groups_per_window=3),
     batching=BatchingConfig(groups_per_step=2),
 )

@@ -33,7 +33,7 @@ HISTORIES, SHARE = 10_000, 500
 SHARES = [pytest.param(start, marks=pytest.mark.faults if start else ()) for start in range(0, HISTORIES, SHARE)]
 """The first is always the same, and belongs to the fast tests; `make faults` draws the others."""
 CHEATS = [cheat for cheat in get_args(Cheat) if cheat]
-SEEDS_FOR_CHEATS = 400
+SEEDS_FOR_CHEATS = 1_000
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.lineage import NO_PARENT, VersionPath
-from tests.builders import make_command, make_group, make_member, make_outcome, make_version
+from tests.builders import make_command, make_group, make_member, make_outcome, make_tick, make_version
 from tests.stepping import Stepper, reasons
 
 
@@ -67,6 +67,27 @@ def test_a_short_batch_is_cut_when_the_oldest_has_waited_long_enough() -> None:
     assert stepper.tick(29) == []
     assert [named(batch) for batch in batches(stepper.tick(1))] == [["g0"]]
     assert stepper.tick(60) == []
+
+
+def test_without_settings_a_short_batch_is_cut_after_ten_minutes() -> None:
+    stepper = Stepper(CurriculumStage(RunConfig()))
+    stepper.tick()
+    stepper.feed(make_group("g0"))
+    assert stepper.tick(599) == []
+    assert [named(batch) for batch in batches(stepper.tick(1))] == [["g0"]]
+
+
+def test_steps_are_no_quicker_than_rewards_that_come_late() -> None:
+    stepper = batching(groups_per_step=1, max_off_policy_steps=2)
+    stepper.tick(100)
+    started_ms = make_tick(0).stream_time_ms
+    late = [make_group(name, members=(make_member(name, advantage=1.0, first_seen_ms=started_ms),)) for name in "abc"]
+    (first,) = batches(stepper.feed(late[0]))
+    assert batches(stepper.feed(make_outcome(first), late[1])) == []
+    stepper.restore()
+    assert stepper.tick(49) == []
+    (second,) = batches(stepper.tick(1))
+    assert batches(stepper.feed(make_outcome(second, step=2))) == []
 
 
 def test_lag_counts_completed_steps_and_not_version_numbers() -> None:

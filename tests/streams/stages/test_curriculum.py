@@ -19,7 +19,7 @@ from tests.stepping import Stepper, kinds, reasons
 
 def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper:
     windows: dict[str, Any] = {"mode": "harness", "groups_per_window": 4}
-    batches: dict[str, Any] = {"groups_per_step": 100, "max_waiting_groups": 100}
+    batches: dict[str, Any] = {"groups_per_step": 100, "max_waiting_groups": 100, "flush_ms": None}
     run = RunConfig(
         curriculum=CurriculumConfig(**(windows | config)), batching=BatchingConfig(**(batches | (batching or {})))
     )
@@ -221,9 +221,9 @@ def test_records_of_other_runs_change_nothing() -> None:
     assert stepper.feed(make_group("g", run_id="other"), make_command("end_window", run_id="other")) == []
 
 
-def test_a_single_against_a_baseline_is_measured_by_its_distance() -> None:
-    near = make_group("near", (1.0,), strategy="baseline", members=(make_member("a", advantage=0.05),))
-    far = make_group("far", (1.0,), strategy="baseline", members=(make_member("b", advantage=-0.5),), has_signal=True)
+def test_a_single_attempt_is_measured_by_its_distance_to_what_was_expected() -> None:
+    near = make_group("near", (1.0,), closed_by="single", members=(make_member("a", advantage=0.05),))
+    far = make_group("far", (1.0,), closed_by="single", members=(make_member("b", advantage=-0.5),), has_signal=True)
     decision = decide([near, far])
     assert (decision.no_signal, decision.admitted) == (("near",), ("far",))
 

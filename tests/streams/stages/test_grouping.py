@@ -47,7 +47,7 @@ def test_the_same_members_make_the_same_group_in_any_order() -> None:
 
 
 def test_a_short_group_closes_with_its_window_and_a_lonely_score_is_incomplete() -> None:
-    stepper = grouping()
+    stepper = grouping(strategy="by_example")
     stepper.feed(*scores(0.0, 1.0), make_score("alone", 1.0, example_id="x2"))
     assert stepper.tick(599) == []
     found = stepper.tick(1)
@@ -56,8 +56,8 @@ def test_a_short_group_closes_with_its_window_and_a_lonely_score_is_incomplete()
     assert (drop.reason, drop.unit, drop.trajectory_ids) == ("incomplete_group", "group", ("alone",))
 
 
-def test_feedback_tasks_wait_alike_however_fast_their_feedback() -> None:
-    stepper = grouping(reward_grace_ms=300_000, feedback_tasks=("play",), group_size=2)
+def test_a_fixed_grace_makes_scores_wait_alike_however_fast_their_feedback() -> None:
+    stepper = grouping(reward_grace_ms=300_000, group_size=2)
     fast, slow = make_score("fast", 1.0), make_score("slow", None)
     assert stepper.feed(fast, slow) == []
     stepper.tick(299)
@@ -65,26 +65,24 @@ def test_feedback_tasks_wait_alike_however_fast_their_feedback() -> None:
     assert [member.reward for member in only_group(stepper.tick(1)).members] == [1.0, 0.0]
 
 
-def test_a_reward_that_never_comes_is_missing_after_the_grace() -> None:
-    stepper = grouping(reward_grace_ms=300_000, feedback_tasks=("play",))
-    stepper.feed(make_score("t1", None))
-    assert reasons(stepper.tick(300)) == ["score_missing"]
+def test_a_reward_that_never_comes_is_missing_after_the_wait() -> None:
+    stepper = grouping(reward_wait_ms=300_000)
+    assert stepper.feed(make_score("t1", None)) == []
+    (drop,) = stepper.tick(300)
+    assert (drop.reason, drop.detail) == ("score_missing", "no reward came within 300000 ms")
 
 
-@pytest.mark.parametrize("strategy", ["by_example", "baseline"])
+@pytest.mark.parametrize("strategy", ["by_example", "adaptive"])
 @pytest.mark.parametrize("value", [1e200, -1.7e308])
 def test_a_number_too_large_that_an_older_release_let_through_costs_its_trajectory_alone(
     value: float, strategy: str
 ) -> None:
-    stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000, feedback_tasks=("play",))
+    stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000)
     huge, revised = make_score("huge", value), make_score("revised", 1.0)
     stepper.feed(huge, revised, replace(revised, revision=1, value=value), *scores(0.0, 1.0))
     found = stepper.tick(1)
     assert reasons(found) == ["score_failed", "score_failed"]
-    assert sorted(member.trajectory_id for group in found if isinstance(group, Group) for member in group.members) == [
-        "t0",
-        "t1",
-    ]
+    assert [member.trajectory_id for member in only_group(found).members] == ["t0", "t1"]
 
 
 def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group() -> None:
@@ -94,12 +92,8 @@ def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group(
     assert reasons(stepper.feed(replace(second, revision=1, value=1e200))) == ["score_failed"]
 
 
-def test_without_expected_feedback_a_missing_reward_is_a_drop_at_once() -> None:
-    assert reasons(grouping().feed(make_score("t1", None))) == ["score_missing"]
-
-
 def test_a_revision_before_the_close_replaces_and_after_it_is_counted() -> None:
-    stepper = grouping(group_size=2)
+    stepper = grouping(group_size=2, reward_grace_ms=0)
     first, second = scores(0.0, 1.0)
     better = replace(first, revision=1, value=3.0)
     group = only_group(stepper.feed(first, better, second))
@@ -109,7 +103,7 @@ def test_a_revision_before_the_close_replaces_and_after_it_is_counted() -> None:
 
 
 def test_an_older_revision_that_comes_after_a_newer_one_changes_nothing() -> None:
-    stepper = grouping(group_size=2)
+    stepper = grouping(group_size=2, reward_grace_ms=0)
     first, second = scores(0.0, 1.0)
     newest, older = replace(first, revision=2, value=3.0), replace(first, revision=1, value=-3.0)
     group = only_group(stepper.feed(first, newest, older, first, second))
@@ -117,7 +111,7 @@ def test_an_older_revision_that_comes_after_a_newer_one_changes_nothing() -> Non
 
 
 def test_a_retracted_reward_takes_its_member_out_of_an_open_group() -> None:
-    stepper = grouping(group_size=2)
+    stepper = grouping(group_size=2, reward_grace_ms=0)
     first, second, third = scores(0.0, 1.0, 0.5)
     stepper.feed(first)
     assert reasons(stepper.feed(replace(first, revision=1, outcome="missing", value=None))) == ["score_missing"]
@@ -173,21 +167,34 @@ def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], 
     assert only_group(found).reward_max == 1.0
 
 
-def test_another_prompt_makes_another_group_where_none_is_named() -> None:
-    stepper = grouping(group_size=2)
-    first, second = scores(0.0, 1.0)
-    other = make_score("other", 5.0, prompt_hash="changed")
-    assert [member.trajectory_id for member in only_group(stepper.feed(first, other, second)).members] == ["t0", "t1"]
+@pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
+@pytest.mark.parametrize("group", [{}, {"group_id": "g", "group_size": 2}])
+def test_attempts_at_one_example_are_compared_whatever_their_prompts(
+    group: dict[str, Any], fields: dict[str, str]
+) -> None:
+    first, second = make_score("t0", 0.0, **group), make_score("t1", 1.0, **group | fields)
+    assert len(only_group(grouping(group_size=2).feed(first, second)).members) == 2
 
 
 @pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
-def test_another_prompt_or_tools_is_a_mismatch_with_a_named_group(fields: dict[str, Any]) -> None:
-    stepper = grouping()
+@pytest.mark.parametrize("group", [{}, {"group_id": "g", "group_size": 2}])
+def test_a_check_for_equal_prompts_drops_another_one_and_names_both(
+    group: dict[str, Any], fields: dict[str, str]
+) -> None:
+    stepper = grouping(strategy="by_example", group_size=2, same_prompt=True)
+    (drop,) = stepper.feed(make_score("t0", 0.0, **group), make_score("odd", 1.0, **group | fields))
+    assert drop.reason == "group_mismatch"
+    assert "(t0)" in drop.detail
+    assert drop.detail.endswith("changed")
+    assert len(only_group(stepper.feed(make_score("t1", 1.0, **group))).members) == 2
+
+
+def test_another_model_is_a_mismatch_with_a_named_group() -> None:
+    stepper = grouping({"filter": FilterConfig(models=("agent", "other"))})
     named: dict[str, Any] = {"group_id": "g", "group_size": 2}
-    assert reasons(stepper.feed(make_score("t0", 0.0, **named), make_score("odd", **named | fields))) == [
+    assert reasons(stepper.feed(make_score("t0", 0.0, **named), make_score("odd", 1.0, model="other", **named))) == [
         "group_mismatch"
     ]
-    assert only_group(stepper.feed(make_score("t1", 1.0, **named))).group_key == "group:g"
 
 
 def test_an_explicit_group_closes_at_its_declared_size_and_takes_no_more() -> None:
@@ -206,14 +213,6 @@ def test_by_prompt_groups_across_examples() -> None:
     assert group.group_key == "prompt:play:prompt"
 
 
-def test_a_baseline_compares_single_attempts_with_those_before() -> None:
-    stepper = grouping(strategy="baseline", baseline_decay=0.5)
-    groups = stepper.feed(*scores(1.0, 0.0, 1.0))
-    assert [group.closed_by for group in groups] == ["baseline"] * 3
-    assert [group.has_signal for group in groups] == [False, True, True]
-    assert [group.members[0].advantage for group in groups] == [0.0, -1.0, pytest.approx(1 - 1 / 3)]
-
-
 def test_equal_rewards_have_no_signal_and_no_advantage() -> None:
     group = only_group(grouping(advantage="mean_std").feed(*scores(0.3, 0.3, 0.1 + 0.2)))
     assert not group.has_signal
@@ -221,7 +220,7 @@ def test_equal_rewards_have_no_signal_and_no_advantage() -> None:
 
 
 def test_a_window_starts_when_its_first_member_joins_not_when_it_came() -> None:
-    stepper = grouping(reward_grace_ms=900_000, feedback_tasks=("play",))
+    stepper = grouping(reward_grace_ms=900_000)
     stepper.feed(*scores(0.0, 1.0))
     assert stepper.tick(900) == []
     assert stepper.tick(599) == []
@@ -240,4 +239,4 @@ def test_marks_are_forgotten_in_the_end() -> None:
     stepper = grouping(group_size=2)
     stepper.feed(*scores(0.0, 1.0), make_score("t9", 0.0, group_id="g", group_size=1))
     stepper.tick(48 * 3600)
-    assert [key for key in stepper.changelog if not key.startswith(b"clock")] == []
+    assert [key for key in stepper.changelog if not key.startswith((b"clock", b"habit", b"level"))] == []

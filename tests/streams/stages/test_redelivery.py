@@ -42,7 +42,7 @@ from tests.stepping import Stepper
 from tests.streams.stages.test_scoring import revised
 
 RUN = RunConfig(
-    grouping=GroupingConfig(group_size=3, window_ms=20_000, reward_grace_ms=10_000, feedback_tasks=("slow",)),
+    grouping=GroupingConfig(group_size=3, window_ms=20_000, reward_wait_ms=10_000),
     curriculum=CurriculumConfig(mode="harness", groups_per_window=3, window_span_ms=30_000, expansion_interval=2),
     batching=BatchingConfig(groups_per_step=2, max_waiting_groups=3, max_off_policy_steps=1, flush_ms=25_000),
 )

@@ -67,10 +67,11 @@ def test_a_window_says_what_it_learnt_and_what_it_forgot() -> None:
     ]
 
 
-def test_a_baseline_that_was_used_longest_ago_begins_anew() -> None:
-    stepper = Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(strategy="baseline"))), restoring=True)
+def test_an_example_that_was_used_longest_ago_is_expected_to_earn_what_its_task_does() -> None:
+    stepper = Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(strategy="single"))), restoring=True)
     stepper.tick()
-    for number, name in enumerate(("a", "b", "a", "c", "d")):
-        stepper.feed(make_score(f"t{number}", 0.0, example_id=name))
-    (kept,), (begun,) = (stepper.feed(make_score(f"s{name}", 1.0, example_id=name)) for name in "ab")
-    assert (kept.has_signal, begun.has_signal) == (True, False)
+    for number, name in enumerate("aabbccdddd"):
+        stepper.feed(make_score(f"t{number}", float(number % 2), example_id=name))
+        stepper.tick(1)
+    recent, forgotten = (stepper.feed(make_score(f"s{name}", 1.0, example_id=name))[0].members[0] for name in "da")
+    assert (recent.expected_from, forgotten.expected_from) == ("example", "task")

@@ -63,7 +63,9 @@ def run() -> None:
 )
 @click.option("--model", help="Train the model of this name.")
 @click.option("--task", "tasks", multiple=True, help="Use only scores of this task; repeatable.")
-@click.option("--strategy", type=click.Choice(["by_example", "by_prompt", "baseline"]), help="Group in this way.")
+@click.option(
+    "--strategy", type=click.Choice(["adaptive", "by_example", "by_prompt", "single"]), help="Group in this way."
+)
 @click.option("--group-size", type=click.IntRange(min=1), help="Put this many trajectories into a group.")
 @click.option(
     "--curriculum",

@@ -84,14 +84,15 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
 
 
 def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None:
+    patient = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=None)))
     waiting = {"waiting_groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - 51 * 60_000, "groups": 9}
-    drawn = funnel(count(4, "", 72), run=waiting)
+    drawn = funnel(count(4, "", 72), settings=patient, run=waiting)
     assert drawn.forecast is not None
     assert drawn.forecast.sentence == "9 of 16 groups: at this rate the first step comes in 40 minutes"
     assert drawn.verdict == f"0 of 72 episodes are trained; {drawn.forecast.sentence}"
-    later = funnel(count(4, "", 72), run=waiting | {"step": 6, "waiting_groups": 16})
+    later = funnel(count(4, "", 72), settings=patient, run=waiting | {"step": 6, "waiting_groups": 16})
     assert later.verdict.endswith("16 of 16 groups: step 7 can begin")
-    never = funnel(count(4, "", 72), run=waiting | {"recent_groups": 0})
+    never = funnel(count(4, "", 72), settings=patient, run=waiting | {"recent_groups": 0})
     assert "at this rate the first step never comes" in never.verdict
 
 
@@ -134,7 +135,7 @@ def test_rewards_that_come_too_late_are_named_with_the_median_and_the_value_to_s
     words = notice(funnel(count(1, "score_missing", 40), rewards=(late,)), "late_rewards")
     assert "40 of 40 reports named 'reward' came too late for their score" in words
     assert "half of them within 3 s of the episode's end (the median)" in words
-    assert words.endswith("reward_grace_ms: 15000`")
+    assert words.endswith("reward_wait_ms: 15000`")
 
 
 def test_groups_whose_members_never_come_are_named_with_their_size() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rollbus.health.funnel.losses import advise_turns
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCount
 from rollbus.runtime.health.alarms.problem import say_duration
-from rollbus.schemas.records.config import FilterConfig, ScoringConfig
+from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, ScoringConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.streams.rewards.registry import BUILT_IN
 
@@ -68,7 +68,8 @@ def names_read(scoring: ScoringConfig) -> frozenset[str] | None:
     if any(reward.type not in BUILT_IN for reward in scoring.rewards):
         return None
     readers = [reward for reward in scoring.rewards if BUILT_IN[reward.type].reads_feedback]
-    return frozenset(str(reward.options.get("report") or reward.name) for reward in readers)
+    names = frozenset(str(reward.options.get("report") or reward.name) for reward in readers)
+    return None if EVERY_NAME in names else names
 
 
 def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -81,7 +82,7 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
                 f"score: half of them within {say_duration(rewards.median_ms)} of the episode's end (the median), nine "
                 f"of ten within {say_duration(rewards.most_ms)}"
             )
-            yield Notice("late_rewards", what, f"`runs: grouping: reward_grace_ms: {value_ms}`")
+            yield Notice("late_rewards", what, f"`runs: grouping: reward_wait_ms: {value_ms}`")
 
 
 def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -93,8 +94,8 @@ def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
             f"average, after {say_duration(grouping.window_ms)}: the others never came"
         )
         remedy = (
-            "give the attempts at one example one `example_id`, attempt each more often, or compare what comes once "
-            "with the baseline of its task (docs/runs.md)"
+            "give the attempts at one example one `example_id`, attempt each more often, or hold what comes once "
+            "against what its task has earned: `grouping: strategy: adaptive` (docs/grouping.md)"
         )
         yield Notice("short_groups", what, remedy)
 

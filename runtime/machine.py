@@ -1,12 +1,21 @@
-"""What this machine has: cores for this process, and a folder for what was fetched once for all projects."""
+"""What this machine has: cores for this process, its Python, and a folder for what was fetched for all projects."""
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 
 def count_bound_cores() -> int:
     """Return the cores that the system lets this process run on, or all where it does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs a package into the Python that runs this."""
+    if importlib.util.find_spec("pip") is not None:
+        return f"{sys.executable} -m pip install {package}"
+    return f"uv pip install --python {sys.executable} {package}"
 
 
 def user_cache() -> Path:

@@ -28,10 +28,17 @@ def begin(folder: Path) -> None:
         from rollbus.producers.startup.begin import begin as begin_recording
 
         begin_recording(folder)
+    except ModuleNotFoundError as error:
+        remedy = f"run: {sys.executable} -m pip install {error.name}"
+        leave_note(folder, f"{sys.executable}, which runs the program, has no package {error.name}; {remedy}")
     except Exception as error:
-        note = folder / f"failed-{os.getpid()}"
-        with suppress(OSError):
-            note.write_text(f"{sys.executable}: {type(error).__name__}: {error}")
+        leave_note(folder, f"{sys.executable}: {type(error).__name__}: {error}")
+
+
+def leave_note(folder: Path, text: str) -> None:
+    """Leave a line for the command that started the program."""
+    with suppress(OSError):
+        (folder / f"failed-{os.getpid()}").write_text(text)
 
 
 if (folder := os.environ.get("ROLLBUS_CAPTURE")) is not None:

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 
+from rollbus.runtime.machine import install_command
 from rollbus.streams.worker.process import OBJECTS_BETWEEN_COLLECTIONS
 
 
@@ -16,6 +17,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich", "yaml"):
             raise
-        sys.exit("rollbus: the command line is not installed; run: pip install 'rollbus[cli]'")
+        remedy = install_command("'rollbus[cli]'")
+        sys.exit(f"rollbus: the command line is not installed in {sys.executable}; run: {remedy}")
     os.umask(0o077)  # what rollbus writes holds prompts, weights and passwords
     rollbus()

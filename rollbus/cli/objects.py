@@ -5,6 +5,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import ConfigurationError
 
 
@@ -16,6 +17,16 @@ def load_object(path: str, what: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         return resolve_name(path)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == path.partition(":")[0].partition(".")[0]:
+            raise ConfigurationError(
+                f"{what}: there is no module {error.name} in {Path.cwd()}, and none is installed in {sys.executable}, "
+                "which runs this command; run it in the folder of the module, or install its package there"
+            ) from error
+        raise ConfigurationError(
+            f"{what}: {path!r} needs {error.name}, which {sys.executable}, the Python that runs this command, does not "
+            f"have; run: {install_command(error.name or '')}"
+        ) from error
     except Exception as error:  # a module of the user's may raise anything
         said = f"{type(error).__name__}: {error}"
         raise ConfigurationError(

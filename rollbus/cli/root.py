@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
@@ -15,6 +16,7 @@ import click
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.log_filter import LINE, JsonFormatter, LogFormatter, RepeatFilter
+from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.unseen import escape_unseen
 
@@ -36,6 +38,7 @@ class Entry(NamedTuple):
 
 TRACKERS = "wandb,mlflow,langfuse,openpipe"
 COMMANDS: dict[str, Entry] = {
+    "start": Entry("Lead a new project to its first step: start, look, explain, set.", "local", "local.start"),
     "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "local.stack"),
     "status": Entry("Show what runs and whether all is well.", "local", "local.health"),
     "top": Entry("Show the same live: lag, rates, steps, reward, problems.", "local", "local.health"),
@@ -111,9 +114,10 @@ class Nouns(Verbs):
             entry = COMMANDS.get(ctx.invoked_subcommand or "")
             if entry is None or (error.name or "").startswith("rollbus"):
                 raise
+            remedy = install_command(f"'rollbus[{entry.extra}]'")
             raise CommandEnd(
-                f"`rollbus {ctx.invoked_subcommand}` needs the package {error.name}; "
-                f"run: pip install 'rollbus[{entry.extra}]'",
+                f"`rollbus {ctx.invoked_subcommand}` needs the package {error.name}, which {sys.executable} does not "
+                f"have; run: {remedy}",
                 ctx,
             ) from error
 
@@ -173,6 +177,7 @@ class SettingsFile:
     named: Path | None
     """What `--config` or ROLLBUS_CONFIG says."""
     _settings: Any = None
+    _is_announced: bool = False
 
     @property
     def path(self) -> Path | None:
@@ -188,10 +193,17 @@ class SettingsFile:
             from rollbus.settings import Settings
             from rollbus.settings_file import count_overrides, load_settings
 
-            _say(describe_source(self.path, count_overrides(Settings, os.environ)))
+            if not self._is_announced:
+                _say(describe_source(self.path, count_overrides(Settings, os.environ)))
+                self._is_announced = True
             written = load_settings(Settings, self.path, os.environ)
             self._settings = written.with_stack_addresses().with_credentials(os.environ)
         return self._settings
+
+    def reload(self) -> Any:
+        """Return the settings as the file and the credentials are now."""
+        self._settings = None
+        return self.load()
 
 
 def describe_source(path: Path | None, overrides: int) -> str:

@@ -150,7 +150,7 @@ def _import_modules(own: Any, path: Path) -> None:
             crash = troubles.crash_in_words(error)
             raise ConfigurationError(
                 f"rollbus: imports: module {name!r} cannot be imported: {crash}; it must be next to the configuration "
-                "file, in PYTHONPATH or be installed"
+                f"file, in PYTHONPATH or be installed in {sys.executable}, the Python that runs this command"
             ) from error
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,7 +211,14 @@ def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command
 
 def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:
     said, _ = run("run", "sh", "-c", "exit 0", cwd=tmp_path, code=0)
-    assert "no Python process has reported: is rollbus installed where the program runs?" in said
+    assert "nothing was recorded: no Python process has reported" in said
+
+
+def test_a_python_without_rollbus_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    venv.create(tmp_path / "theirs", symlinks=True)
+    python = tmp_path / "theirs" / "bin" / "python"
+    said, _ = run("run", str(python), "-c", "pass", cwd=tmp_path, code=0)
+    assert f"{python}, which runs the program, has no package rollbus; run: {python} -m pip install rollbus" in said
 
 
 def test_a_word_that_is_neither_a_verb_nor_a_program_is_named_with_the_nearest_verb(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ SILENT = "runs: [{run_id: main}]\n"
     ("settings", "agent", "said"),
     [
         (SILENT, "my_agent_of_a_test:again", "run 'main' asks for no attempts; give it `resample:"),
-        (ASKS, "nobody_of_a_test:again", "agent: 'nobody_of_a_test:again' cannot be imported"),
+        (ASKS, "nobody_of_a_test:again", "agent: there is no module nobody_of_a_test in "),
         (ASKS, "my_agent_of_a_test:again", "Kafka at 127.0.0.1:9"),
     ],
 )

@@ -24,7 +24,7 @@ from typing import Any
 from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, ServiceError
 
 FOLDER = Path(__file__).parents[1] / "queries"
 LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
@@ -115,6 +115,15 @@ def ask(
         if not columns:  # the server names no columns for an answer without rows
             columns = _read_columns(client, sql, values)
     return QueryResult(columns, rows)
+
+
+def has_tables(settings: ClickHouseSettings) -> bool:
+    """Whether a sink has made the tables."""
+    try:
+        ask(settings, "SELECT count() FROM schema_migrations")
+    except ServiceError:
+        return False
+    return True
 
 
 def _read_columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None) -> list[str]:

@@ -6,15 +6,26 @@ stages, and no second copy of it is here.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from rollbus.health.funnel.losses import advise_turns
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCount
 from rollbus.runtime.health.alarms.problem import say_duration
-from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, ScoringConfig
+from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.streams.rewards.registry import BUILT_IN
 
 ROUND_TO_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting that would mend a finding."""
+
+    place: tuple[str, ...]
+    """Names from the top of the file, or from the run's own entry."""
+    value: Any
+    is_of_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,8 @@ class Notice:
     code: str
     what: str
     remedy: str
+    change: SettingChange | None = None
+    """What `rollbus start` proposes; None where a person has to choose."""
 
 
 def find_notices(numbers: FunnelNumbers, settings: FunnelSettings) -> tuple[Notice, ...]:
@@ -55,12 +68,21 @@ def find_unread_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Ite
     names = names_read(settings.scoring)
     if names is None:
         return
+    unread = [rewards.name for rewards in numbers.rewards if rewards.name not in names]
+    components = [_describe_component(reward) for reward in settings.scoring.rewards]
+    components += [{"type": "feedback", "name": name} for name in unread]
+    change = SettingChange(("scoring", "rewards"), components)
     for rewards in numbers.rewards:
         if rewards.name not in names:
             read = ", ".join(sorted(names)) or "none"
             what = f"{rewards.reports} reports are named {rewards.name!r}, which no component reads (read: {read})"
             remedy = f"`scoring: {{rewards: [{{type: feedback, name: {rewards.name}}}]}}`, or report under another name"
-            yield Notice("unread_rewards", what, remedy)
+            yield Notice("unread_rewards", what, remedy, change)
+
+
+def _describe_component(reward: RewardConfig) -> dict[str, Any]:
+    """Return a component as a settings file has it."""
+    return {"type": reward.type, "name": reward.name, **reward.model_dump(mode="json", exclude_defaults=True)}
 
 
 def names_read(scoring: ScoringConfig) -> frozenset[str] | None:
@@ -82,7 +104,8 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
                 f"score: half of them within {say_duration(rewards.median_ms)} of the episode's end (the median), nine "
                 f"of ten within {say_duration(rewards.most_ms)}"
             )
-            yield Notice("late_rewards", what, f"`runs: grouping: reward_wait_ms: {value_ms}`")
+            change = SettingChange(("grouping", "reward_wait_ms"), value_ms, is_of_run=True)
+            yield Notice("late_rewards", what, f"`runs: grouping: reward_wait_ms: {value_ms}`", change)
 
 
 def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -149,7 +172,10 @@ def find_empty_filter(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
             if any(values)
         )
         what = f"the filter of run {settings.run.run_id} ({wanted}) matches none of {scored} episodes, which have {has}"
-        yield Notice("empty_filter", what, "correct `runs: filter:`, or the names that the agent records")
+        is_of_tasks = settings.run.filter == FilterConfig(tasks=settings.run.filter.tasks) and any(run.tasks)
+        change = SettingChange(("filter", "tasks"), sorted(filter(None, run.tasks)), is_of_run=True)
+        remedy = "correct `runs: filter:`, or the names that the agent records"
+        yield Notice("empty_filter", what, remedy, change if is_of_tasks else None)
 
 
 def _describe_filter(chosen: FilterConfig) -> str:

@@ -36,7 +36,7 @@ from rollbus.nemo.runs.run import Plan
 from rollbus.nemo.runs.settings import laid_over, on_art_server, settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.kafka.lag import open_lag
-from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
 
@@ -232,18 +232,11 @@ class Processes:
             )
 
     def _stages(self, settings_file: Path) -> Iterator[Service]:
-        for service in stage_rows(settings_file, has_tables=self._has_tables):
+        from rollbus.consumers.clickhouse.questions.saved import has_tables
+
+        for service in stage_rows(settings_file, has_tables=lambda: has_tables(self.settings.clickhouse)):
             if service.name != "trainer" or isinstance(self._plan.adapter, BusTrainerAdapterConfig):
                 yield service
-
-    def _has_tables(self) -> bool:
-        from rollbus.consumers.clickhouse.questions.saved import ask
-
-        try:
-            ask(self.settings.clickhouse, "SELECT count() FROM schema_migrations")
-        except (ServiceError, UnavailableError):
-            return False
-        return True
 
 
 def wait_until_free(ports: Sequence[int], timeout_s: float = LEAVING_S) -> None:

@@ -158,7 +158,7 @@ def _describe(folder: Path, reports: Sequence["ProcessReport"], own: Mapping[str
     notes = [path.read_text() for path in sorted(folder.glob("failed-*"))]
     notes += [f"{library}: {error}" for report in reports for library, error in report.failed.items()]
     if not reports:
-        notes.insert(0, "no Python process has reported: is rollbus installed where the program runs?")
+        notes.insert(0, "nothing was recorded: no Python process has reported")
         return f"rollbus: {'; '.join(notes)}"
     counts = Counter(own)
     for report in reports:

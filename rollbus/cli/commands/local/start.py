@@ -1,0 +1,199 @@
+"""`rollbus start`: lead a new project from nothing to its first step, one question at a time."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.output import Console, OutputTable, echo
+from rollbus.cli.progress import show_progress
+from rollbus.cli.root import LOCAL_FILE, Settings, SettingsFile
+
+if TYPE_CHECKING:
+    from rollbus.health.status import NamespaceStatus
+    from rollbus.start.parts import Part
+    from rollbus.start.proposals import Proposal
+
+LOOK_EVERY_S = 3.0
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Start what is missing and write what is proposed, without asking.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    help="Wait so many seconds for the first episodes; by default until they come, or not at all without a terminal.",
+)
+@click.pass_obj
+def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
+    """Start what a new project needs, explain what becomes of its first episodes, and propose the settings that follow.
+
+    It asks before it starts or writes anything. Without a terminal it prints the same, and neither starts nor writes
+    without --yes. `rollbus down` ends what it started.
+    """
+    from rollbus.start.proposals import find_proposals
+
+    is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    settings, console = source.load(), Console()
+    parts = _look_for_parts(settings)
+    console.print(_table(parts))
+    if not _start_missing(settings, source, parts, may_ask=is_interactive, yes=yes):
+        return
+    settings = source.reload()
+    _explain_recording(settings)
+    status = _wait_for_episodes(settings, wait_s if wait_s is not None else float("inf") if is_interactive else 0.0)
+    _show_funnels(console, status)
+    proposals = find_proposals(status.funnels)
+    if proposals:
+        _offer(source, settings, proposals, may_ask=is_interactive, yes=yes)
+    echo("`rollbus status` shows this again, `rollbus top` keeps looking, and `rollbus down` ends what runs here")
+
+
+def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
+    from rollbus.cli.stages import all_stages
+    from rollbus.consumers.clickhouse.questions.saved import ask
+    from rollbus.health.reading import read_health
+    from rollbus.local import stack
+    from rollbus.schemas.errors import ServiceError, UnavailableError
+    from rollbus.start.parts import ANSWERS, find_parts
+    from rollbus.streams.kafka.topics_on_broker import check_topics
+
+    mistakes, processes = None, None
+    with show_progress("looking at the services, the topics and the processes"):
+        local = settings.stack_settings()
+        services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+        answering = {service.name for service in services if service.state in ANSWERS}
+        is_stopped = any(row.state == "stopped" and row.address == settings.kafka.bootstrap_servers for row in services)
+        try:
+            if not is_stopped:
+                mistakes = asyncio.run(check_topics(settings.stream_settings(), all_stages(settings)))
+                picture = asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms))
+                processes = picture.processes
+                answering.add("kafka")
+        except UnavailableError:
+            pass
+        try:
+            ask(settings.clickhouse, "SELECT 1")
+            answering.add("clickhouse")
+        except ServiceError:
+            pass
+    return find_parts(settings, services, answering=answering, topic_mistakes=mistakes, processes=processes)
+
+
+def _table(parts: "Iterable[Part]") -> OutputTable:
+    from rich.text import Text
+
+    table = OutputTable("part", "", "")
+    for part in parts:
+        state = Text("there", "green") if part.is_there else Text("missing", "yellow")
+        table.add_row(f"{part.name} of {part.run}" if part.run else part.name, state, part.detail)
+    return table
+
+
+def _start_missing(
+    settings: Settings, source: SettingsFile, parts: "Sequence[Part]", *, may_ask: bool, yes: bool
+) -> bool:
+    """Start what is missing, if that is wanted; return whether the rest can be looked at."""
+    from rollbus.schemas.errors import UnavailableError
+    from rollbus.start.processes import start_parts
+
+    missing = [part for part in parts if not part.is_there]
+    elsewhere = [part for part in missing if not part.can_start]
+    if elsewhere:
+        raise UnavailableError(
+            "; ".join(f"{part.name}: {part.detail}" for part in elsewhere) + "; start it, or correct its address"
+        )
+    if not missing:
+        return True
+    names = ", ".join(f"{part.name} of {part.run}" if part.run else part.name for part in missing)
+    if _agrees(f"Start {names} on this machine?", may_ask=may_ask, yes=yes):
+        start_parts(settings, source.path, missing)
+        return True
+    echo(f"missing: {names}; `rollbus start --yes` starts it")
+    return any(part.is_there for part in parts if part.name == "kafka")
+
+
+def _explain_recording(settings: Settings) -> None:
+    """Say what an agent needs to be recorded here, in the words of docs/first-agent.md."""
+    local = settings.stack_settings()
+    echo(
+        f"an agent is recorded by `rollbus.init(bootstrap_servers={settings.kafka.bootstrap_servers!r})`, or unchanged "
+        f"by `rollbus capture python agent.py`; the model is {settings.art_server.model!r} at {local.model_url}, and "
+        f"its key is in {local.secrets_dir / 'token'}"
+    )
+
+
+def _wait_for_episodes(settings: Settings, wait_s: float) -> "NamespaceStatus":
+    """Look until an episode has come to its first decision, the time is up, or Ctrl-C."""
+    from rollbus.health.funnel.numbers import TRAINABLE
+    from rollbus.health.status import StatusWatch
+
+    deadline = time.monotonic() + wait_s
+
+    async def look() -> "NamespaceStatus":
+        watch = StatusWatch(settings, fresh_s=0.0)
+        try:
+            with show_progress("waiting for the first episodes") as progress:
+                while True:
+                    status = await watch.ask()
+                    stages = [funnel.stages[TRAINABLE] for funnel in status.funnels if funnel.stages]
+                    if any(stage.episodes or stage.lost for stage in stages) or time.monotonic() >= deadline:
+                        return status
+                    progress.what = "waiting for the first episodes: " + "; ".join(f.verdict for f in status.funnels)
+                    await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await watch.close()
+
+    return asyncio.run(look())
+
+
+def _show_funnels(console: Console, status: "NamespaceStatus") -> None:
+    from rollbus.health.funnel.show import render_funnel
+
+    for funnel in status.funnels:
+        console.print(render_funnel(funnel))
+
+
+def _offer(
+    source: SettingsFile, settings: Settings, proposals: "Sequence[Proposal]", *, may_ask: bool, yes: bool
+) -> None:
+    """Show the changes, write them if that is wanted, and let the processes that read them start again."""
+    from rollbus.settings import Settings as Model
+    from rollbus.settings_file import load_settings
+    from rollbus.start.proposals import write_proposals
+
+    path = source.path or LOCAL_FILE
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    changed = write_proposals(text, proposals)
+    for proposal in proposals:
+        echo(f"because {proposal.why}:\n    {proposal.text}")
+    if not _agrees(f"Write this into {path}?", may_ask=may_ask, yes=yes):
+        echo(f"`rollbus start --yes` writes this into {path}")
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(changed, encoding="utf-8")
+    try:
+        load_settings(Model, draft, os.environ)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    echo(f"wrote {path}")
+    _restart_readers(source.reload(), path)
+
+
+def _restart_readers(settings: Settings, path: Path) -> None:
+    from rollbus.start.parts import WORKER, Part
+    from rollbus.start.processes import restart_process
+
+    if not restart_process(settings, path, Part(WORKER, False, "")):
+        echo("start the worker again, so that it reads them")
+
+
+def _agrees(question: str, *, may_ask: bool, yes: bool) -> bool:
+    return yes or (may_ask and click.confirm(question, default=True))

@@ -1,0 +1,100 @@
+"""Settings, local services, topics and heartbeats → each part that a project needs, there or missing. Pure."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from rollbus.local.process.settings import StackSettings
+from rollbus.local.stack import ServiceStatus
+from rollbus.runtime.health.alarms.processes import ProcessHealth
+from rollbus.settings import Settings
+from rollbus.trainer.settings import ArtServerBackend
+
+ANSWERS = ("running", "started")
+TOPICS, WORKER, SINK, TRAINER = "topics", "worker", "sink", "trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a project."""
+
+    name: str
+    is_there: bool
+    detail: str
+    """Where it is, or why it is missing."""
+    can_start: bool = True
+    """False for a service elsewhere, which is started there."""
+    run: str = ""
+    """Of a trainer: the run that it trains."""
+
+
+def find_parts(
+    settings: Settings,
+    services: Sequence[ServiceStatus],
+    *,
+    answering: Collection[str],
+    topic_mistakes: Sequence[str] | None,
+    processes: Sequence[ProcessHealth] | None,
+) -> tuple[Part, ...]:
+    """Return every part, in the order in which they start.
+
+    `answering` names the services, local or not, that answer; `topic_mistakes` is None while Kafka cannot be asked, and
+    so is `processes`.
+    """
+    return (
+        *_find_services(settings, services, answering),
+        _find_topics(topic_mistakes),
+        *_find_processes(settings, processes or ()),
+    )
+
+
+def local_services(settings: Settings) -> frozenset[str]:
+    """Return the services that the settings expect on this machine, where `rollbus up` starts them."""
+    stack: StackSettings = settings.stack_settings()
+    local = set()
+    if settings.kafka.bootstrap_servers == stack.bootstrap_servers:
+        local.add("kafka")
+    if (settings.clickhouse.host, settings.clickhouse.port) == ("127.0.0.1", stack.clickhouse_port):
+        local.add("clickhouse")
+    backend = settings.trainer_settings(settings.runs[0].run_id).backend if settings.runs else None
+    if isinstance(backend, ArtServerBackend) and backend.url == stack.art_url:
+        local.add("art-server")
+    return frozenset(local)
+
+
+def _find_services(settings: Settings, services: Sequence[ServiceStatus], answering: Collection[str]) -> Iterator[Part]:
+    local = local_services(settings)
+    addresses = {
+        "kafka": settings.kafka.bootstrap_servers,
+        "clickhouse": f"{settings.clickhouse.host}:{settings.clickhouse.port}",
+    }
+    for service in services:
+        if service.name in local:
+            is_there = service.name in answering
+            detail = (
+                service.address if is_there else service.detail or f"{service.state}; it would be {service.address}"
+            )
+            yield Part(service.name, is_there, detail, can_start=service.state != "port in use")
+        elif service.name in addresses:
+            is_there, address = service.name in answering, addresses[service.name]
+            detail = address if is_there else f"{address} does not answer; it is not of this machine's stack"
+            yield Part(service.name, is_there, detail, can_start=False)
+
+
+def _find_topics(mistakes: Sequence[str] | None) -> Part:
+    if mistakes is None:
+        return Part(TOPICS, False, "not known before Kafka answers")
+    if not mistakes:
+        return Part(TOPICS, True, "every topic exists with the right settings")
+    more = f" and {len(mistakes) - 1} more" if len(mistakes) > 1 else ""
+    return Part(TOPICS, False, mistakes[0] + more)
+
+
+def _find_processes(settings: Settings, processes: Sequence[ProcessHealth]) -> Iterator[Part]:
+    alive = [process for process in processes if process.is_alive]
+    for kind in (WORKER, SINK):
+        names = [process.name for process in alive if process.kind == kind]
+        yield Part(kind, bool(names), ", ".join(names) or "no process of this kind beats")
+    for run in settings.runs:
+        held = f"run {run.run_id} of {run.model}"
+        names = [process.name for process in alive if process.kind == TRAINER and held in process.holds]
+        yield Part(TRAINER, bool(names), ", ".join(names) or f"no trainer beats for {held}", run=run.run_id)

@@ -1,0 +1,23 @@
+"""A function of the user's is found, or the message says in which Python it is missing and what mends that."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollbus.cli.objects import load_object
+from rollbus.schemas.errors import ConfigurationError
+
+
+def test_a_package_that_the_users_module_needs_is_named_with_the_python_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_of_a_test.py").write_text("import no_such_framework\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_object("shop_of_a_test:again", "agent")
+    said = str(refused.value)
+    assert f"'shop_of_a_test:again' needs no_such_framework, which {sys.executable}, the Python" in said
+    assert "install" in said.rpartition("run: ")[2]
+    assert said.endswith(" no_such_framework")

@@ -1,0 +1,31 @@
+"""`rollbus start` without a terminal says what it would do, and does nothing."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.local.process.ports import find_free_port
+
+
+def test_without_a_terminal_it_names_what_is_missing_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rollbus.yaml").write_text(f"stack: {{kafka_port: {find_free_port()}}}\n")
+    result = CliRunner().invoke(rollbus, ["start"])
+    assert result.exit_code == 0, result.output
+    last = result.output.splitlines()[-1]
+    assert last == (
+        "missing: kafka, clickhouse, art-server, topics, worker, sink, trainer of main; `rollbus start --yes` starts it"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["rollbus.yaml"]
+
+
+def test_a_broker_elsewhere_that_does_not_answer_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:9'}\n")
+    result = CliRunner().invoke(rollbus, ["start", "--yes"])
+    assert result.exit_code == 1
+    assert "kafka: 127.0.0.1:9 does not answer; it is not of this machine's stack; start it" in result.output

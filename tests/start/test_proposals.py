@@ -1,0 +1,79 @@
+"""What the funnel found becomes changes of the settings file; what a project lacks is known before anything runs."""
+
+from typing import Any
+
+import yaml
+
+from rollbus.health.funnel.funnel import Funnel, draw_funnel
+from rollbus.health.funnel.numbers import EpisodeCount, FunnelNumbers, FunnelSettings, RewardCount, RunCount
+from rollbus.local.stack import ServiceStatus
+from rollbus.schemas.records.config import FilterConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.settings import Settings
+from rollbus.start.parts import Part, find_parts
+from rollbus.start.proposals import find_proposals, write_proposals
+from tests.health.test_picture import draw, make_beat
+
+NOW_MS, HOUR_MS = 1_800_000_000_000, 3_600_000
+FILE = "# ours\nscoring: {rewards: [{type: feedback, name: right}]}\n"
+
+
+def draw_run(settings: FunnelSettings, episodes: EpisodeCount, **counts: Any) -> Funnel:
+    times = {"now_ms": NOW_MS, "since_ms": NOW_MS - 24 * HOUR_MS, "recent_ms": NOW_MS - HOUR_MS}
+    return draw_funnel(FunnelNumbers(**times, episodes=(episodes,), **counts), settings)
+
+
+def test_rewards_that_no_component_reads_are_proposed_together() -> None:
+    scoring = ScoringConfig(rewards=(RewardConfig(name="right"),))
+    reports = (RewardCount("thumbs", 40, 40), RewardCount("stars", 3, 3))
+    lost = EpisodeCount(1, True, "score_missing", "", 40, NOW_MS)
+    proposals = find_proposals([draw_run(FunnelSettings(scoring=scoring), lost, rewards=reports)])
+    assert [proposal.place for proposal in proposals] == [("scoring", "rewards")]
+    assert "'thumbs'" in proposals[0].why
+    changed = write_proposals(FILE, proposals)
+    assert changed.startswith("# ours\n")
+    settings = Settings.model_validate(yaml.safe_load(changed))
+    assert [reward.name for reward in settings.scoring.rewards] == ["right", "thumbs", "stars"]
+
+
+def test_the_tasks_that_came_are_proposed_to_the_run_whose_filter_matches_none() -> None:
+    run = RunConfig(run_id="second", filter=FilterConfig(tasks=("refnud",)))
+    episodes = EpisodeCount(1, True, "not_targeted", "", 5, NOW_MS)
+    first, second = Funnel("main", "agent", 0), draw_run(
+        FunnelSettings(run), episodes, run=RunCount(tasks=("refund",), newest_episode_ms=NOW_MS)
+    )  # fmt: skip
+    (proposal,) = find_proposals([first, second])
+    assert proposal.text == "runs[1].filter.tasks: [refund]"
+
+
+def parts_of(settings: Settings, *services: ServiceStatus, **known: Any) -> list[Part]:
+    answers: dict[str, Any] = {"answering": (), "topic_mistakes": None, "processes": None}
+    return list(find_parts(settings, services, **answers | known))
+
+
+def test_a_new_project_lacks_every_part_in_the_order_in_which_they_start() -> None:
+    stack = [ServiceStatus(name, "stopped", "here") for name in ("kafka", "clickhouse", "art-server")]
+    parts = parts_of(Settings(), *stack)
+    names = ["kafka", "clickhouse", "art-server", "topics", "worker", "sink", "trainer"]
+    assert [part.name for part in parts] == names
+    assert not any(part.is_there for part in parts)
+    assert all(part.can_start for part in parts)
+
+
+def test_a_broker_elsewhere_is_not_started_here() -> None:
+    settings = Settings.model_validate({"kafka": {"bootstrap_servers": "kafka.example.com:9092"}})
+    (kafka,) = [part for part in parts_of(settings, ServiceStatus("kafka", "stopped", "here")) if part.name == "kafka"]
+    assert (kafka.is_there, kafka.can_start) == (False, False)
+    assert kafka.detail == "kafka.example.com:9092 does not answer; it is not of this machine's stack"
+
+
+def test_a_trainer_of_another_run_is_not_that_of_this_one() -> None:
+    settings = Settings.model_validate({"runs": [{"run_id": "main"}, {"run_id": "second", "model": "small"}]})
+    beats = make_beat("worker"), make_beat("trainer", holds=("run main of agent",))
+    parts = parts_of(settings, topic_mistakes=(), processes=draw(*beats).processes)
+    assert {(part.name, part.run): part.is_there for part in parts} == {
+        ("topics", ""): True,
+        ("worker", ""): True,
+        ("sink", ""): False,
+        ("trainer", "main"): True,
+        ("trainer", "second"): False,
+    }

@@ -1,5 +1,6 @@
 """The command line reads well, loads only what it needs, and ends with a message instead of a traceback."""
 
+import itertools
 import json
 import logging
 import os
@@ -126,9 +127,10 @@ def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:
     command = [ROLLBUS, "top", "--interval", "0.2"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        looks = [process.stdout.readline() for _ in range(2)]
+        lines = itertools.islice(process.stdout, 100)
+        looks = itertools.islice((line for line in lines if line == "the broker does not answer\n"), 2)
+        assert len(list(looks)) == 2
         process.kill()
-    assert all(look.startswith("looking at health: Kafka at 127.0.0.1:9 cannot be reached") for look in looks)
 
 
 def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

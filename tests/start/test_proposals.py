@@ -18,7 +18,7 @@ FILE = "# ours\nscoring: {rewards: [{type: feedback, name: right}]}\n"
 
 
 def draw_run(settings: FunnelSettings, episodes: EpisodeCount, **counts: Any) -> Funnel:
-    times = {"now_ms": NOW_MS, "since_ms": NOW_MS - 24 * HOUR_MS, "recent_ms": NOW_MS - HOUR_MS}
+    times: dict[str, Any] = {"now_ms": NOW_MS, "since_ms": NOW_MS - 24 * HOUR_MS, "recent_ms": NOW_MS - HOUR_MS}
     return draw_funnel(FunnelNumbers(**times, episodes=(episodes,), **counts), settings)
 
 

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.ids import messages_hash
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.messages import message_fields
 
-Message = dict[str, Any]
-"""The fields of a `Message` that are set, as ClickHouse keeps them."""
+StoredMessage = dict[str, Any]
+"""The fields of a `Message` that are set, as ClickHouse keeps them: tool calls as the model wrote them."""
+
+
+_TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Content parts that are text, and the field that holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +29,8 @@ class StoredTurn:
     writer_id: str
     prefix_count: int
     prefix_hash: str
-    added_messages: tuple[Message, ...]
-    completion: Message
+    added_messages: tuple[StoredMessage, ...]
+    completion: StoredMessage
     tools: str = ""
     """JSON of the tool schemas that it was offered, even if an earlier turn carried them."""
 
@@ -34,12 +40,12 @@ class PromptedTurn:
     """A turn with its whole prompt."""
 
     event_id: str
-    prompt: tuple[Message, ...]
-    completion: Message
+    prompt: tuple[StoredMessage, ...]
+    completion: StoredMessage
     tools: str = ""
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[StoredMessage, ...]:
         """Return prompt and answer."""
         return (*self.prompt, self.completion)
 
@@ -48,47 +54,58 @@ def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[PromptedTurn], li
     """Return the turns of one episode with their prompts, and the event ids of turns whose prompt is incomplete."""
     exchanges: list[PromptedTurn] = []
     incomplete: list[str] = []
-    histories: dict[str, list[tuple[Message, ...]]] = {}
+    histories_by_writer: dict[str, list[tuple[StoredMessage, ...]]] = {}
     for turn in turns:
-        known = histories.setdefault(turn.writer_id, [])
-        prefix = _find_prefix(turn, known)
+        histories = histories_by_writer.setdefault(turn.writer_id, [])
+        prefix = _find_prefix(turn, histories)
         if prefix is None:
             incomplete.append(turn.event_id)
             continue
         exchange = PromptedTurn(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
-        known.append(exchange.messages)
+        histories.append(exchange.messages)
         exchanges.append(exchange)
     return exchanges, incomplete
 
 
-def _find_prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tuple[Message, ...] | None:
+def _find_prefix(turn: StoredTurn, histories: Sequence[tuple[StoredMessage, ...]]) -> tuple[StoredMessage, ...] | None:
+    """Return the history that the turn continues; its hash is over messages as `message_fields` gives them."""
     if turn.prefix_count == 0:
         return ()
-    for history in reversed(known):
+    for history in reversed(histories):
         prefix = history[: turn.prefix_count]
-        if len(prefix) == turn.prefix_count and messages_hash(prefix) == turn.prefix_hash:
+        if len(prefix) == turn.prefix_count and messages_hash(map(_comparable, prefix)) == turn.prefix_hash:
             return prefix
     return None
 
 
+def _comparable(message: StoredMessage) -> dict[str, str]:
+    """Return the form of a message that does not depend on how a framework spaced its tool calls."""
+    return message_fields(Message(**message)) if message.get("tool_calls") else message
+
+
 def whole_conversations(exchanges: Sequence[PromptedTurn]) -> list[PromptedTurn]:
     """Return the exchanges that no later one continues."""
+    prompts = [list(map(_comparable, exchange.prompt)) for exchange in exchanges]
     return [
         exchange
         for index, exchange in enumerate(exchanges)
-        if not any(later.prompt[: len(exchange.messages)] == exchange.messages for later in exchanges[index + 1 :])
+        if (messages := [*prompts[index], _comparable(exchange.completion)])
+        and not any(later[: len(messages)] == messages for later in prompts[index + 1 :])
     ]
 
 
-def chat_message(message: Mapping[str, Any]) -> Message | None:
-    """Return a message in OpenAI's form; None for one with more than text (pictures, sound), or less (withheld)."""
+def chat_message(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a message in OpenAI's form; None for one with more than text (pictures, sound), or less (withheld).
+
+    A refusal is what the model answered, so it is the content.
+    """
     content = message.get("content")
     if message.get("parts"):
         parts = _read_objects(message["parts"])
-        if parts is None or any(part.get("type") not in {"text", "input_text", "output_text"} for part in parts):
+        if parts is None or any(part.get("type") not in _TEXT_FIELDS for part in parts):
             return None
-        content = "".join(part.get("text", "") for part in parts)
-    chat: Message = {"role": message["role"], "content": content}
+        content = (content or "") + "".join(part.get(_TEXT_FIELDS[part["type"]]) or "" for part in parts)
+    chat: dict[str, Any] = {"role": message["role"], "content": content}
     if message.get("tool_calls"):
         chat["tool_calls"] = _read_objects(message["tool_calls"])
         if chat["tool_calls"] is None:
@@ -104,7 +121,7 @@ def chat_message(message: Mapping[str, Any]) -> Message | None:
 def _read_objects(text: str) -> list[Any] | None:
     """Return a JSON list of objects; None if the text was withheld or masked and is not one any more."""
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else None
+    return values if isinstance(values, list) and all(isinstance(value, dict) for value in values) else None

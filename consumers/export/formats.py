@@ -1,40 +1,48 @@
-"""Conversations and preference pairs → the rows that trainers read. Pure.
+"""Conversations and preference pairs → the rows that a reader takes. Pure.
 
-| layout | row | read by |
-|---|---|---|
-| `messages` | messages | TRL's SFTTrainer, NeMo Customizer, OpenAI |
-| `prompt-completion` | prompt, completion | TRL's SFTTrainer, with the loss on the completion alone |
-| `preference` | prompt, chosen, rejected | TRL's DPOTrainer |
-| `nemo-dpo` | prompt, chosen_response, rejected_response | NeMo Customizer |
-| `evaluation` | id, task, prompt, reference, reference_reward, attempts | a held-out set of your own |
+| reader | sft | dpo | evaluation |
+|---|---|---|---|
+| `hf`, `trl` | messages; or prompt, completion | prompt, chosen, rejected | id, task, prompt, reference, attempts |
+| `axolotl` | messages | messages, chosen, rejected | – |
+| `verl` | messages | – | data_source, prompt, ability, reward_model, extra_info |
+| `nemo` | messages | prompt, chosen_response, rejected_response | – |
+| `openai` | messages | input, preferred_output, non_preferred_output | – |
+
+Each has `tools` if some were offered, and the first three have the facts of the trajectory.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from rollbus.consumers.export.preferences import Candidate, ChatMessage, PreferencePair
+from rollbus.consumers.export.forms import ChatMessage, for_templates, tool_schemas
+from rollbus.consumers.export.numbers import UnfitRowError
+from rollbus.consumers.export.preferences import Candidate, PreferencePair
+from rollbus.consumers.export.readers import READERS, ReaderName
 
 Row = dict[str, Any]
-SftLayout = Literal["messages", "prompt-completion"]
-DpoLayout = Literal["preference", "nemo-dpo"]
 
 
-def conversation_row(messages: Sequence[ChatMessage], *, tools: str = "", **facts: Any) -> Row:
+def conversation_row(name: ReaderName, messages: Sequence[ChatMessage], *, tools: str = "", **facts: Any) -> Row:
     """Return a whole conversation; trainers learn every message of the assistant."""
-    return {"messages": [dict(message) for message in messages], **_tools(tools), **facts}
+    reader = READERS[name]
+    schemas = tool_schemas(tools)
+    if name == "verl" and schemas:
+        raise UnfitRowError("with tools, whose schemas verl's SFT reads with a null for each field that one lacks")
+    return {"messages": reader.form(messages), **_tools(schemas), **(facts if reader.has_facts else {})}
 
 
 def completion_row(candidate: Candidate) -> Row:
     """Return one answer and its prompt; trainers learn only the answer."""
     return {
-        "prompt": [dict(message) for message in candidate.prompt],
-        "completion": [dict(candidate.completion)],
-        **_tools(candidate.tools),
+        "prompt": for_templates(candidate.prompt),
+        "completion": for_templates([candidate.completion]),
+        **_tools(tool_schemas(candidate.tools)),
         **candidate.facts,
     }
 
 
 def evaluation_row(
+    name: ReaderName,
     prompt: Sequence[ChatMessage],
     answer: ChatMessage,
     *,
@@ -43,24 +51,51 @@ def evaluation_row(
     tools: str = "",
 ) -> Row:
     """Return one problem: its prompt, the answer with the highest reward so far, and how often it was tried."""
+    identity = facts["example_id"] or facts["trajectory_id"]
+    (reference,) = for_templates([answer])
+    if name == "verl":
+        return {
+            "data_source": facts["task"],
+            "prompt": for_templates(prompt),
+            "ability": facts["task"],
+            "reward_model": {"style": "rule", "ground_truth": reference["content"]},
+            "extra_info": {"index": identity, "reference_reward": facts["reward"], "attempts": attempts},
+        }
     return {
-        "id": facts["example_id"] or facts["trajectory_id"],
+        "id": identity,
         "task": facts["task"],
-        "prompt": [dict(message) for message in prompt],
-        **_tools(tools),
-        "reference": dict(answer),
+        "prompt": for_templates(prompt),
+        **_tools(tool_schemas(tools)),
+        "reference": reference,
         "reference_reward": facts["reward"],
         "attempts": attempts,
     }
 
 
-def preference_row(pair: PreferencePair) -> Row:
-    """Return a pair in TRL's form, with the scores and event ids of both answers."""
+def preference_row(name: ReaderName, pair: PreferencePair) -> Row:
+    """Return a pair of answers to one prompt."""
+    form, schemas = READERS[name].pair_form, tool_schemas(pair.chosen.tools)
+    prompt, chosen, rejected = form(pair.prompt), form([pair.chosen.completion]), form([pair.rejected.completion])
+    if name == "nemo":
+        _refuse_tools(schemas, "NeMo Customizer")
+        return {
+            "prompt": prompt,
+            "chosen_response": chosen[0]["content"],
+            "rejected_response": rejected[0]["content"],
+        }
+    if name == "openai":
+        return {
+            "input": {"messages": prompt, **_tools(schemas)},
+            "preferred_output": chosen,
+            "non_preferred_output": rejected,
+        }
+    if name == "axolotl":
+        _refuse_tools(schemas, "Axolotl's DPO")
     return {
-        "prompt": [dict(message) for message in pair.prompt],
-        "chosen": [dict(pair.chosen.completion)],
-        "rejected": [dict(pair.rejected.completion)],
-        **_tools(pair.chosen.tools),
+        "messages" if name == "axolotl" else "prompt": prompt,
+        "chosen": chosen,
+        "rejected": rejected,
+        **_tools(schemas),
         "chosen_score": pair.chosen.score,
         "rejected_score": pair.rejected.score,
         "chosen_id": pair.chosen.id,
@@ -68,20 +103,10 @@ def preference_row(pair: PreferencePair) -> Row:
     }
 
 
-def nemo_dpo_row(pair: PreferencePair) -> Row | None:
-    """Return a pair in NeMo Customizer's form; None if it has a tool call, as the form knows only text."""
-    if any(_has_tool_call(message) for message in (*pair.prompt, pair.chosen.completion, pair.rejected.completion)):
-        return None
-    return {
-        "prompt": [{"role": message["role"], "content": message.get("content") or ""} for message in pair.prompt],
-        "chosen_response": pair.chosen.completion.get("content") or "",
-        "rejected_response": pair.rejected.completion.get("content") or "",
-    }
+def _refuse_tools(schemas: list[Any] | None, reader: str) -> None:
+    if schemas:
+        raise UnfitRowError(f"with tools, which {reader} does not show to the template")
 
 
-def _has_tool_call(message: ChatMessage) -> bool:
-    return bool(message.get("tool_calls")) or message["role"] == "tool"
-
-
-def _tools(tools: str) -> Row:
-    return {"tools": tools} if tools else {}
+def _tools(schemas: list[Any] | None) -> Row:
+    return {"tools": schemas} if schemas else {}

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from rollbus.consumers.export.forms import ChatMessage
 from rollbus.schemas.ids import canonical_json
-
-ChatMessage = Mapping[str, Any]
-"""OpenAI's form: role, content, and tool calls if any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,34 @@
 
     reading ─trajectories─▶ conversations ─▶ formats (or preferences ─▶ formats) ─rows─▶ writing
 
+How a row looks depends on who reads it (`readers`). What it would load as something else is left out.
+
 The manifest is written last: a folder without one is incomplete.
 """
 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import pyarrow as pa
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.export.conversations import PromptedTurn, chat_message, restore_prompts, whole_conversations
-from rollbus.consumers.export.formats import (
-    DpoLayout,
-    SftLayout,
-    completion_row,
-    conversation_row,
-    evaluation_row,
-    nemo_dpo_row,
-    preference_row,
-)
+from rollbus.consumers.export.formats import completion_row, conversation_row, evaluation_row, preference_row
+from rollbus.consumers.export.numbers import UnfitRowError
 from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
+from rollbus.consumers.export.readers import READERS, Kind, ReaderName, SftLayout, require_form
 from rollbus.consumers.export.reading import Selected, read_exclusions, read_payloads, select_trajectories
-from rollbus.consumers.export.writing import FileFormat, WrittenFile, path_of, write_rows
+from rollbus.consumers.export.writing import FEATURES, PLAIN_MESSAGES, FileFormat, WrittenFile, path_of, write_rows
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import hash_bytes
 
-Kind = Literal["trajectories", "sft", "dpo", "evaluation"]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
 MANIFEST = "manifest.json"
@@ -49,9 +47,11 @@ class ExportRequest:
     data_set: str = ""
     """Only its members; empty means all trajectories."""
     limit: int | None = None
-    file_format: FileFormat = "jsonl"
+    reader: ReaderName = "hf"
+    """Which program will read the files; trajectories are the same for all."""
+    file_format: FileFormat | None = None
+    """None: what the reader takes best."""
     sft_layout: SftLayout = "messages"
-    dpo_layout: DpoLayout = "preference"
     tokens: bool = False
     """Of trajectories, export token ids and log-probs, too."""
     validation: float = 0.0
@@ -65,16 +65,8 @@ def export(
     client: ClickHouse, request: ExportRequest, folder: Path, *, progress: Progress = lambda done, of: None
 ) -> dict[str, Any]:
     """Write the export and return its manifest; raises ConfigurationError, ServiceError."""
-    if (folder / MANIFEST).exists():
-        raise ConfigurationError(f"{folder} already holds an export; name another folder, or remove it")
-    if request.kind == "dpo" and request.dpo_layout == "nemo-dpo" and request.file_format == "parquet":
-        raise ConfigurationError("NeMo Customizer reads only JSONL; leave out --format parquet")
-    for name in _file_names(request):
-        if (path := path_of(folder, name, request.file_format)).exists():
-            raise ConfigurationError(
-                f"{path} is there, and {folder} has no {MANIFEST}: it is yours, or of an export that was cut off; name "
-                "another folder, or remove it"
-            )
+    file_format = require_form(request.reader, request.kind, request.sft_layout, request.file_format)
+    _require_free(folder, [path_of(folder, name, file_format) for name in _file_names(request)])
     exclusions = read_exclusions(client, request.namespace)
     selection = select_trajectories(
         client, request.namespace, request.run, request.where, request.limit, request.data_set
@@ -84,17 +76,18 @@ def export(
     done = itertools.count(1)
 
     def report_each(selected: Iterable[Selected]) -> Iterator[Selected]:
-        for one in selected:
-            yield one
+        for attempt in selected:
+            yield attempt
             progress(next(done), len(selection))
 
     for name, part in _split_validation(request, selection):
         selected = report_each(read_payloads(client, request.namespace, part, tokens=request.tokens))
-        files.append(write_rows(folder, name, _rows(request, selected, left_out), request.file_format))
+        files.append(write_selected(request, selected, folder, name, left_out))
     manifest = {
-        "request": asdict(request),
+        "request": asdict(request) | {"file_format": file_format},
         "trajectories": len(selection),
         "files": [asdict(file) for file in files],
+        "load": [line for file in files if (line := load_line(request, folder, file))],
         "left_out": dict(left_out),
         "exclusions": asdict(exclusions),
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -103,11 +96,58 @@ def export(
     return manifest
 
 
+def write_selected(
+    request: ExportRequest, selected: Iterable[Selected], folder: Path, name: str, left_out: "Counter[str]"
+) -> WrittenFile:
+    """Write one file of an export, and count what is left out of it by its reason."""
+
+    def refuse(reason: str) -> None:
+        left_out[f"rows {reason}"] += 1
+
+    return write_rows(
+        folder,
+        name,
+        _rows(request, selected, left_out),
+        require_form(request.reader, request.kind, request.sft_layout, request.file_format),
+        types=_types(request),
+        has_features=request.kind == "trajectories" or READERS[request.reader].has_datasets,
+        refuse=refuse,
+    )
+
+
+def load_line(request: ExportRequest, folder: Path, file: WrittenFile) -> str:
+    """Return the line of Python that loads a file with `datasets`; empty if the reader has a loader of its own."""
+    if request.kind != "trajectories" and request.reader not in {"hf", "trl"}:
+        return ""
+    path = str(folder / file.path)
+    if path.endswith(".parquet"):
+        return f'load_dataset("parquet", data_files="{path}", split="train")'
+    features = f'Features.from_dict(json.load(open("{folder / FEATURES}")))'
+    return f'Dataset.from_generator(lambda: map(json.loads, open("{path}", "rb")), features={features})'
+
+
+def _types(request: ExportRequest) -> dict[str, pa.DataType]:
+    """Return the columns that have another type than usual."""
+    if request.kind == "trajectories":
+        return {"tools": pa.string()}
+    return {"messages": PLAIN_MESSAGES} if request.reader == "verl" and request.kind == "sft" else {}
+
+
+def _require_free(folder: Path, paths: Iterable[Path]) -> None:
+    if (folder / MANIFEST).exists():
+        raise ConfigurationError(f"{folder} already holds an export; name another folder, or remove it")
+    for path in paths:
+        if path.exists():
+            raise ConfigurationError(
+                f"{path} is there, and {folder} has no {MANIFEST}: it is yours, or of an export that was cut off; name "
+                "another folder, or remove it"
+            )
+
+
 def _file_names(request: ExportRequest) -> tuple[str, ...]:
     """Return the names of the files, without endings: of what is trained on, and of what is held back."""
-    nemo = request.kind == "dpo" and request.dpo_layout == "nemo-dpo"
-    train, held_back = ("training/training_file", "validation/validation_file") if nemo else ("train", "validation")
-    return (train, held_back) if request.validation else (train,)
+    reader = READERS["hf" if request.kind == "trajectories" else request.reader]
+    return reader.file_names if request.validation else reader.file_names[:1]
 
 
 def _split_validation(request: ExportRequest, selection: list[Row]) -> list[tuple[str, list[Row]]]:
@@ -115,10 +155,10 @@ def _split_validation(request: ExportRequest, selection: list[Row]) -> list[tupl
     names = _file_names(request)
     if len(names) == 1:
         return [(names[0], selection)]
-    held = {hint for hint in {row["group_hint"] for row in selection} if _share(hint) < request.validation}
+    held_back = {hint for hint in {row["group_hint"] for row in selection} if _share(hint) < request.validation}
     return [
-        (names[0], [row for row in selection if row["group_hint"] not in held]),
-        (names[1], [row for row in selection if row["group_hint"] in held]),
+        (names[0], [row for row in selection if row["group_hint"] not in held_back]),
+        (names[1], [row for row in selection if row["group_hint"] in held_back]),
     ]
 
 
@@ -129,32 +169,47 @@ def _share(text: str) -> float:
 
 def _rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
     if request.kind == "trajectories":
-        return (_trajectory_row(request, one, left_out) for one in selected)
+        return (_trajectory_row(request, attempt, left_out) for attempt in selected)
     if request.kind == "sft":
-        return (row for one in selected for row in _sft_rows(request, one, left_out))
+        return (row for attempt in selected for row in _sft_rows(request, attempt, left_out))
     if request.kind == "evaluation":
-        return _evaluation_rows(selected, left_out)
+        return _evaluation_rows(request, selected, left_out)
     return _dpo_rows(request, selected, left_out)
 
 
-def _trajectory_row(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Row:
-    conversations = [messages for _, messages in _conversations(one, left_out)]
-    row = {**one.facts, "labels": dict(one.facts["labels"]), "components": dict(one.facts["components"])}
-    row |= {"conversations": conversations, "tools": one.tools}
-    return row | ({"histories": [asdict(history) for history in one.histories]} if request.tokens else {})
+def _fit(make_row: Callable[[], Row], what: str, left_out: "Counter[str]") -> Iterator[Row]:
+    """Yield the row, or count why the reader cannot have it."""
+    try:
+        yield make_row()
+    except UnfitRowError as error:
+        left_out[f"{what} {error}"] += 1
 
 
-def _sft_rows(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Iterator[Row]:
+def _trajectory_row(request: ExportRequest, attempt: Selected, left_out: "Counter[str]") -> Row:
+    conversations = [messages for _, messages in _conversations(attempt, left_out)]
+    pairs = {name: _as_pairs(attempt.facts[name]) for name in ("labels", "components")}
+    row = {**attempt.facts, **pairs, "conversations": conversations, "tools": attempt.tools}
+    return row | ({"histories": [asdict(history) for history in attempt.histories]} if request.tokens else {})
+
+
+def _as_pairs(values: Mapping[str, Any]) -> list[Row]:
+    """Return a mapping as a list: the library that trainers load data sets with has no mappings."""
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _sft_rows(request: ExportRequest, attempt: Selected, left_out: "Counter[str]") -> Iterator[Row]:
     if request.sft_layout == "prompt-completion":
-        yield from map(completion_row, _candidates(one, left_out, scored=False))
+        for candidate in _candidates(attempt, left_out, scored=False):
+            yield from _fit(partial(completion_row, candidate), "answers", left_out)
         return
-    for exchange, messages in _conversations(one, left_out):
-        yield conversation_row(messages, tools=exchange.tools, **_facts(one))
+    for exchange, messages in _conversations(attempt, left_out):
+        make_row = partial(conversation_row, request.reader, messages, tools=exchange.tools, **_facts(attempt))
+        yield from _fit(make_row, "conversations", left_out)
 
 
 def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
-    for _, attempts in itertools.groupby(selected, key=lambda one: one.facts["group_hint"]):
-        candidates = [candidate for one in attempts for candidate in _candidates(one, left_out, scored=True)]
+    for _, attempts in itertools.groupby(selected, key=lambda attempt: attempt.facts["group_hint"]):
+        candidates = [candidate for attempt in attempts for candidate in _candidates(attempt, left_out, scored=True)]
         for answers in group_candidates(candidates):
             pairs = preference_pairs(
                 answers,
@@ -165,51 +220,56 @@ def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "C
             if not pairs:
                 left_out["answers without a preference"] += len(answers)
             for pair in pairs:
-                row = preference_row(pair) if request.dpo_layout == "preference" else nemo_dpo_row(pair)
-                if row is None:
-                    left_out["pairs with tool calls"] += 1
-                else:
-                    yield row
+                yield from _fit(partial(preference_row, request.reader, pair), "pairs", left_out)
 
 
-def _evaluation_rows(selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
+def _evaluation_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
     """Yield each problem once: how its best attempt was asked first, and what it answered at the end."""
-    for _, attempts in itertools.groupby(selected, key=lambda one: one.facts["group_hint"]):
-        known = list(attempts)
-        best = max(known, key=lambda one: (one.facts["reward"] is not None, one.facts["reward"] or 0.0))
+    for _, group in itertools.groupby(selected, key=lambda attempt: attempt.facts["group_hint"]):
+        attempts = list(group)
+        best = max(attempts, key=lambda attempt: (attempt.facts["reward"] is not None, attempt.facts["reward"] or 0.0))
         exchanges = list(_as_text(_exchanges(best, left_out), left_out))
         if not exchanges:
             left_out["problems without a conversation of text"] += 1
             continue
-        (first, asked), (_, ended) = exchanges[0], exchanges[-1]
-        yield evaluation_row(asked[:-1], ended[-1], tools=first.tools, attempts=len(known), facts=best.facts)
+        (first, opening), (_, ending) = exchanges[0], exchanges[-1]
+        make_row = partial(
+            evaluation_row,
+            request.reader,
+            opening[:-1],
+            ending[-1],
+            tools=first.tools,
+            attempts=len(attempts),
+            facts=best.facts,
+        )
+        yield from _fit(make_row, "problems", left_out)
 
 
-def _candidates(one: Selected, left_out: "Counter[str]", *, scored: bool) -> Iterator[Candidate]:
-    if scored and one.facts["reward"] is None:
+def _candidates(attempt: Selected, left_out: "Counter[str]", *, scored: bool) -> Iterator[Candidate]:
+    if scored and attempt.facts["reward"] is None:
         left_out["not scored"] += 1
         return
-    for exchange, messages in _as_text(_exchanges(one, left_out), left_out):
+    for exchange, messages in _as_text(_exchanges(attempt, left_out), left_out):
         yield Candidate(
             id=exchange.event_id,
             prompt=tuple(messages[:-1]),
             completion=messages[-1],
-            score=one.facts["reward"] or 0.0,
+            score=attempt.facts["reward"] or 0.0,
             tools=exchange.tools,
-            facts=_facts(one),
+            facts=_facts(attempt),
         )
 
 
-def _facts(one: Selected) -> Row:
-    return {name: one.facts[name] for name in ("trajectory_id", "task", "reward", "policy_version")}
+def _facts(attempt: Selected) -> Row:
+    return {name: attempt.facts[name] for name in ("trajectory_id", "task", "reward", "policy_version")}
 
 
-def _conversations(one: Selected, left_out: "Counter[str]") -> Iterator[tuple[PromptedTurn, list[Row]]]:
-    return _as_text(whole_conversations(_exchanges(one, left_out)), left_out)
+def _conversations(attempt: Selected, left_out: "Counter[str]") -> Iterator[tuple[PromptedTurn, list[Row]]]:
+    return _as_text(whole_conversations(_exchanges(attempt, left_out)), left_out)
 
 
-def _exchanges(one: Selected, left_out: "Counter[str]") -> list[PromptedTurn]:
-    exchanges, incomplete = restore_prompts(one.turns)
+def _exchanges(attempt: Selected, left_out: "Counter[str]") -> list[PromptedTurn]:
+    exchanges, incomplete = restore_prompts(attempt.turns)
     if incomplete:
         left_out["turns whose prompt is not whole"] += len(incomplete)
     return exchanges

@@ -22,15 +22,17 @@ def message_fields(message: Message) -> dict[str, str]:
     return fields
 
 
-def _without_spacing(calls: str) -> str:
+def _without_spacing(tool_calls: str) -> str:
     """Return tool calls with their arguments spaced in one way: frameworks read them, and write them again."""
     try:
-        found = json.loads(calls)
-        for call in found:
+        calls = json.loads(tool_calls)
+        for call in calls:
             call["function"]["arguments"] = canonical_json(json.loads(call["function"]["arguments"]))
-        return canonical_json(found)
+        text = canonical_json(calls)
+        text.encode()  # half a character that the model wrote as an escape is no UTF-8, so it stays one
     except (ValueError, TypeError, KeyError):  # not in OpenAI's form, or arguments that are not JSON
-        return calls
+        return tool_calls
+    return text
 
 
 def history_hash(messages: Iterable[Message]) -> str:

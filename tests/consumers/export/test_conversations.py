@@ -1,40 +1,23 @@
 """Whole prompts come back from what each turn added."""
 
+import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.export.conversations import StoredTurn, chat_message, restore_prompts, whole_conversations
-from rollbus.producers.turns.prompt_log import PromptLog
+from rollbus.consumers.clickhouse.rows.events import message_json
+from rollbus.consumers.export.conversations import chat_message, restore_prompts, whole_conversations
 from rollbus.schemas.records.events import Message
-from rollbus.schemas.records.messages import message_fields
+from tests.readers.cases import stored_turns
 
 
 def user(text: str) -> Message:
     return Message(role="user", content=text)
 
 
-def recorded(asked: list[tuple[list[Message], Message]], writer: str = "w") -> list[StoredTurn]:
-    """Turns as a producer sends them."""
-    log, turns = PromptLog(), []
-    for index, (prompt, completion) in enumerate(asked):
-        split = log.send(prompt, completion)
-        turns.append(
-            StoredTurn(
-                event_id=f"{writer}{index}",
-                writer_id=writer,
-                prefix_count=split.prefix_count,
-                prefix_hash=split.prefix_hash,
-                added_messages=tuple(message_fields(message) for message in split.added),
-                completion=message_fields(completion),
-            )
-        )
-    return turns
-
-
 def plain(prompt: list[Message]) -> tuple[dict[str, Any], ...]:
-    return tuple(message_fields(message) for message in prompt)
+    return tuple(json.loads(message_json(message)) for message in prompt)
 
 
 @given(
@@ -48,24 +31,42 @@ def test_every_prompt_comes_back_as_it_was_sent(steps: list[tuple[int, list[str]
         before = [*asked[back % len(asked)][0], asked[back % len(asked)][1]] if asked and back else []
         prompt = [*before, *(user(text) for text in added)]
         asked.append((prompt, Message(role="assistant", content=answer)))
-    found, broken = restore_prompts(recorded(asked))
-    assert broken == []
-    assert [each.prompt for each in found] == [plain(prompt) for prompt, _ in asked]
+    exchanges, incomplete = restore_prompts(stored_turns(asked))
+    assert incomplete == []
+    assert [exchange.prompt for exchange in exchanges] == [plain(prompt) for prompt, _ in asked]
 
 
 def test_a_prompt_whose_beginning_was_lost_is_named() -> None:
     first, second = user("1"), user("2")
     answer = Message(role="assistant", content="a")
-    turns = recorded([([first], answer), ([first, answer, second], answer)])
-    found, broken = restore_prompts(turns[1:])
-    assert (found, broken) == ([], ["w1"])
+    turns = stored_turns([([first], answer), ([first, answer, second], answer)])
+    exchanges, incomplete = restore_prompts(turns[1:])
+    assert (exchanges, incomplete) == ([], ["w1"])
 
 
 def test_the_longest_conversation_stands_for_those_it_continues() -> None:
     first, answer = user("1"), Message(role="assistant", content="a")
     other = user("elsewhere")
-    found, _ = restore_prompts(recorded([([first], answer), ([first, answer, user("2")], answer), ([other], answer)]))
-    assert [each.event_id for each in whole_conversations(found)] == ["w1", "w2"]
+    exchanges, _ = restore_prompts(
+        stored_turns([([first], answer), ([first, answer, user("2")], answer), ([other], answer)])
+    )
+    assert [exchange.event_id for exchange in whole_conversations(exchanges)] == ["w1", "w2"]
+
+
+def test_a_conversation_goes_on_behind_a_call_that_a_framework_spaced_differently() -> None:
+    asking = user("Pay 7.")
+    answer = Message(role="assistant", tool_calls=call_with('{"order": 7, "amount": 2}'))
+    echo = Message(role="assistant", content="", tool_calls=call_with('{"order":7,"amount":2}'))
+    result = Message(role="tool", content="ok", tool_call_id="c")
+    done = Message(role="assistant", content="Done.")
+    exchanges, incomplete = restore_prompts(stored_turns([([asking], answer), ([asking, echo, result], done)]))
+    assert incomplete == []
+    (whole,) = whole_conversations(exchanges)
+    assert json.loads(whole.messages[1]["tool_calls"]) == json.loads(answer.tool_calls or ""), "as it was sampled"
+
+
+def call_with(arguments: str) -> str:
+    return json.dumps([{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}])
 
 
 def test_messages_take_the_form_that_trainers_read() -> None:
@@ -79,6 +80,10 @@ def test_messages_take_the_form_that_trainers_read() -> None:
     assert chat_message({"role": "user", "parts": '[{"type":"text","text":"a"},{"type":"text","text":"b"}]'}) == {
         "role": "user",
         "content": "ab",
+    }
+    assert chat_message({"role": "assistant", "parts": '[{"type":"refusal","refusal":"No."}]'}) == {
+        "role": "assistant",
+        "content": "No.",
     }
     assert chat_message({"role": "user", "parts": '[{"type":"image_url"}]'}) is None
     assert chat_message({"role": "user", "parts": "[withheld 9f2c]"}) is None

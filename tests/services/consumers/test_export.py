@@ -1,4 +1,4 @@
-"""Exports from ClickHouse's real engine, read back with the library that trainers read them with."""
+"""Exports from ClickHouse's real engine; `tests/readers` loads such files with the trainers that they are for."""
 
 import json
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
+from tests.readers.files import rows_of
 from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
@@ -50,61 +51,50 @@ def store(client: ClickHouse, records: list[tuple[str, Any]], namespace: str = "
     write(client, namespace, [(topic, "", record) for topic, record in records])
 
 
-def asked(**fields: Any) -> ExportRequest:
+def request_of(**fields: Any) -> ExportRequest:
     return ExportRequest(**({"namespace": "rollbus."} | fields))
-
-
-def load(kind: str, path: Path) -> Any:
-    from datasets import load_dataset  # three seconds, which only the process that runs these tests spends
-
-    return load_dataset(kind, data_files=str(path), cache_dir=str(path.with_name("cache")), split="train")
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_preference_pairs_load_as_a_data_set(client: ClickHouse, tmp_path: Path, file_format: Any) -> None:
-    manifest = export(client, asked(kind="dpo", file_format=file_format), tmp_path / "out")
+    manifest = export(client, request_of(kind="dpo", file_format=file_format), tmp_path / "out")
     (file,) = manifest["files"]
-    kind = "json" if file_format == "jsonl" else "parquet"
-    rows = load(kind, tmp_path / "out" / file["path"])
-    assert [row["chosen"][0]["content"] for row in rows] == ["answer of e1", None]
+    rows = rows_of(tmp_path / "out" / file["path"])
+    assert [row["chosen"][0]["content"] for row in rows] == ["answer of e1", ""]
     assert [row["rejected"][0]["content"] for row in rows] == ["answer of e2", "answer of e4"]
-    assert rows[1]["chosen"][0]["tool_calls"][0]["function"]["name"] == "f"
+    assert rows[1]["chosen"][0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
     assert [row["prompt"][0]["content"] for row in rows] == ["first", "second"]
     assert (rows[0]["chosen_score"], rows[0]["rejected_score"]) == (1.0, 0.0)
     assert (rows[0]["chosen_id"], rows[0]["rejected_id"]) == (event_id("e1", "w1", 1), event_id("e2", "w1", 1))
 
 
 def test_nemo_customizer_gets_its_two_files(client: ClickHouse, tmp_path: Path) -> None:
-    request = asked(kind="dpo", dpo_layout="nemo-dpo", exhaustive=True, min_margin=0.5, validation=0.5)
+    request = request_of(kind="dpo", reader="nemo", exhaustive=True, min_margin=0.5, validation=0.5)
     manifest = export(client, request, tmp_path)
     assert [file["path"] for file in manifest["files"]] == [
         "training/training_file.jsonl",
         "validation/validation_file.jsonl",
     ]
-    lines = [line for file in manifest["files"] for line in lines_of(tmp_path / file["path"])]
+    lines = [line for file in manifest["files"] for line in rows_of(tmp_path / file["path"])]
     assert {(line["chosen_response"], line["rejected_response"]) for line in lines} == {
         ("answer of e1", "answer of e2"),
         ("answer of e1", "answer of e3"),
         ("answer of e3", "answer of e2"),
     }
     assert all(line["prompt"] == [{"role": "user", "content": "first"}] for line in lines)
-    assert manifest["left_out"] == {"pairs with tool calls": 1}
+    assert manifest["left_out"] == {"pairs with tool calls, which NeMo Customizer does not pass on as they are": 1}
 
 
 def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_path: Path) -> None:
-    request = asked(kind="sft", where="reward >= 0.5 AND labels['user'] = 'ada' AND fate = 'pending'")
+    request = request_of(kind="sft", where="reward >= 0.5 AND labels['user'] = 'ada' AND fate = 'pending'")
     export(client, request, tmp_path / "sft")
-    rows = load("json", tmp_path / "sft" / "train.jsonl")
+    rows = rows_of(tmp_path / "sft" / "train.parquet")
     assert sorted(row["trajectory_id"] for row in rows) == sorted(
         trajectory_id(name) for name in ("e1", "e3", "e4", "e5")
     )
     assert [message["role"] for message in rows[0]["messages"]] == ["user", "assistant"]
-    export(client, asked(kind="sft", sft_layout="prompt-completion", limit=1), tmp_path / "answers")
-    (row,) = lines_of(tmp_path / "answers" / "train.jsonl")
+    export(client, request_of(kind="sft", sft_layout="prompt-completion", limit=1), tmp_path / "answers")
+    (row,) = rows_of(tmp_path / "answers" / "train.parquet")
     assert (row["prompt"][0]["content"], row["completion"][0]["content"]) == ("first", "answer of e1")
     assert row["task"] == "play"
 
@@ -115,14 +105,15 @@ def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out
     seen: list[tuple[int, int]] = []
     manifest = export(
         client,
-        asked(kind="trajectories", tokens=True, file_format="parquet"),
+        request_of(kind="trajectories", tokens=True),
         tmp_path / "out",
         progress=lambda done, of: seen.append((done, of)),
     )
     assert (manifest["trajectories"], manifest["exclusions"]["episodes"], seen[-1]) == (5, 1, (5, 5))
     (file,) = manifest["files"]
-    rows = load("parquet", tmp_path / "out" / file["path"])
-    assert "gone" not in rows["episode_id"]
+    rows = rows_of(tmp_path / "out" / file["path"])
+    assert "gone" not in [row["episode_id"] for row in rows]
+    assert rows[0]["labels"] == [{"name": "user", "value": "ada"}]
     assert rows[0]["histories"][0]["token_ids"] == [1, 2, 3, 4, 5]
     assert rows[0]["histories"][0]["logprobs"] == [-0.5, -0.5]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
@@ -142,17 +133,17 @@ def picked(name: str, data_set: str = "gold", is_member: bool = True, at: int = 
 def test_a_data_set_holds_what_was_put_in_and_not_taken_out(client: ClickHouse, tmp_path: Path) -> None:
     changes = [picked("e2"), picked("e3"), picked("gone"), picked("e3", is_member=False, at=1), picked("e4", "silver")]
     store(client, changes)
-    manifest = export(client, asked(kind="sft", data_set="gold"), tmp_path / "gold")
-    (row,) = lines_of(tmp_path / "gold" / "train.jsonl")
+    manifest = export(client, request_of(kind="sft", data_set="gold"), tmp_path / "gold")
+    (row,) = rows_of(tmp_path / "gold" / "train.parquet")
     assert row["trajectory_id"] == trajectory_id("e2"), "an excluded episode stays out, also of what a user picked"
     assert manifest["request"]["data_set"] == "gold"
     with pytest.raises(ConfigurationError, match=r"data set 'golf' has no members; did you mean 'gold'\?"):
-        export(client, asked(kind="sft", data_set="golf"), tmp_path / "golf")
+        export(client, request_of(kind="sft", data_set="golf"), tmp_path / "golf")
 
 
 def test_an_evaluation_set_has_each_problem_once_with_its_best_answer(client: ClickHouse, tmp_path: Path) -> None:
-    export(client, asked(kind="evaluation"), tmp_path / "out")
-    first, second = lines_of(tmp_path / "out" / "train.jsonl")
+    export(client, request_of(kind="evaluation"), tmp_path / "out")
+    first, second = rows_of(tmp_path / "out" / "train.parquet")
     assert first["prompt"] == [{"role": "user", "content": "first"}]
     assert (first["reference"]["content"], first["reference_reward"], first["attempts"]) == ("answer of e1", 1.0, 3)
     assert second["reference"]["tool_calls"][0]["function"]["name"] == "f"
@@ -160,21 +151,31 @@ def test_an_evaluation_set_has_each_problem_once_with_its_best_answer(client: Cl
 
 
 def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None:
-    export(client, asked(kind="sft"), tmp_path)
+    export(client, request_of(kind="sft"), tmp_path)
     with pytest.raises(ConfigurationError, match="already holds an export"):
-        export(client, asked(kind="sft"), tmp_path)
-    own = tmp_path / "mine" / "validation.jsonl"
+        export(client, request_of(kind="sft"), tmp_path)
+    own = tmp_path / "mine" / "validation.parquet"
     own.parent.mkdir()
     own.write_text("mine")
     with pytest.raises(
-        ConfigurationError, match=r"validation.jsonl is there, .* it is yours, or of an export that was"
+        ConfigurationError, match=r"validation.parquet is there, .* it is yours, or of an export that was"
     ):
-        export(client, asked(kind="sft", validation=0.5), own.parent)
+        export(client, request_of(kind="sft", validation=0.5), own.parent)
     assert (own.read_text(), list(own.parent.iterdir())) == ("mine", [own])
-    with pytest.raises(ConfigurationError, match="NeMo Customizer reads only JSONL"):
-        export(client, asked(kind="dpo", dpo_layout="nemo-dpo", file_format="parquet"), tmp_path / "b")
+    refusals: list[tuple[dict[str, Any], str]] = [
+        (
+            {"kind": "dpo", "reader": "nemo", "file_format": "parquet"},
+            r"\(--for nemo\) reads only jsonl",
+        ),
+        ({"kind": "dpo", "reader": "verl"}, "verl 0.9.1 .* does not read dpo: it has no trainer of preference pairs"),
+        ({"kind": "evaluation", "reader": "openai"}, "does not read evaluation: it trains on conversations and pairs"),
+        ({"kind": "sft", "reader": "axolotl", "sft_layout": "prompt-completion"}, "leave out --layout prompt-comp"),
+    ]
+    for fields, reason in refusals:
+        with pytest.raises(ConfigurationError, match=reason):
+            export(client, request_of(**fields), tmp_path / "b")
     with pytest.raises(RejectedError, match="rewards"):
-        export(client, asked(kind="sft", where="rewards > 1"), tmp_path / "c")
+        export(client, request_of(kind="sft", where="rewards > 1"), tmp_path / "c")
 
 
 def test_turns_stand_in_their_writers_order_whatever_its_clock_said(client: ClickHouse, tmp_path: Path) -> None:
@@ -186,8 +187,8 @@ def test_turns_stand_in_their_writers_order_whatever_its_clock_said(client: Clic
     trajectory = make_trajectory("back", group_hint="example:play:back")
     events = [("episode-events", event) for event in (make_started("back"), first, second)]
     store(client, [*events, ("trajectories", trajectory)], "clock.")
-    manifest = export(client, asked(namespace="clock.", kind="sft"), tmp_path)
-    (row,) = lines_of(tmp_path / "train.jsonl")
+    manifest = export(client, request_of(namespace="clock.", kind="sft"), tmp_path)
+    (row,) = rows_of(tmp_path / "train.parquet")
     assert [message["content"] for message in row["messages"]] == ["your move", "one", "your move", "two"]
     assert manifest["left_out"] == {}
 
@@ -202,8 +203,8 @@ def test_each_answer_has_the_tools_it_was_offered(client: ClickHouse, tmp_path: 
     events = [("episode-events", event) for event in (make_started("tools"), *turns)]
     store(client, [*events, ("trajectories", trajectory)], "tools.")
     for layout in ("messages", "prompt-completion"):
-        export(client, asked(namespace="tools.", kind="sft", sft_layout=layout), tmp_path / layout)
-        assert [row["tools"] for row in lines_of(tmp_path / layout / "train.jsonl")] == ["[1]", "[1]", "[2]"]
+        export(client, request_of(namespace="tools.", kind="sft", sft_layout=layout), tmp_path / layout)
+        assert [row["tools"] for row in rows_of(tmp_path / layout / "train.parquet")] == [[1], [1], [2]]
 
 
 def test_conversations_with_more_than_text_are_left_out_of_trajectories_and_counted(
@@ -214,6 +215,6 @@ def test_conversations_with_more_than_text_are_left_out_of_trajectories_and_coun
         ("episode-events", event) for event in (make_started("eye"), make_turn("eye", 1, added_messages=(picture,)))
     ]
     store(client, [*events, ("trajectories", make_trajectory("eye", group_hint="example:play:eye"))], "eye.")
-    manifest = export(client, asked(namespace="eye.", kind="trajectories"), tmp_path)
-    assert lines_of(tmp_path / "train.jsonl")[0]["conversations"] == []
+    manifest = export(client, request_of(namespace="eye.", kind="trajectories"), tmp_path)
+    assert rows_of(tmp_path / "train.parquet")[0]["conversations"] == []
     assert manifest["left_out"] == {"not text": 1}

@@ -27,9 +27,8 @@ export_options = with_options(
     click.option(
         "--format",
         "file_format",
-        type=click.Choice(["jsonl", "parquet"]),
-        default="jsonl",
-        help="Write files of this kind.",
+        type=click.Choice(["parquet", "jsonl"]),
+        help="Write files of this kind, not of the kind that the reader takes best: Parquet if it can.",
     ),
     click.option(
         "--validation",
@@ -37,6 +36,13 @@ export_options = with_options(
         default=0.0,
         help="Hold back this share of the problems in a file of its own.",
     ),
+)
+reader_option = click.option(
+    "--for",
+    "reader",
+    type=click.Choice(["hf", "trl", "axolotl", "verl", "nemo", "openai"]),
+    default="hf",
+    help="Write what this reader takes: Hugging Face datasets, TRL, Axolotl, verl, NeMo or OpenAI's fine-tuning.",
 )
 
 
@@ -49,13 +55,14 @@ def export() -> None:
 @export_options
 @click.option("--tokens", is_flag=True, help="Write token ids and log-probs as sampled, too.")
 @with_settings
-def trajectories(settings: Settings, **asked: Any) -> None:
+def trajectories(settings: Settings, **request: Any) -> None:
     """Write whole trajectories into FOLDER: conversation, reward, fate, and tokens if asked for."""
-    _export(settings, kind="trajectories", **asked)
+    _export(settings, kind="trajectories", **request)
 
 
 @export.command()
 @export_options
+@reader_option
 @click.option(
     "--layout",
     "sft_layout",
@@ -64,20 +71,14 @@ def trajectories(settings: Settings, **asked: Any) -> None:
     help="Write whole conversations, or one row per answer.",
 )
 @with_settings
-def sft(settings: Settings, **asked: Any) -> None:
+def sft(settings: Settings, **request: Any) -> None:
     """Write a set for supervised fine-tuning into FOLDER; --where selects what was good enough."""
-    _export(settings, kind="sft", **asked)
+    _export(settings, kind="sft", **request)
 
 
 @export.command()
 @export_options
-@click.option(
-    "--layout",
-    "dpo_layout",
-    type=click.Choice(["preference", "nemo-dpo"]),
-    default="preference",
-    help="Write TRL's columns (prompt, chosen, rejected), or NeMo Customizer's files.",
-)
+@reader_option
 @click.option("--min-margin", type=float, default=0.0, help="Leave out pairs whose rewards differ by less.")
 @click.option(
     "--exhaustive", is_flag=True, help="Write every pair of answers to a prompt, not only the best with the worst."
@@ -86,20 +87,21 @@ def sft(settings: Settings, **asked: Any) -> None:
     "--max-pairs", type=click.IntRange(min=1), help="Write at most this many pairs per prompt, the clearest first."
 )
 @with_settings
-def dpo(settings: Settings, **asked: Any) -> None:
+def dpo(settings: Settings, **request: Any) -> None:
     """Write preference pairs into FOLDER: two answers to one prompt, the one with the higher reward first."""
-    _export(settings, kind="dpo", **asked)
+    _export(settings, kind="dpo", **request)
 
 
 @export.command()
 @export_options
+@reader_option
 @with_settings
-def evaluation(settings: Settings, **asked: Any) -> None:
+def evaluation(settings: Settings, **request: Any) -> None:
     """Write each problem once into FOLDER: its prompt, its best answer so far with the reward, and its attempts."""
-    _export(settings, kind="evaluation", **asked)
+    _export(settings, kind="evaluation", **request)
 
 
-def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: Any) -> None:
+def _export(settings: Settings, *, folder: Path, run_id: str | None, **fields: Any) -> None:
     from rollbus.consumers.clickhouse.questions.runs import require_run, stored_runs
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
@@ -108,15 +110,17 @@ def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: An
     run = run_id or settings.run().run_id
     client = ClickHouse(settings.clickhouse)
     try:
-        require_run(client, settings.namespace, run, [each.run_id for each in settings.runs])
+        require_run(client, settings.namespace, run, [run_settings.run_id for run_settings in settings.runs])
         with show_progress("trajectories") as progress:
-            request = ExportRequest(namespace=settings.namespace, run=run, **asked)
+            request = ExportRequest(namespace=settings.namespace, run=run, **fields)
             manifest = write_export(client, request, folder, progress=progress)
         stored = stored_runs(client, settings.namespace)
     finally:
         client.close()
     for file in manifest["files"]:
         echo(f"{format_count(file['rows'], 'row')} in {folder / file['path']}")
+    for line in manifest["load"]:
+        echo(f"load: {line}")
     for reason, count in manifest["left_out"].items():
         echo(f"left out: {count} {reason}")
     if run not in stored:

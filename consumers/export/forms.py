@@ -78,13 +78,13 @@ def _without_nulls(message: ChatMessage) -> dict[str, Any]:
     return fields | {"content": message.get("content") or ""}
 
 
-def _calls(message: ChatMessage, convert: Callable[[str], Any]) -> dict[str, Any]:
+def _calls(message: ChatMessage, convert: Callable[[Any], Any]) -> dict[str, Any]:
     if not message.get("tool_calls"):
         return {}
     return {"tool_calls": [_call(call, convert) for call in message["tool_calls"]]}
 
 
-def _call(call: Mapping[str, Any], convert: Callable[[str], Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping) or not function.get("name"):
         raise UnfitRowError("with a tool call that is not a function's")

@@ -22,8 +22,8 @@ WITH
                 countIf(max_policy_version = chosen.3) AS after,
                 avgIf(assumeNotNull(value), max_policy_version = chosen.2) AS mean_before,
                 avgIf(assumeNotNull(value), max_policy_version = chosen.3) AS mean_after,
-                varSampIf(assumeNotNull(value), max_policy_version = chosen.2) / before
-                    + varSampIf(assumeNotNull(value), max_policy_version = chosen.3) / after AS error
+                varSampStableIf(assumeNotNull(value), max_policy_version = chosen.2) / before
+                    + varSampStableIf(assumeNotNull(value), max_policy_version = chosen.3) / after AS error
             FROM latest_scores(namespace = {namespace:String})
             WHERE value IS NOT NULL AND model = chosen.1 AND max_policy_version IN (chosen.2, chosen.3)
             GROUP BY task

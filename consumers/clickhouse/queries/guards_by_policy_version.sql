@@ -9,7 +9,7 @@ SELECT
     assumeNotNull(max_policy_version) AS policy_version,
     count() AS known,
     avg(measure.2) AS mean,
-    if(count() > 1, stddevSamp(measure.2) / sqrt(count()), NULL) AS standard_error,
+    if(count() > 1, stddevSampStable(measure.2) / sqrt(count()), NULL) AS standard_error,
     quantileExact(0.1)(measure.2) AS p10,
     quantileExact(0.9)(measure.2) AS p90
 FROM latest_scores(namespace = {namespace:String})

@@ -28,8 +28,8 @@ SELECT
     avgIf(number, side = 0) AS left_mean,
     avgIf(number, side = 1) AS right_mean,
     right_mean - left_mean AS difference,
-    varSampIf(number, side = 0) / left_count AS left_part,
-    varSampIf(number, side = 1) / right_count AS right_part,
+    varSampStableIf(number, side = 0) / left_count AS left_part,
+    varSampStableIf(number, side = 1) / right_count AS right_part,
     pow(left_part + right_part, 2) / (pow(left_part, 2) / (left_count - 1) + pow(right_part, 2) / (right_count - 1))
         AS freedom,
     -- of Student's t; the engine's own test ends the whole question where all rewards of one task are equal

@@ -16,8 +16,8 @@ WITH
             assumeNotNull(max(max_policy_version)) AS last_version,
             count() AS trajectories,
             avg(assumeNotNull(value)) AS reward_mean,
-            reward_mean - 1.96 * stddevSamp(assumeNotNull(value)) / sqrt(count()) AS reward_low,
-            reward_mean + 1.96 * stddevSamp(assumeNotNull(value)) / sqrt(count()) AS reward_high,
+            reward_mean - 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()) AS reward_low,
+            reward_mean + 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()) AS reward_high,
             quantileExact(0.1)(assumeNotNull(value)) AS p10,
             quantileExact(0.9)(assumeNotNull(value)) AS p90
         FROM latest_scores(namespace = {namespace:String})

@@ -191,6 +191,7 @@ class ClickHouse:
                 secure=self._settings.secure,
                 send_receive_timeout=self._settings.timeout_s,
                 autogenerate_session_id=False,
+                tz_mode="aware",  # a time without its zone is read as one of the reader's
                 query_retries=0,
             )
         return self._client

@@ -28,7 +28,8 @@ def conversation_row(name: ReaderName, messages: Sequence[ChatMessage], *, tools
     schemas = tool_schemas(tools)
     if name == "verl" and schemas:
         raise UnfitRowError("with tools, whose schemas verl's SFT reads with a null for each field that one lacks")
-    return {"messages": reader.form(messages), **_tools(schemas), **(facts if reader.has_facts else {})}
+    offer = {"tools": tools} if schemas and name == "axolotl" else _tools(schemas)  # of a list, it drops what is null
+    return {"messages": reader.form(messages), **offer, **(facts if reader.has_facts else {})}
 
 
 def completion_row(candidate: Candidate) -> Row:

@@ -22,6 +22,11 @@ def for_templates(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [_without_nulls(message) | _calls(message, _as_object) for message in messages]
 
 
+def for_axolotl(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return messages for Axolotl, which reads arguments of text itself; of objects it drops what is null."""
+    return [_without_nulls(message) | _calls(message, _as_json) for message in messages]
+
+
 def for_nemo(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Return messages for NeMo AutoModel, which writes arguments as text whatever they were."""
     for message in messages:
@@ -29,7 +34,7 @@ def for_nemo(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
             raise UnfitRowError(f"with a message of role {message['role']!r}, which NeMo refuses")
         if message["role"] == "tool" and not message.get("tool_call_id"):
             raise UnfitRowError("with a tool's result that names no call, which NeMo refuses")
-    return [_without_nulls(message) | _calls(message, _as_json) for message in messages]
+    return for_axolotl(messages)
 
 
 def for_openai(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollbus.consumers.export.forms import Form, for_nemo, for_openai, for_templates, only_text
+from rollbus.consumers.export.forms import Form, for_axolotl, for_nemo, for_openai, for_templates, only_text
 from rollbus.consumers.export.writing import FileFormat
 from rollbus.schemas.errors import ConfigurationError
 
@@ -45,6 +45,7 @@ READERS: dict[ReaderName, Reader] = {
     "axolotl": Reader(
         title="Axolotl 0.21.0",
         file_formats=_BOTH,
+        form=for_axolotl,
         pair_form=only_text("Axolotl's DPO"),
         refusals={"evaluation": "it trains on conversations and pairs; export sft or dpo"},
     ),

@@ -128,7 +128,7 @@ def load_line(request: ExportRequest, folder: Path, file: WrittenFile) -> str:
 
 def _types(request: ExportRequest) -> dict[str, pa.DataType]:
     """Return the columns that have another type than usual."""
-    if request.kind == "trajectories":
+    if request.kind == "trajectories" or request.reader == "axolotl":
         return {"tools": pa.string()}
     return {"messages": PLAIN_MESSAGES} if request.reader == "verl" and request.kind == "sft" else {}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.export.forms import for_nemo, for_openai, for_templates, only_text, tool_schemas
+from rollbus.consumers.export.forms import for_axolotl, for_nemo, for_openai, for_templates, only_text, tool_schemas
 from rollbus.consumers.export.numbers import UnfitRowError
 
 ARGUMENTS = '{"b": 1.50, "a": null}'
@@ -29,8 +29,9 @@ def test_a_template_gets_objects_and_no_null_keys() -> None:
     assert result == CALLING[2]
 
 
-def test_an_api_gets_arguments_as_the_model_wrote_them() -> None:
+def test_readers_that_parse_arguments_get_them_as_the_model_wrote_them() -> None:
     (asking, answer, result), nemo = for_openai(CALLING), for_nemo(CALLING)
+    assert for_axolotl(CALLING) == nemo
     assert asking == CALLING[0]
     assert answer == {"role": "assistant", "content": None, "tool_calls": [call_with(ARGUMENTS)]}
     assert result == {"role": "tool", "content": "[1]", "tool_call_id": "c"}

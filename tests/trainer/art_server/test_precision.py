@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
@@ -117,3 +119,71 @@ def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
     moved = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
     assert max(map(float, moved)) < 2e-6
     assert sum(float(one) > 0 for one in moved) > len(moved) / 2
+
+
+class Reductions(TorchDispatchMode):
+    """Notes each operation that adds numbers up, and the types of the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[str, set[torch.dtype]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.strip("_")
+        adds = name != "index_put" or any(value is True for value in (*args, *(kwargs or {}).values()))
+        if adds and (name in ADDED_WIDE or name.startswith(REDUCTIONS)):
+            values = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+            self.types.setdefault(name, set()).update(value.dtype for value in values if value.is_floating_point())
+        return func(*args, **(kwargs or {}))
+
+    def narrow(self) -> set[str]:
+        """Return the operations that added up numbers of bfloat16 as such."""
+        return {name for name, types in self.types.items() if torch.bfloat16 in types} - ADDED_WIDE
+
+
+REDUCTIONS = (
+    *("index_add", "index_put", "index_reduce", "segment_reduce", "scatter", "cum", "logcumsumexp", "logsumexp"),
+    *("mean", "var", "std", "norm", "linalg", "softmax", "log_softmax", "prod", "embedding_dense_backward", "bincount"),
+)
+ADDED_WIDE = frozenset({"sum"})
+"""Which torch adds up in float32: here the gradients of a key that several heads share."""
+
+
+class WatchedSampler(Sampler):
+    """A sampler whose thread notes its reductions."""
+
+    reductions = Reductions()
+
+    def _run(self) -> None:
+        with self.reductions:
+            super()._run()
+
+
+def test_torch_stops_counting_in_bfloat16_but_where_it_adds_in_float32() -> None:
+    ones, places = torch.ones(1000, dtype=torch.bfloat16), torch.zeros(1000, dtype=torch.long)
+    counter = torch.zeros(1, dtype=torch.bfloat16)
+    assert counter.index_add(0, places, ones).item() == 256
+    assert counter.index_put((places,), ones, accumulate=True).item() == 256
+    assert ones.sum().item() == 1000
+
+
+def test_no_reduction_of_the_update_sees_bfloat16(base_model: Path) -> None:
+    learner = Learner(read_config(base_model), loader=loader(base_model))
+    learner.start_from(0, base_model)
+    with Reductions() as reductions:
+        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
+    assert {"index_put", "embedding_dense_backward", "log_softmax"} <= reductions.types.keys(), "backwards, too"
+    assert reductions.narrow() == set()
+
+
+def test_no_reduction_of_the_sampler_sees_bfloat16(base_model: Path, tokenizer: Any) -> None:
+    loading = loader(base_model)
+    sampler = WatchedSampler(loading.config, tokenizer, max_rows=4, dtype=loading.dtype)
+    try:
+        sampler.load(0, loading.load(base_model))
+        parameters = SamplingParameters(max_tokens=8, top_p=0.9, seed=1, ignore_eos=True, top_logprobs=3)
+        sampler.submit(tokenizer.encode("choose a letter"), parameters, 0).result(timeout=120)
+    finally:
+        sampler.close()
+    assert {"cumsum", "log_softmax"} <= sampler.reductions.types.keys()
+    assert sampler.reductions.narrow() == set()

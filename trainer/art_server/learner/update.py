@@ -194,7 +194,9 @@ def score(
         positions_B_T=batch.positions_B_T.to(device),
         mask_B_T_S=None if mask is None else mask.to(device),
     )
-    hidden_N_D = hidden_B_T_D[batch.rows_N.to(device), batch.columns_N.to(device)]
+    # Answers to one prompt share its last position, and the gradients that meet there are added one by one: in bfloat16
+    # the sum would stop growing.
+    hidden_N_D = hidden_B_T_D.float()[batch.rows_N.to(device), batch.columns_N.to(device)]
     per_token = (hidden_N_D, batch.targets_N.to(device), batch.temperatures_N.to(device))
     tempered = bool((batch.temperatures_N != 1).any())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rollbus.consumers.clickhouse.rows.events import message_json
 from rollbus.consumers.export.conversations import StoredTurn
+from rollbus.consumers.export.readers import READERS
 from rollbus.consumers.export.reading import Selected
 from rollbus.consumers.export.run import ExportRequest, load_line, write_selected
 from rollbus.consumers.export.writing import FEATURES, WrittenFile
@@ -193,16 +194,20 @@ def episodes() -> list[Episode]:
             tools=TOOLS,
         ),
         _one_answer("picture", user(parts='[{"type":"image_url","image_url":{"url":"x"}}]'), assistant("A cat.")),
-        _one_answer("surrogate", user("Why?"), assistant(tool_calls=calls('{"text": "\\ud83d"}'))),
         _one_answer("no-object", user("Why?"), assistant(tool_calls=calls("[7]"))),
     ]
 
 
+def _called(name: str, arguments: str) -> Episode:
+    asking = {"role": "user", "content": "Why?"}
+    called = {"role": "assistant", "content": "", "tool_calls": call_objects(json.loads(arguments))}
+    return _one_answer(name, user("Why?"), assistant(tool_calls=calls(arguments)), asking, called)
+
+
 CHANGED = [
-    _one_answer("exact", user("Why?"), assistant(tool_calls=calls('{"rate": 0.12345678901234568}'))),
-    _one_answer(
-        "huge", user("Why?"), assistant(tool_calls=calls('{"order": 340282366920938463463374607431768211456}'))
-    ),
+    _called("surrogate", '{"text": "\\ud83d"}'),
+    _called("exact", '{"rate": 0.12345678901234568}'),
+    _called("huge", '{"order": 340282366920938463463374607431768211456}'),
 ]
 """Right JSON that the JSON columns of `datasets` would change or refuse."""
 PAIRS = [
@@ -219,9 +224,10 @@ def write_export(folder: Path, chosen: Sequence[Episode], **request: Any) -> tup
     """Write an export; return the file, what was left out, and the line that loads it."""
     left_out: Counter[str] = Counter()
     ordered = sorted(chosen, key=lambda episode: episode.hint)
-    asked = ExportRequest(namespace="rollbus.", **request)
-    file = write_selected(asked, (episode.selected() for episode in ordered), folder, "train", left_out)
-    return file, left_out, load_line(asked, folder, file)
+    request_for_reader = ExportRequest(namespace="rollbus.", **request)
+    name = READERS[request_for_reader.reader].file_names[0]
+    file = write_selected(request_for_reader, (episode.selected() for episode in ordered), folder, name, left_out)
+    return file, left_out, load_line(request_for_reader, folder, file)
 
 
 def write_truth(folder: Path, chosen: Sequence[Episode], *, leave_out: Sequence[str] = ()) -> Path:

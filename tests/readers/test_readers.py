@@ -49,12 +49,11 @@ def test_nemo_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_verl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
-    chosen, arriving = kept("tools", "single", "thinking")
+    chosen, arriving = kept("tools", "single", "thinking", *(episode.name for episode in CHANGED))
     _, left_out, _ = write_export(tmp_path, chosen, reader="verl", kind="sft")
     assert left_out["conversations with thinking, which verl's SFT does not pass on as it is"] == 1
     write_truth(tmp_path, arriving)
-    problems = [episode for episode in chosen if episode.name not in {"surrogate"}]
-    write_export(tmp_path / "problems", problems, reader="verl", kind="evaluation")
+    write_export(tmp_path / "problems", chosen, reader="verl", kind="evaluation")
     printed = run_check("verl", "check_verl", tmp_path)
     assert f"{len(arriving)} conversations are tokenized as recorded" in printed
     assert "problems are asked as recorded" in printed

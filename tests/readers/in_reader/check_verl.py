@@ -20,8 +20,7 @@ def main(folder: Path) -> None:
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    tokenizer = make_tokenizer("qwen2_5")
-    tokenizer.chat_template = TEMPLATE
+    tokenizer = make_tokenizer("qwen2_5", TEMPLATE)
     truth = list(json.loads((folder / "truth.json").read_text()).values())
     settings = OmegaConf.create({"pad_mode": "no_padding", "max_length": 1 << 22})
     rows = MultiTurnSFTDataset(str(folder / "train.parquet"), tokenizer, settings)

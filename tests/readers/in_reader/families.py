@@ -35,8 +35,8 @@ def template_of(family: str) -> str:
     return (Path(trl.__file__).parent / "chat_templates" / f"{family}.jinja").read_text()
 
 
-def make_tokenizer(family: str):  # type: ignore[no-untyped-def]
-    """Return a tokenizer of bytes and of the family's special tokens."""
+def make_tokenizer(family: str, template: str | None = None):  # type: ignore[no-untyped-def]
+    """Return a tokenizer of bytes and of the family's special tokens, with TRL's chat template or another."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -44,8 +44,8 @@ def make_tokenizer(family: str):  # type: ignore[no-untyped-def]
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    text = template_of(family)
-    special = sorted({*_OTHERS, *_SPECIAL.findall(text), *_SPECIAL.findall(SAMPLED[family])})
+    text = template or template_of(family)
+    special = sorted({*_OTHERS, *_SPECIAL.findall(text), *_SPECIAL.findall(SAMPLED.get(family, ""))})
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         chat_template=text,

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.delivery.simulation import ALPHA, Arms, World, gamed, simulate, two_in_a_row
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
+from rollbus.streams.stages.delivery.evidence.verdict import judge
 
 NULLS = {
     "steady": World(),
@@ -62,6 +63,55 @@ def test_of_ten_thousand_pairs_of_canaries_the_second_is_judged_by_itself() -> N
     assert (first.worse >= 0).mean() > 0.95
     assert ((second.worse >= 0) | (second.better >= 0)).mean() <= ALPHA
     assert second.covered.mean() >= 1 - ALPHA
+
+
+def plugged_in_alarms(first_look: int) -> float:
+    """The false alarms of a sequential test (mixture of normals, nominal 5 %) that puts its estimate for the variance.
+
+    That is the mixture sequential probability ratio test of Johari, Pekelis, Walsh (2015) on standard normal values.
+    """
+    values = np.random.default_rng(1).standard_normal((4_000, 1_000))
+    count, sums = np.arange(1, 1_001), values.cumsum(1)
+    variance = ((values**2).cumsum(1) - sums**2 / count).clip(0) / np.maximum(count - 1, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_ratio = np.log(variance / (variance + count)) / 2 + sums**2 / (2 * variance * (variance + count))
+    return float((log_ratio >= -np.log(ALPHA))[:, first_look - 1 :].any(1).mean())
+
+
+def test_an_estimate_that_is_taken_for_the_variance_makes_false_alarms() -> None:
+    assert plugged_in_alarms(2) == pytest.approx(0.28, abs=0.02)
+    assert plugged_in_alarms(10) == pytest.approx(0.052, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [0.02, 0.5, 0.98])
+def test_the_first_episodes_make_no_false_alarms(base: float) -> None:
+    """Where nearly all outcomes are equal, what an estimate of their variance would be is 0 for long."""
+    found = simulate(World(base=base, episodes=2_000, steps=(0.3,)), runs=400, seed=11)
+    assert np.median(found.canary) > 500
+    assert ((found.worse >= 0) | (found.better >= 0)).mean() <= ALPHA / 2
+    assert found.covered.mean() >= 1 - ALPHA
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5])
+def test_no_verdict_comes_before_the_fourteenth_episode_of_a_canary(share: float) -> None:
+    """Not even where the canary fails always and the serving version never."""
+    chance, effect, stratum = Random(1), Effect(), Stratum()
+    while judge(effect, goal="more", margin=0.02, tolerance=0.0, alpha=ALPHA) == "unknown":
+        is_canary = chance.random() < share
+        outcome = 0.0 if is_canary else 1.0
+        effect = effect.add(outcome, stratum, is_canary=is_canary, share=share)
+        stratum = stratum.add(outcome, is_canary=is_canary)
+    assert 14 <= effect.canary <= 30
+
+
+@pytest.mark.slow
+def test_half_of_the_canaries_that_are_worse_by_five_points_are_stopped_within_the_stated_episodes() -> None:
+    found = simulate(World(effect=-0.05), runs=400, seed=7)
+    stopped = found.worse[found.worse >= 0]
+    assert len(stopped) / 400 > 0.93
+    assert np.median(stopped) == pytest.approx(1134, rel=0.12)
+    assert np.quantile(stopped, 0.9) == pytest.approx(2316, rel=0.12)
 
 
 def _require_few_errors(world: World, *, runs: int, least_naive: float) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollbus.consumers.export.numbers import UnfitRowError
+from rollbus.consumers.export.numbers import HALF_CHARACTER, UnfitRowError, is_unicode
 
 ChatMessage = Mapping[str, Any]
 """OpenAI's form: role, content, and tool calls if any, with their arguments as the text that the model wrote."""
@@ -106,6 +106,8 @@ def _as_object(arguments: Any) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise UnfitRowError("with arguments that are no JSON object")
+    if not is_unicode(json.dumps(value, ensure_ascii=False)):
+        raise UnfitRowError(HALF_CHARACTER)
     return value
 
 

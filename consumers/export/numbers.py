@@ -16,6 +16,10 @@ _PLAIN = (1e-4, 1e15)
 """Sizes that Python and pandas write without an exponent."""
 
 
+HALF_CHARACTER = "with half a character (a lone surrogate), which no tokenizer takes"
+"""A model can write one as an escape of JSON."""
+
+
 class UnfitRowError(Exception):
     """A row that the reader would load as another one; the text says why, as the end of "left out: 3 …"."""
 
@@ -39,9 +43,14 @@ def exact_json(value: Any, *, rewritten: bool = False) -> str:
     return json.dumps(value)
 
 
+def is_unicode(text: str) -> bool:
+    """Say whether a text is whole characters, so that it has a form in UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _text(value: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise UnfitRowError("with half a character (a lone surrogate), which is no UTF-8")
+    if not is_unicode(value):
+        raise UnfitRowError(HALF_CHARACTER)
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollbus.consumers.export.numbers import UnfitRowError, exact_json
+from rollbus.consumers.export.numbers import HALF_CHARACTER, UnfitRowError, exact_json
 
 FileFormat = Literal["parquet", "jsonl"]
 Row = dict[str, Any]
@@ -122,7 +122,7 @@ def _write_jsonl(
                 refuse(str(error))
                 continue
             except UnicodeEncodeError:
-                refuse("with half a character (a lone surrogate), which is no UTF-8")
+                refuse(HALF_CHARACTER)
                 continue
             file.write(line)
             names |= dict.fromkeys(row)

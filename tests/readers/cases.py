@@ -194,6 +194,7 @@ def episodes() -> list[Episode]:
             tools=TOOLS,
         ),
         _one_answer("picture", user(parts='[{"type":"image_url","image_url":{"url":"x"}}]'), assistant("A cat.")),
+        _one_answer("surrogate", user("Why?"), assistant(tool_calls=calls('{"text": "\\ud83d"}'))),
         _one_answer("no-object", user("Why?"), assistant(tool_calls=calls("[7]"))),
     ]
 
@@ -205,7 +206,6 @@ def _called(name: str, arguments: str) -> Episode:
 
 
 CHANGED = [
-    _called("surrogate", '{"text": "\\ud83d"}'),
     _called("exact", '{"rate": 0.12345678901234568}'),
     _called("huge", '{"order": 340282366920938463463374607431768211456}'),
 ]

@@ -41,7 +41,15 @@ def main(folder: Path) -> None:
                 continue  # Axolotl looks for a turn by rendering others in its place, which gpt-oss's template refuses
             tokens = strategy.tokenize_prompt(row)
             if tokens["input_ids"] != right:
-                print("DIFF", family, row["trajectory_id"], tokenizer.decode(tokens["input_ids"])[-700:], "RIGHT", tokenizer.decode(right)[-700:]); continue
+                print(
+                    "DIFF",
+                    family,
+                    row["trajectory_id"],
+                    tokenizer.decode(tokens["input_ids"])[-700:],
+                    "RIGHT",
+                    tokenizer.decode(right)[-700:],
+                )
+                continue
             if row["trajectory_id"] == "single":
                 assert contains(tokens["input_ids"], sampled_ids(tokenizer, family)), family
             same += 1

@@ -18,7 +18,7 @@ ReaderName = Literal["hf", "trl", "axolotl", "verl", "nemo", "openai"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class TrainerForm:
     """One program that trains on files."""
 
     title: str
@@ -39,23 +39,23 @@ class Reader:
 
 
 _BOTH: tuple[FileFormat, ...] = ("parquet", "jsonl")
-READERS: dict[ReaderName, Reader] = {
-    "hf": Reader(title="datasets 5.2.0", file_formats=_BOTH, layouts=("messages", "prompt-completion")),
-    "trl": Reader(title="TRL 1.16.0", file_formats=_BOTH, layouts=("messages", "prompt-completion")),
-    "axolotl": Reader(
+READERS: dict[ReaderName, TrainerForm] = {
+    "hf": TrainerForm(title="datasets 5.2.0", file_formats=_BOTH, layouts=("messages", "prompt-completion")),
+    "trl": TrainerForm(title="TRL 1.16.0", file_formats=_BOTH, layouts=("messages", "prompt-completion")),
+    "axolotl": TrainerForm(
         title="Axolotl 0.21.0",
         file_formats=_BOTH,
         form=for_axolotl,
         pair_form=only_text("Axolotl's DPO"),
         refusals={"evaluation": "it trains on conversations and pairs; export sft or dpo"},
     ),
-    "verl": Reader(
+    "verl": TrainerForm(
         title="verl 0.9.1",
         file_formats=("parquet",),
         form=only_text("verl's SFT"),
         refusals={"dpo": "it has no trainer of preference pairs; export sft, or evaluation for its RL trainers"},
     ),
-    "nemo": Reader(
+    "nemo": TrainerForm(
         title="NeMo AutoModel 0.7.0 and NeMo Customizer",
         file_formats=("jsonl",),
         form=for_nemo,
@@ -65,7 +65,7 @@ READERS: dict[ReaderName, Reader] = {
         refusals={"evaluation": "it trains on conversations and pairs; export sft or dpo"},
         file_names=("training/training_file", "validation/validation_file"),
     ),
-    "openai": Reader(
+    "openai": TrainerForm(
         title="OpenAI's fine-tuning API",
         file_formats=("jsonl",),
         form=for_openai,

@@ -9,7 +9,6 @@ import json
 import typing
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ LARGE = (2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1)
 TOO_LARGE = (2**63, -(2**63) - 1, 2**64, 2**200)
 
 
-@cache
 def hints_of(record: type) -> dict[str, Any]:
     return typing.get_type_hints(record)
 

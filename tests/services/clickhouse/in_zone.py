@@ -22,7 +22,8 @@ from tests.readers.files import rows_of
 from tests.services.clickhouse.test_queries import write
 
 
-def main(host: str, port: str, database: str, namespace: str, folder: Path) -> None:
+def main(host: str, port: str, database: str, namespace: str, target: str) -> None:
+    folder = Path(target)
     settings = ClickHouseSettings(host=host, port=int(port), database=database)
     client = ClickHouse(settings)
     records: list[tuple[str, str, Any]] = [
@@ -52,4 +53,4 @@ def main(host: str, port: str, database: str, namespace: str, folder: Path) -> N
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], folder=Path(sys.argv[5]))
+    main(*sys.argv[1:6])

@@ -121,11 +121,11 @@ def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
     assert sum(float(one) > 0 for one in moved) > len(moved) / 2
 
 
-class Reductions(TorchDispatchMode):
+class Reductions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes each operation that adds numbers up, and the types of the numbers."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.types: dict[str, set[torch.dtype]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -33,12 +33,14 @@ class Wish:
 
 
 def _patch_http(name: str, wish: Wish, stack: ExitStack) -> None:
+    from rollbus.producers.capture.aiohttp_hook import patch_aiohttp
     from rollbus.producers.capture.call import Capture
     from rollbus.producers.capture.httpx_hook import patch_httpx
 
     recorder = wish.recorder
     capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True, hook=name)
-    patch_httpx(sys.modules[name], capture, stack)
+    patch = patch_aiohttp if name == "aiohttp" else patch_httpx
+    patch(sys.modules[name], capture, stack)
 
 
 def _patch_openai(wish: Wish, stack: ExitStack) -> None:
@@ -174,6 +176,7 @@ class Library(NamedTuple):
 LIBRARIES: Mapping[str, Library] = {
     "httpx": Library("httpx", "0.28", partial(_patch_http, "httpx")),
     "httpx2": Library("httpx2", "2.16", partial(_patch_http, "httpx2")),
+    "aiohttp": Library("aiohttp", "3.14", partial(_patch_http, "aiohttp")),
     "openai": Library("openai", "3.52", _patch_openai),
     "litellm": Library("litellm", "1.82", _patch_litellm),
     "langchain_core": Library("langchain-core", "1.7", _patch_langchain),

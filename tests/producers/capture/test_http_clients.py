@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import openai
@@ -16,7 +17,7 @@ from tests.producers.recorded import assert_whole, turns
 
 ASK: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "Say hello"}]}
 GZIP = {"x-want": "gzip"}
-MODULES = ["httpx", "httpx2"]
+MODULES = [name for name in ("httpx", "httpx2") if find_spec(name)]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +37,6 @@ def model(listening: ModelServer) -> ModelServer:
 
 @pytest.fixture(autouse=True)
 def _instrumented(recorder: Recorder) -> Iterator[None]:
-    for name in MODULES:
-        pytest.importorskip(name)
     patches = instrument(recorder)
     yield
     patches.undo()

@@ -13,7 +13,7 @@ test("the overview shows reward, fates, staleness, every metric of a step, lag a
   await open();
   const glance = await page.locator(".figures").innerText();
   assert.match(glance, new RegExp(`steps\\s+${STEPS}`));
-  assert.match(glance, new RegExp(`trajectories\\s+${TRAJECTORIES}`));
+  assert.match(glance, new RegExp(`episodes\\s+${TRAJECTORIES}`));
   for (const name of ["reward", "metric loss", "metric KL to reference", "metric entropy", "metric clip fraction", "metric gradient norm", "staleness"]) {
     assert.ok(await inked(name), `${name}: nothing is drawn`);
   }
@@ -59,11 +59,11 @@ test("without Kafka the strip says so in one line, and the rest of the page is t
 test("fates flow from all trajectories to trained, dropped by stage and reason, and pending", async () => {
   await open();
   const flow = await card("fates").locator("svg").innerHTML();
-  for (const [name, count] of [["assembled", "12,800"], ["dropped in curriculum", "3,752"], ["no signal", "3,752"], ["untrainable", "256"], ["stale", "189"], ["pending", "125"]]) {
+  for (const [name, count] of [["began", "12,800"], ["dropped in curriculum", "3,752"], ["no signal", "3,752"], ["untrainable", "256"], ["stale", "189"], ["pending", "125"]]) {
     assert.match(flow, new RegExp(`${name}</tspan><tspan[^>]*>${count} `), name);
   }
   const spoken = await card("fates").locator("svg").getAttribute("aria-label");
-  assert.match(spoken, /Of 12,800 trajectories: 8,478 trained/);
+  assert.match(spoken, /Of 12,800 episodes: 8,478 trained/);
 });
 
 test("a chart's numbers are there as a table too, and stand open when the page draws anew", async () => {

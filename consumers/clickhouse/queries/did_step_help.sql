@@ -4,6 +4,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param step Int64 = 0 : number of the step; 0 means the newest completed one
+-- id step = step
 -- chart change
 WITH
     (

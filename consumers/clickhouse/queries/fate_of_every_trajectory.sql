@@ -1,5 +1,6 @@
 -- name: fate_of_every_trajectory
--- The fate of all trajectories of a run: trained, dropped (by stage and reason) or pending; the last row is the sum.
+-- The fate of every episode that began, in a run: trained, dropped (by stage and reason) or pending; or open, without a
+-- trajectory so far, or dropped without ever having one. The last row is the sum.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 SELECT
@@ -13,6 +14,19 @@ FROM
 (
     SELECT fate AS found, stage, reason, trained_again
     FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+    UNION ALL
+    SELECT 'open', 'assembly', '', false
+    FROM open_episodes(namespace = {namespace:String})
+    UNION ALL
+    SELECT 'dropped', stage, reason, false
+    FROM
+    (
+        SELECT toString(any(stage)) AS stage, toString(any(reason)) AS reason
+        FROM drops
+        WHERE namespace = {namespace:String} AND unit = 'episode'
+            AND cityHash64(unit_id) NOT IN (SELECT episode_key FROM trajectories WHERE namespace = {namespace:String})
+        GROUP BY unit_id
+    )
 )
 GROUP BY GROUPING SETS ((found, stage, reason), ())
-ORDER BY multiIf(fate = 'trained', 0, fate = 'dropped', 1, fate = 'pending', 2, 3), trajectories DESC, stage, reason
+ORDER BY multiIf(fate = 'trained', 0, fate = 'dropped', 1, fate = 'pending', 2, fate = 'open', 3, 4), trajectories DESC, stage, reason

@@ -2,6 +2,7 @@
 -- From an episode (or a sub-agent's root) to every group, batch and step that it went into, with the result of each.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param episode String = '' : episode id
+-- id episode = episode
 WITH
     (
         SELECT groupUniqArray((trajectory_id, episode_id))

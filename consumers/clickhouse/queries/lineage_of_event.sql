@@ -5,6 +5,7 @@
 -- param topic String = 'episode-events' : topic without the prefix
 -- param partition Int32 = 0 : partition
 -- param offset Int64 = -1 : offset
+-- id id = event or offset
 WITH
     (
         SELECT groupUniqArray((event_id, toString(kind), episode_id, toString(kafka_topic), kafka_partition, kafka_offset))

@@ -1,65 +1,45 @@
 -- name: lineage_of_step
--- One step traced to its batch, groups, trajectories, turns and events, each event with its Kafka coordinates.
+-- The members of one step, a line each: the group by its place in the batch, what became of it, its reward, the versions
+-- that sampled it, its episode. rewards_of_step says where rewards are from, events_of_step has every event.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param step Int64 = 0 : number of the step; 0 means the newest that has members
+-- id step = step
 WITH
-    -- Each table is read once, by the ids that the one before it gave: the reading itself is the least of a read's time.
+    chosen AS
     (
-        SELECT groupUniqArray((step, batch_hash, group_id, trajectory_id, toString(fate), lag, advantage))
+        SELECT group_id, trajectory_id, any(batch_hash) AS batch, any(toString(fate)) AS fate,
+            any(ifNull(toString(reason), '')) AS reason, any(lag) AS lag, any(advantage) AS advantage
         FROM step_members
         WHERE namespace = {namespace:String} AND run_id = {run:String} AND step = if({step:Int64} != 0, {step:Int64}, (
             SELECT max(step) FROM step_members
             WHERE namespace = {namespace:String} AND run_id = {run:String} AND {step:Int64} = 0
         ))
-    ) AS found,
-    (
-        SELECT groupUniqArray((trajectory_id, episode_id, event_id, turn, policy_version))
-        FROM trajectory_turns
-        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(found).4)
-    ) AS sampled
+        GROUP BY group_id, trajectory_id
+    )
 SELECT
-    members.member.1 AS step,
-    members.member.2 AS batch,
-    positions.position AS position,
-    members.member.3 AS group_id,
-    members.member.4 AS trajectory_id,
-    members.member.5 AS fate,
-    members.member.6 AS lag,
-    members.member.7 AS advantage,
-    episodes.pair.2 AS episode_id,
-    turns.turn AS turn,
-    turns.policy_version AS sampled_by,
-    events.kind AS kind,
-    events.event_id AS event_id,
-    events.occurred_at AS occurred_at,
-    events.kafka_topic AS kafka_topic,
-    events.kafka_partition AS kafka_partition,
-    events.kafka_offset AS kafka_offset
-FROM (SELECT arrayJoin(found) AS member) AS members
+    positions.position AS group,
+    if(chosen.fate = 'trained', 'trained', concat('dropped: ', chosen.reason)) AS fate,
+    chosen.lag AS lag,
+    chosen.advantage AS advantage,
+    members.reward AS reward,
+    members.versions AS versions,
+    members.episode AS episode_id
+FROM chosen
 LEFT JOIN
 (
-    SELECT group_id, position
+    SELECT group_id, any(position) AS position
     FROM batch_groups
-    WHERE namespace = {namespace:String} AND run_id = {run:String} AND batch_hash IN (SELECT arrayJoin(found).2)
-    LIMIT 1 BY group_id
-) AS positions ON positions.group_id = members.member.3
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND batch_hash IN (SELECT batch FROM chosen)
+    GROUP BY group_id
+) AS positions ON positions.group_id = chosen.group_id
 LEFT JOIN
 (
-    SELECT arrayJoin(arrayDistinct(arrayMap(one -> (one.1, one.2), sampled))) AS pair
-) AS episodes ON episodes.pair.1 = members.member.4
-LEFT JOIN
-(
-    SELECT event_id, kind, episode_id, occurred_at, kafka_topic, kafka_partition, kafka_offset
-    FROM events
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(sampled).2)
-    ORDER BY kafka_offset
-    LIMIT 1 BY event_id
-) AS events ON events.episode_id = episodes.pair.2
-LEFT JOIN
-(
-    SELECT one.3 AS event_id, toNullable(one.4) AS turn, one.5 AS policy_version
-    FROM (SELECT arrayJoin(sampled) AS one)
-    LIMIT 1 BY event_id
-) AS turns ON turns.event_id = events.event_id
-ORDER BY position, trajectory_id, occurred_at, kafka_offset
+    SELECT group_id, trajectory_id, any(toNullable(reward)) AS reward, any(episode_id) AS episode,
+        if(any(min_policy_version) = any(max_policy_version), toString(any(max_policy_version)),
+            concat(toString(any(min_policy_version)), '–', toString(any(max_policy_version)))) AS versions
+    FROM group_members
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND group_id IN (SELECT group_id FROM chosen)
+    GROUP BY group_id, trajectory_id
+) AS members ON members.group_id = chosen.group_id AND members.trajectory_id = chosen.trajectory_id
+ORDER BY group, episode_id

@@ -3,6 +3,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param group String = '' : group id
+-- id group = group
 SELECT stage, what, detail, trajectories, at, kafka_topic, kafka_partition, kafka_offset
 FROM
 (

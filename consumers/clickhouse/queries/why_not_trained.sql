@@ -1,9 +1,10 @@
 -- name: why_not_trained
 -- Every decision about one trajectory, episode or group: its scores, groups, drops and steps, in order.
--- A decision about an episode or group as a whole has no trajectory_id.
+-- A decision about an episode or group as a whole has no trajectory_id. An episode that is still open says until when.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param id String = '' : trajectory, episode or group id
+-- id id = trajectory, episode, group
 WITH ids AS
 (
     SELECT trajectory_id FROM trajectories
@@ -18,8 +19,16 @@ WITH ids AS
 SELECT trajectory_id, at, stage, what, detail, kafka_topic, kafka_partition, kafka_offset
 FROM
 (
-    SELECT 1 AS rank, trajectory_id, assembled_at AS at, 'assembly' AS stage,
-        if(trainable, 'assembled', 'assembled, not trainable') AS what, ifNull(untrainable_reason, '') AS detail,
+    SELECT 0 AS rank, '' AS trajectory_id, began_at AS at, 'assembly' AS stage,
+        if(has_ended, 'open: it has ended, and events are missing', 'open: it has not ended') AS what,
+        concat('newest event at ', toString(newest_event_at), if(given_up_at IS NULL, '; no worker has assembled it',
+            concat('; without another it is given up at ', toString(assumeNotNull(given_up_at))))) AS detail,
+        '' AS kafka_topic, 0 AS kafka_partition, 0 AS kafka_offset
+    FROM open_episodes(namespace = {namespace:String})
+    WHERE episode_id = {id:String}
+    UNION ALL
+    SELECT 1, trajectory_id, assembled_at, 'assembly',
+        if(trainable, 'assembled', 'assembled, not trainable'), ifNull(untrainable_reason, ''),
         kafka_topic, kafka_partition, kafka_offset
     FROM trajectories FINAL
     WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)

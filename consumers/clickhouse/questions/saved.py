@@ -6,10 +6,11 @@ A header is the comment lines at the top:
     -- Mean reward of each policy version.
     -- param namespace String = 'rollbus.' : which log
     -- param run String = 'main' : which run
+    -- id id = trajectory, episode
     -- chart reward_mean
 
-The last line is optional and names the column that a chart draws. The SQL uses ClickHouse's own parameters,
-`{run:String}`, so a value never becomes part of the statement.
+The last two are optional: which parameter names a thing that must be there (`ids`), and which column a chart draws. The
+SQL uses ClickHouse's own parameters, `{run:String}`, so a value never becomes part of the statement.
 """
 
 import ast
@@ -21,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rollbus.consumers.clickhouse.questions.ids import IdParameter, require_id
 from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -34,6 +36,7 @@ READ_ONLY = {"readonly": 2}
 
 _PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
 _CHART = re.compile(r"chart (\w+)")
+_ID = re.compile(r"id (\w+) = ([\w, ]+?)(?: or (\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class SavedQuery:
     sql: str
     chart: str | None = None
     """The column that a chart draws by default."""
+    ids: tuple[IdParameter, ...] = ()
+    """Parameters that name a thing, which must be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,19 @@ def run_query(
 ) -> QueryResult:
     """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError.
 
-    With the runs of the settings, a run that is not one of them and has no rows is refused.
+    With the runs of the settings, a run that is not one of them and has no rows is refused; so is an id of nothing.
     """
     query = load_query(name)
     bound = bind(query, values or {})
     if configured is not None and "run" in bound:
         with connection(settings) as client:
             require_run(client, bound["namespace"], bound["run"], configured)
-    return ask(settings, query.sql, bound)
+    answer = ask(settings, query.sql, bound)
+    if query.ids and not answer.rows:
+        with connection(settings) as client:
+            for parameter in query.ids:
+                require_id(client, parameter, bound)
+    return answer
 
 
 def ask(
@@ -163,9 +173,16 @@ def parse_query(stem: str, text: str) -> SavedQuery:
         raise ConfigurationError(f"{stem}.sql must begin with '-- name: {stem}'")
     parameters = tuple(_parameter(stem, line) for line in header[1:] if line.startswith("param "))
     charts = [match[1] for line in header[1:] if (match := _CHART.fullmatch(line))]
-    description = [line for line in header[1:] if not line.startswith("param ") and not _CHART.fullmatch(line)]
+    ids = tuple(_id_parameter(match) for line in header[1:] if (match := _ID.fullmatch(line)))
+    marked = [line for line in header[1:] if line.startswith("param ") or _CHART.fullmatch(line) or _ID.fullmatch(line)]
+    description = [line for line in header[1:] if line not in marked]
     sql = "\n".join(lines).strip().removesuffix(";")
-    return SavedQuery(stem, " ".join(description), parameters, sql, charts[0] if charts else None)
+    return SavedQuery(stem, " ".join(description), parameters, sql, charts[0] if charts else None, ids)
+
+
+def _id_parameter(match: re.Match[str]) -> IdParameter:
+    name, kinds, other = match.groups()
+    return IdParameter(name, tuple(kind.strip() for kind in kinds.split(",")), other)
 
 
 def _parameter(stem: str, line: str) -> Parameter:

@@ -1,4 +1,4 @@
-// Fates of trajectories as a flow: all → trained, dropped by which stage, pending → the reasons. Widths are counts.
+// Fates of episodes as a flow: all → trained, dropped by which stage, pending or open → the reasons. Widths are counts.
 // In a narrow window every node has a line of its own, so that each label has the rest of the width.
 
 import { draw, make, percent, shown, table } from "./dom.js";
@@ -12,7 +12,7 @@ export const narrow = matchMedia("(max-width: 620px)");
 export function flow(rows, to) {
   const parts = rows.filter((row) => row.fate !== "all" && row.trajectories > 0);
   const all = parts.reduce((sum, row) => sum + row.trajectories, 0);
-  if (!all) return make("p", { class: "empty" }, "No trajectory yet.");
+  if (!all) return make("p", { class: "empty" }, "No episode yet.");
   const { width, columns } = narrow.matches ? NARROW : WIDE;
   const middle = merged(parts, to);
   const leaves = middle.flatMap((each) => each.reasons);
@@ -24,7 +24,7 @@ export function flow(rows, to) {
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spoken(middle, all), class: "flow" });
   const links = draw("g"), bars = draw("g"), words = draw("g");
   picture.append(links, bars, words);
-  const total = { name: "assembled", count: all, top: narrow.matches ? SLOT : (height - TALL) / 2, thick: TALL, kind: "all" };
+  const total = { name: "began", count: all, top: narrow.matches ? SLOT : (height - TALL) / 2, thick: TALL, kind: "all" };
   node(bars, words, total, columns[0], all);
   let from = total.top;
   for (const each of middle) {
@@ -45,7 +45,7 @@ export function flow(rows, to) {
       { title: "fate", of: (row) => row.fate },
       { title: "stage", of: (row) => row.stage || "–" },
       { title: "reason", of: (row) => (row.fate === "all" ? "–" : make("a", { href: to(row) }, row.reason || row.fate)) },
-      { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
+      { title: "episodes", of: (row) => shown(row.trajectories), number: true },
       { title: "share", of: (row) => percent(row.share), number: true },
     ], rows, { hidden: true })));
 }
@@ -54,7 +54,7 @@ function merged(parts, to) {
   const found = new Map();
   for (const row of parts) {
     const name = row.fate === "dropped" ? `dropped in ${row.stage}` : row.fate;
-    const each = found.get(name) ?? { name, kind: row.fate, count: 0, reasons: [] };
+    const each = found.get(name) ?? { name, kind: row.fate === "open" ? "pending" : row.fate, count: 0, reasons: [] };
     each.count += row.trajectories;
     if (row.fate === "dropped") each.reasons.push({ name: row.reason.replaceAll("_", " "), kind: "dropped", count: row.trajectories, href: to(row) });
     else each.href = to(row);
@@ -107,5 +107,5 @@ function node(bars, words, each, x, all) {
 }
 
 function spoken(middle, all) {
-  return `Of ${shown(all)} trajectories: ${middle.map((each) => `${shown(each.count)} ${each.name}`).join(", ")}`;
+  return `Of ${shown(all)} episodes: ${middle.map((each) => `${shown(each.count)} ${each.name}`).join(", ")}`;
 }

@@ -3,12 +3,14 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from rollbus.consumers.clickhouse.questions.ids import IdParameter, UnknownIdError
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask, list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask, list_queries, load_query, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate, read_applied
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
@@ -16,16 +18,22 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
+from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.steps import TrainedMember
+from rollbus.schemas.records.trajectories import Reward
 from rollbus.ui.asking import Asking
 from tests.builders import (
     MINUTE_MS,
     START_MS,
     make_alias,
     make_alias_reward,
+    make_config,
     make_episode,
     make_group,
     make_letter,
+    make_member,
+    make_reward,
     make_score,
     make_step,
     make_tool,
@@ -102,6 +110,10 @@ def answer(settings: ClickHouseSettings, name: str, **values: Any) -> list[dict[
 
 @pytest.mark.parametrize("name", [query.name for query in list_queries()])
 def test_every_question_has_an_answer_on_an_empty_database(empty: ClickHouseSettings, name: str) -> None:
+    if any(parameter.kinds != ("step",) for parameter in load_query(name).ids):
+        with pytest.raises(UnknownIdError):
+            answer(empty, name)
+        return
     rows = answer(empty, name)
     assert rows == [] or all(row.get("trajectories", 0) == 0 for row in rows)
 
@@ -179,8 +191,19 @@ def test_groups_without_signal_are_told_apart(filled: ClickHouseSettings) -> Non
     ] == [(0, 1, 0, 0, 0), (1, 2, 1, 0, 1)]
 
 
-def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) -> None:
+def test_the_members_of_a_step_are_a_line_each(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "lineage_of_step")
+    assert [(row["group"], row["episode_id"], row["fate"], row["reward"]) for row in rows] == [
+        (0, "e1", "trained", 0),
+        (0, "e2", "trained", 1),
+        (1, "e5", "trained", 0),
+        (1, "e6", "trained", 1),
+        (1, "e9", "dropped: stale", 1),
+    ]
+
+
+def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "events_of_step")
     assert {(row["step"], row["batch"]) for row in rows} == {(1, "b0")}
     assert {(row["position"], row["group_id"]) for row in rows} == {(0, "g1"), (1, "g3")}
     assert {row["episode_id"] for row in rows} == {"e1", "e2", "e5", "e6", "e9"}
@@ -195,6 +218,97 @@ def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) ->
     ]
     places = {offset: record for offset, (_, _, record) in enumerate(story())}
     assert all(places[row["kafka_offset"]].event_id == row["event_id"] for row in e5), "the first delivery stands"
+
+
+def test_which_rewards_trained_a_step_is_told_by_member_and_report(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client, name = ClickHouse(settings), trajectory_id("e1")
+    given = {"first": 0.0, "second": 1.0, "wrong": 5.0, "late": -1.0}
+    reports = [
+        replace(make_reward("e1", value, sequence=sequence, source="user"), event_id=key)
+        for sequence, (key, value) in enumerate(given.items())
+    ]
+    right = make_reward("e1", 2.0, sequence=7, source="user", supersedes="wrong")
+    reports.insert(3, replace(right, event_id="right"))
+    in_force = [
+        Reward(event_id=report.event_id, name="reward", value=report.value or 0.0, source="user")
+        for report in reports
+        if report.event_id in ("first", "second", "right")
+    ]
+    member = replace(make_member(name, 2.0), episode_id="e1", components={"reward": 2.0, "length": -0.1})
+    group = make_group("g1", members=(member,))
+    trained = TrainedMember(trajectory_id=name, group_id="g1", lag=0, advantage=0.5, sampled_tokens=3)
+    decided: list[Record] = [
+        ("trajectories", "k", make_trajectory("e1", rewards=tuple(in_force))),
+        ("run-log", "main", group),
+        ("training-steps", "main", make_step(2, trained=(trained,))),
+    ]
+    said: list[Record] = [("episode-events", "e1", report) for report in reports]
+    write(client, NAMESPACE, [*said[:4], *decided, *said[4:]])
+    rows = answer(settings, "rewards_of_step", step=2)
+    client.close()
+    assert [(row["component"], row["value"], row["source"], row["state"]) for row in rows] == [
+        ("length", -0.1, "score", "in force"),
+        ("reward", 0.0, "user", "earlier"),
+        ("reward", 1.0, "user", "earlier"),
+        ("reward", 5.0, "user", "superseded"),
+        ("reward", 2.0, "user", "in force"),
+        ("reward", -1.0, "user", "too late"),
+    ]
+    assert {(row["episode_id"], row["reward"]) for row in rows} == {("e1", 2.0)}
+    assert rows[1]["at"] is not None
+
+
+IDS = [(query.name, parameter) for query in list_queries() for parameter in query.ids]
+
+
+@pytest.mark.parametrize(("name", "parameter"), IDS, ids=lambda value: getattr(value, "name", value))
+def test_an_id_of_nothing_is_refused_by_name(filled: ClickHouseSettings, name: str, parameter: IdParameter) -> None:
+    is_number = parameter.kinds == ("step",)
+    with pytest.raises(UnknownIdError, match=r"no .* in namespace 'rollbus\.'"):
+        answer(filled, name, **{parameter.name: 99 if is_number else "no-such"})
+    if not is_number:
+        with pytest.raises(UnknownIdError, match=f"say which .*--param {parameter.name}="):
+            answer(filled, name, **{parameter.name: ""})
+
+
+def test_every_question_about_an_id_says_what_it_names() -> None:
+    taken = {"id", "episode", "group", "step", "trajectory", "event"}
+    marked = {query.name: {parameter.name for parameter in query.ids} for query in list_queries()}
+    for query in list_queries():
+        assert {parameter.name for parameter in query.parameters} & taken == marked[query.name]
+
+
+def test_a_mistyped_id_is_answered_with_those_that_begin_alike(filled: ClickHouseSettings) -> None:
+    turn = event_id("e5", "w1", 1)
+    with pytest.raises(UnknownIdError, match=turn):
+        answer(filled, "lineage_of_event", id=turn[:-1] + "?")
+    with pytest.raises(UnknownIdError, match="no event is at that offset"):
+        answer(filled, "lineage_of_event", offset=77_777)
+    with pytest.raises(UnknownIdError, match="there are 3, 2, 1"):
+        answer(filled, "lineage_of_step", step=99)
+
+
+def test_an_open_episode_is_in_every_answer_about_fates(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    write(client, NAMESPACE, story())
+    before = {row["fate"]: row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")}
+    opened = make_episode("e77")[:2]
+    config = make_config("assembly", AssemblyConfig(inactivity_ms=60_000))
+    write(client, NAMESPACE, [("episode-events", "e77", event) for event in opened], first_offset=500)
+    write(client, NAMESPACE, [("episode-events", "", config)], first_offset=600)
+    dropped = Drop(unit="episode", unit_id="e78", reason="excluded", stage="assembly", dropped_at_ms=START_MS)
+    write(client, NAMESPACE, [("drops", "e78", dropped)], first_offset=700)
+    client.close()
+    (row,) = answer(settings, "open_episodes")
+    assert row["episode_id"] == "e77"
+    assert row["given_up_at"] - row["newest_event_at"] == timedelta(milliseconds=60_000)
+    (why,) = answer(settings, "why_not_trained", id="e77")
+    assert why["what"] == "open: it has not ended"
+    assert "without another it is given up at" in why["detail"]
+    after = {row["fate"]: row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")}
+    assert (after["open"], after["all"]) == (1, before["all"] + 2)
 
 
 def test_an_episode_is_followed_to_its_step(filled: ClickHouseSettings) -> None:

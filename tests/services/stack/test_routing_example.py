@@ -145,7 +145,8 @@ def test_steps_are_made_of_tickets_whose_verdicts_came_late_and_look_ups_take_tw
         with reader.running(*customers):
             wait_until(find_both_tasks, "no step of tickets, or no look-up in two turns", within_s=600)
         assert "completed" in reader.run("rollbus trainer steps")
-        assert "RewardReported" in reader.run("rollbus sql run lineage-of-step")
+        assert "RewardReported" in reader.run("rollbus sql run events-of-step")
+        assert "in force" in reader.run("rollbus trainer rewards")
 
 
 def is_served(url: str) -> bool:

@@ -55,6 +55,47 @@ FROM
 )
 GROUP BY trajectory_key;
 
+-- Episodes that have begun and have neither a trajectory nor a drop: open_episodes(namespace = 'rollbus.'). One is given
+-- up once no event of its own has come for the time that assembly is set to; what is said of it keeps it open no longer.
+CREATE OR REPLACE VIEW open_episodes AS
+WITH
+    (
+        SELECT argMax((JSONExtractInt(content, 'inactivity_ms'), JSONExtractInt(content, 'gap_grace_ms')), kafka_timestamp)
+        FROM config_applied
+        WHERE namespace = {namespace:String} AND stage = 'assembly'
+    ) AS patience,
+    begun AS
+    (
+        SELECT episode_key, any(episode_id) AS id, min(kafka_timestamp) AS at
+        FROM episodes
+        WHERE namespace = {namespace:String}
+            AND episode_key NOT IN (SELECT episode_key FROM trajectories WHERE namespace = {namespace:String})
+            AND episode_key NOT IN
+            (
+                SELECT cityHash64(unit_id) FROM drops WHERE namespace = {namespace:String} AND unit = 'episode'
+            )
+        GROUP BY episode_key
+    )
+SELECT
+    begun.id AS episode_id,
+    begun.at AS began_at,
+    of_episode.newest AS newest_event_at,
+    of_episode.ended > 0 AS has_ended,
+    if(patience.1 = 0, NULL, fromUnixTimestamp64Milli(least(
+        toUnixTimestamp64Milli(of_episode.newest) + patience.1,
+        if(of_episode.ended > 0, of_episode.ended + patience.2, toInt64(9000000000000))
+    ), 'UTC')) AS given_up_at
+FROM begun
+INNER JOIN
+(
+    SELECT episode_key, max(kafka_timestamp) AS newest,
+        maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'EpisodeEnded') AS ended
+    FROM events
+    WHERE namespace = {namespace:String} AND kind NOT IN ('RewardReported', 'Excluded')
+        AND episode_key IN (SELECT episode_key FROM begun)
+    GROUP BY episode_key
+) AS of_episode ON of_episode.episode_key = begun.episode_key;
+
 -- Every place in the log that has a row, once per row: stored_places(namespace = 'rollbus.').
 CREATE OR REPLACE VIEW stored_places AS
 SELECT kafka_topic, kafka_partition, kafka_offset

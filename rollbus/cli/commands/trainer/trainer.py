@@ -153,6 +153,29 @@ def show(settings: Settings, run_id: str | None, step: int) -> None:
 
 @trainer.command()
 @run_option
+@click.argument("step", type=click.IntRange(min=1), required=False)
+@with_settings
+def rewards(settings: Settings, run_id: str | None, step: int | None) -> None:
+    """Show which rewards trained STEP, or the newest: each member's reward, and the reports behind it, from ClickHouse.
+
+    A report is in force, or earlier than another of its name, superseded, or too late for the step.
+    """
+    from rollbus.consumers.clickhouse.questions.output import as_table
+    from rollbus.consumers.clickhouse.questions.saved import run_query
+
+    chosen = settings.run(run_id).run_id
+    values = {"namespace": settings.namespace, "run": chosen, "step": step or 0}
+    configured = [run.run_id for run in settings.runs]
+    answer = run_query(settings.clickhouse, "rewards_of_step", values, configured=configured)
+    if not answer.rows:
+        echo(f"run {chosen!r} has trained no step in ClickHouse yet: `rollbus sink run` writes what is trained")
+        return
+    title = f"step {step}" if step else "the newest step"
+    Console().print(as_table(answer.columns, answer.rows, title=title, width=Console().width))
+
+
+@trainer.command()
+@run_option
 @click.option("--reason", required=True, help="Say why; it is kept in the log with the command.")
 @with_settings
 def pause(settings: Settings, run_id: str | None, reason: str) -> None:

@@ -32,7 +32,7 @@ export async function overview(run) {
     figures(rewards, fates, steps, sink, letters),
     card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards), { wide: true, name: "reward" }),
     card("Over time", "Mean reward and evaluations; ticks at the top are versions that began to serve, grounds are pauses.", timeline(moments), { wide: true, name: "time" }),
-    card("Fates", "Every trajectory has one: trained, dropped with a reason, or pending.", flow(fates, (row) => searchFor({ fate: row.fate, stage: row.stage, reason: row.reason })), { wide: true, name: "fates" }),
+    card("Fates", "Every episode that began has one: trained, dropped with a reason, pending, or still open.", flow(fates, (row) => searchFor({ fate: row.fate, stage: row.stage, reason: row.reason })), { wide: true, name: "fates" }),
     card("Dropped", "Every unit that a stage dropped, by reason: events and episodes, too, which become no trajectory.", dropTable(drops), { wide: true, name: "drops" }),
     ...METRICS.map(([title, metric, remark]) => card(title, remark, metricChart(title, metrics.filter((row) => row.metric === metric)), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
@@ -56,7 +56,7 @@ function figures(rewards, fates, steps, sink, letters) {
   const each = [
     ["mean reward", last ? shown(last.reward_mean) : "–", last ? versions(last) : "no score yet"],
     ["steps", shown(step?.steps ?? 0), step ? `newest made version ${step.policy_version}` : "none yet"],
-    ["trajectories", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
+    ["episodes", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
     ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
     ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${letters.length} kinds` : "none"],
   ];

@@ -18,8 +18,10 @@ from rollbus.producers.sending import process_hooks
 from rollbus.producers.sending.counters import Counters
 from rollbus.producers.sending.sink import EventSink, MemorySink
 from rollbus.producers.turns.redaction import Field
+from rollbus.runtime.credentials import find_own_token
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.principals import split_token
 from rollbus.schemas.records.events import LogprobMode
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
@@ -47,13 +49,15 @@ def init(
     spool_folder: Path | str | None = None,
     spool_bytes: int = 256 * 1024 * 1024,
     reward_keys: Mapping[str, str] | None = None,
+    token: str | None = None,
     route: Collection[str] = (),
 ) -> Recorder:
     """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
     that does not answer is not an error: events wait in memory, within the queue's bounds, or on disk in
-    `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key.
+    `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key. All else
+    is signed with a principal's `token`: ROLLBUS_TOKEN, or that of agents of the stack on this machine.
     Calls for a model in `route` ask for the version that was decided for the episode, such as `agent@212`.
     """
     connection = security or KafkaConnection()
@@ -80,7 +84,7 @@ def init(
 
     if not enabled:
         return Recorder(settings, MemorySink, counters=counters)  # nothing comes to it
-    make_sink = _kafka_sinks(connection, producer, reward_keys) if sink is None else lambda: sink
+    make_sink = _kafka_sinks(connection, producer, reward_keys, token) if sink is None else lambda: sink
     if spool_folder is not None:
         make_sink = _spooled(make_sink, Path(spool_folder), spool_bytes, counters)
         process_hooks.flush_all_on_sigterm()
@@ -93,10 +97,16 @@ def init(
     return recorder
 
 
-def _kafka_sinks(connection: KafkaConnection, producer: str, reward_keys: Mapping[str, str] | None) -> MakeSink:
+def _kafka_sinks(
+    connection: KafkaConnection, producer: str, reward_keys: Mapping[str, str] | None, token: str | None
+) -> MakeSink:
     from rollbus.producers.sending.kafka_sink import KafkaSink
 
-    return lambda: KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}", reward_keys=reward_keys)
+    own = token or find_own_token(connection.bootstrap_servers)
+    if own and split_token(own) is None:
+        raise ConfigurationError("`token` is none of a principal; `rollbus token create NAME` prints one")
+    name = f"rollbus-{producer or 'producer'}"
+    return lambda: KafkaSink(connection, client_id=name, reward_keys=reward_keys, token=own)
 
 
 def _spooled(make_direct: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:

@@ -10,6 +10,7 @@ stack                            the local stack
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -34,9 +35,11 @@ from rollbus.runtime.credentials import (
 )
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.heart import Heart
-from rollbus.runtime.http.guard import LOCAL_NAMES
+from rollbus.runtime.http.guard import LOCAL_NAMES, FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.principals import PRINCIPALS_KEY, PrincipalBook, endings
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
@@ -229,8 +232,13 @@ class Settings(Section):
             changes["art_server"] = self.art_server.model_copy(update={"token": SecretStr(token)})
         if self.health.metrics_token is None and (token := read_secret(folder, METRICS_TOKEN)):
             changes["health"] = self.health.model_copy(update={"metrics_token": SecretStr(token)})
+        signing: dict[str, object] = {}
         if not self.signing.owner and (key := read_secret(folder, OWNER_KEY)):
-            changes["signing"] = Signing(owner=(SecretStr(key),), **self.signing.model_dump(exclude={"owner"}))
+            signing["owner"] = (SecretStr(key),)
+        if not self.signing.principals and (key := read_secret(folder, PRINCIPALS_KEY)):
+            signing |= {"principals": (SecretStr(key),), "ended": {**endings(folder), **self.signing.ended}}
+        if signing:
+            changes["signing"] = Signing.model_validate({**dict(self.signing), **signing})
         name = PASSWORDS.get(self.clickhouse.user)
         if self.clickhouse.host in LOCAL_NAMES and not self.clickhouse.password.get_secret_value() and name:
             password = SecretStr(read_secret(folder, name) or "")
@@ -269,6 +277,17 @@ class Settings(Section):
             make_secrets(folder)
         record_ports(folder, *ports)
         return self if has_token else self.with_credentials(environment)
+
+    def find_principal(self) -> FindPrincipal | None:
+        """Return what knows the tokens of principals at a door; None where every door is open."""
+        return None if self.insecure else PrincipalBook(secrets_folder(self.stack.data_dir, os.environ))
+
+    def sign_as(self, name: str) -> str | None:
+        """Return the token by which a process of the owner signs what it records; None without the key for it."""
+        if not self.signing.principals:
+            return None
+        root = self.signing.principals[0].get_secret_value().encode()
+        return make_token(root, Principal(name, frozenset(GRANTS), BY_OWNER))
 
     def token_of(self, url: str) -> SecretStr | None:
         """Return the token for a server: this file's for the stack's own, else what `rollbus up` made, or None."""
@@ -373,6 +392,7 @@ class Settings(Section):
             host=section.host,
             port=self.stack.model_port,
             api_key=section.token.get_secret_value() if section.token else None,
+            find_principal=self.find_principal(),
             insecure=self.insecure,
             retention=section.retention,
             decisions=DecisionLog(self.kafka, self.namespace) if self._delivers(section.model) else None,

@@ -5,6 +5,9 @@
     clickhouse_readonly_password   of its user `readonly`
     metrics_token                  bearer token of `/metrics` alone; without it, `token`
     owner_key                      signs ticks and configurations, in a stack that has had one from its beginning
+    principals_key                 from which the tokens of producers and reporters are derived
+    principals                     which of these were made, and have ended; no secret
+    agent_token, reporter_token    of two principals of the local stack: one may record and report, one only report
     ports                          where servers that know the token listen, a line each; no secret
 
 `rollbus up` makes them in `secrets` of its data folder; ROLLBUS_SECRETS names another folder, such as the one where
@@ -23,11 +26,14 @@ from rollbus.schemas.errors import ConfigurationError
 
 TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse_readonly_password"
 METRICS_TOKEN, OWNER_KEY, PORTS = "metrics_token", "owner_key", "ports"
+AGENT_TOKEN, REPORTER_TOKEN = "agent_token", "reporter_token"
 USUAL_PORTS = frozenset({7623, 8000, 8001})
 """Of art-server and the proxy, where nothing has noted any, such as beside containers."""
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"
 TOKEN_VARIABLE = "ROLLBUS_ART_SERVER__TOKEN"
 """The setting's own variable."""
+PRINCIPAL_VARIABLE = "ROLLBUS_TOKEN"
+"""Holds the token of the principal that a program is."""
 DATA_DIR = Path(".rollbus")
 NO_TOKEN = "none"
 """What OpenAI's clients send where there is none: they refuse an empty key."""
@@ -82,12 +88,26 @@ def record_ports(folder: Path, *ports: int) -> None:
 
 
 def read_token(url: str) -> str:
-    """Return the API key for a client of the model at `url`: the stack's token, if that is a server of this stack.
+    """Return the API key for a client of the model at `url`, if that is a server of this stack.
 
-    It comes from ROLLBUS_ART_SERVER__TOKEN, or from `rollbus up` here. Elsewhere it is `none`: a server that asks for a
-    token then says so, and the token has not left this machine.
+    It is the principal's that the program is (ROLLBUS_TOKEN); else the owner's, from ROLLBUS_ART_SERVER__TOKEN; else
+    what `rollbus up` made here for agents. Elsewhere it is `none`: a server that asks for a token then says so, and the
+    token has not left this machine.
     """
-    return token_for(url) or NO_TOKEN
+    if url and is_local(url) and (given := os.environ.get(PRINCIPAL_VARIABLE)):
+        return given
+    token = token_for(url)
+    if token is None or os.environ.get(TOKEN_VARIABLE):
+        return token or NO_TOKEN
+    return read_secret(secrets_folder(DATA_DIR, os.environ), AGENT_TOKEN) or token
+
+
+def find_own_token(bootstrap_servers: str) -> str | None:
+    """Return the token by which a program signs what it records: ROLLBUS_TOKEN, or an agent's of the stack here."""
+    if given := os.environ.get(PRINCIPAL_VARIABLE):
+        return given
+    is_here = all(is_local(f"//{server.strip()}") for server in bootstrap_servers.split(","))
+    return read_secret(secrets_folder(DATA_DIR, os.environ), AGENT_TOKEN) if is_here else None
 
 
 def token_for(url: str | None) -> str | None:

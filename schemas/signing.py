@@ -8,15 +8,28 @@ several keys: it signs with the first, and all of them are accepted, so that a k
 Kafka tells a reader of a topic nothing about who wrote a record, and its permissions end at the topic. Ticks,
 configurations and an operator's exclusions must be in the input that producers write, since one order decides. To forge
 one takes both the permission to write and the owner's key. Producers have no key; a replay has it and may not write.
+A principal signs with the secret of its token (`principals`): the worker, which has the key of all, derives it.
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from rollbus.schemas.codec import record_name
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.principals import (
+    BY_OWNER,
+    GRANTS,
+    Grant,
+    Principal,
+    derive_secret,
+    is_ended,
+    read_head,
+)
+from rollbus.schemas.records.events import RewardReported
 from rollbus.schemas.soundness import SEPARATOR
 from rollbus.schemas.topics import RESTORED
 
@@ -46,6 +59,10 @@ class Signing(BaseModel):
     """Without any key, every record counts as the owner's."""
     sources: dict[str, Keys] = Field(default_factory=dict)
     """By source of rewards."""
+    principals: Keys = ()
+    """From which the tokens of all principals are derived; used where the owner has a key, too."""
+    ended: dict[str, AwareDatetime] = Field(default_factory=dict)
+    """By `NAME.GENERATION`: since when a principal's token counts no more."""
     signed_since: AwareDatetime | None = None
     """Records without a signature count as the owner's if the broker took them before this moment."""
 
@@ -68,9 +85,15 @@ class Signing(BaseModel):
         return hmac.digest(keys[0], b"fingerprint", "sha256").hex()[:16] if keys else ""
 
     def sign(self, signer: str | None, topic: str, key: bytes | None, value: bytes) -> Headers:
-        """Return the headers of a record that a signer writes; none if it has no key."""
-        keys = self._keys.get(signer or "")
-        return signed(signer or "", keys[0], topic, key, value) if keys else []
+        """Return the headers of a record that a signer writes, or that is written on behalf of a principal; none if
+        it has no key.
+        """
+        if keys := self._keys.get(signer or ""):
+            return signed(signer or "", keys[0], topic, key, value)
+        if not signer or signer == OWNER or not self._roots:
+            return []
+        head = Principal(signer, frozenset(GRANTS), BY_OWNER).head
+        return signed(head, derive_secret(self._roots[0], head).encode(), topic, key, value)
 
     def signer_of(self, topic: str, record: Any) -> str | None:
         """Return the signer of a fetched record of a topic; None if it has no valid signature."""
@@ -88,14 +111,52 @@ class Signing(BaseModel):
     def _since_ms(self) -> float:
         return self.signed_since.timestamp() * 1000 if self.signed_since else -1
 
+    @cached_property
+    def _roots(self) -> tuple[bytes, ...]:
+        return tuple(key.get_secret_value().encode() for key in self.principals)
+
+    @cached_property
+    def ended_ms(self) -> Mapping[str, float]:
+        """Since when tokens count no more, in milliseconds since 1970."""
+        return {name: moment.timestamp() * 1000 for name, moment in self.ended.items()}
+
+    @cached_property
+    def _secrets(self) -> dict[str, tuple[bytes, ...]]:
+        """By the head of a token: its secrets, once they were needed."""
+        return {}
+
     def _verified(self, value: bytes, topic: str, record: Any) -> str | None:
-        name = value[:-_MAC_BYTES].decode(errors="replace")
-        keys: Iterable[bytes] = self._keys.get(name, ())
-        macs = (_mac(key, name, topic, record.key, record.value or b"") for key in keys)
-        return name if any(hmac.compare_digest(mac, value[-_MAC_BYTES:]) for mac in macs) else None
+        head = value[:-_MAC_BYTES].decode(errors="replace")
+        principal = read_head(head) if self._roots else None
+        keys = self._keys.get(head, ()) if principal is None else self._secrets_of(head)
+        macs = (_mac(key, head, topic, record.key, record.value or b"") for key in keys)
+        if not any(hmac.compare_digest(mac, value[-_MAC_BYTES:]) for mac in macs):
+            return None
+        if principal is None:
+            return head
+        is_allowed = _needs(record.value or b"") in principal.may
+        return principal.name if is_allowed and not is_ended(self.ended_ms, principal, record.timestamp) else None
+
+    def _secrets_of(self, head: str) -> tuple[bytes, ...]:
+        secrets = self._secrets.get(head)
+        if secrets is None:
+            secrets = tuple(derive_secret(root, head).encode() for root in self._roots)
+            if len(self._secrets) < _MOST_HEADS:
+                self._secrets[head] = secrets
+        return secrets
 
 
 _MAC_BYTES = 32
+_MOST_HEADS = 10_000
+"""Heads whose secrets are remembered: anybody can write other ones."""
+
+
+def _needs(value: bytes) -> Grant:
+    """Return what a principal must be allowed to write a record."""
+    try:
+        return "feedback" if record_name(value) == RewardReported.__name__ else "record"
+    except RecordError:
+        return "record"
 
 
 def signed(signer: str, secret: bytes, topic: str, key: bytes | None, value: bytes) -> Headers:

@@ -32,6 +32,7 @@ PURE: Mapping[str, Room] = {
             "schemas/topics.py",
             "schemas/limits.py",
             "schemas/read_only.py",
+            "schemas/principals.py",
             "schemas/signing.py",
         ),
         ("schemas/codec",),

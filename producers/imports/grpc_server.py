@@ -16,7 +16,7 @@ from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.http import MAX_BODY_BYTES
 from rollbus.producers.imports.otlp_wire import read_message
-from rollbus.runtime.http.guard import TOTAL_BODIES, same
+from rollbus.runtime.http.guard import TOTAL_BODIES, FindPrincipal, same
 from rollbus.runtime.http.server import HEAD_S
 from rollbus.schemas.errors import UnavailableError
 
@@ -35,12 +35,19 @@ class _Doorkeeper(grpc.ServerInterceptor):  # type: ignore[misc]
     is the same on the wire: of such a stream a message is read when it is asked for.
     """
 
-    def __init__(self, token: str | None) -> None:
-        self._wanted = None if token is None else f"Bearer {token}"
+    def __init__(self, token: str | None, find_principal: FindPrincipal | None) -> None:
+        self._expected = None if token is None else f"Bearer {token}"
+        self._find_principal = find_principal
+
+    def _admits(self, given: str) -> bool:
+        if self._expected is None or same(given, self._expected):
+            return True
+        principal = self._find_principal(given.removeprefix("Bearer ")) if self._find_principal else None
+        return principal is not None and "record" in principal.may
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         given = dict(details.invocation_metadata or ()).get("authorization", "")
-        if self._wanted is not None and not same(str(given), self._wanted):
+        if not self._admits(str(given)):
             return grpc.stream_unary_rpc_method_handler(_refuse)
         handler = continuation(details)
         if handler is None:
@@ -113,7 +120,9 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
 
 
 @asynccontextmanager
-async def serving_grpc(collector: TraceCollector, host: str, port: int, token: str | None) -> AsyncIterator[int]:
+async def serving_grpc(
+    collector: TraceCollector, host: str, port: int, token: str | None, find_principal: FindPrincipal | None = None
+) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port, and raises OSError where it is taken.
 
     In threads: of grpcio 1.85's server on asyncio, anybody's call whose path is not UTF-8 makes an end.
@@ -121,7 +130,7 @@ async def serving_grpc(collector: TraceCollector, host: str, port: int, token: s
     threads = ThreadPoolExecutor(TOTAL_BODIES, thread_name_prefix="rollbus-otlp-grpc")
     server = grpc.server(
         threads,
-        interceptors=[_Doorkeeper(token)],
+        interceptors=[_Doorkeeper(token, find_principal)],
         options=[
             ("grpc.max_receive_message_length", MAX_BODY_BYTES),
             ("grpc.so_reuseport", 0),  # else another program could take a part of the calls

@@ -21,7 +21,17 @@ from starlette.routing import Route
 from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.otlp_wire import read_body
-from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead, as_json, names_of, token_admits
+from rollbus.runtime.http.guard import (
+    Answered,
+    Door,
+    FindPrincipal,
+    RefusedError,
+    RequestHead,
+    as_json,
+    names_of,
+    needs_record,
+    token_admits,
+)
 from rollbus.schemas.errors import UnavailableError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -75,10 +85,10 @@ def make_app(collector: TraceCollector, lifespan: Lifespan = None) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: unknown, 500: failed})
 
 
-def door(host: str, token: str | None) -> Door:
-    """Return what is asked of every request."""
+def door(host: str, token: str | None, find_principal: FindPrincipal | None = None) -> Door:
+    """Return what is asked of every request: the owner's token, or one of a principal that may record."""
     return Door(
-        token_admits(token, open_paths=("/rollbus/health",)),
+        token_admits(token, open_paths=("/rollbus/health",), find_principal=find_principal, needs=needs_record),
         MAX_BODY_BYTES,
         names_of(host),
         media_types={PROTOBUF, JSON},

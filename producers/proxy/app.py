@@ -13,9 +13,10 @@ GET  /rollbus/metrics               the same, as Prometheus reads it
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Any, TypeVar, get_args
 from urllib.parse import unquote
@@ -33,11 +34,13 @@ from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
 from rollbus.producers.capture.endpoints import find_surface
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
+from rollbus.producers.proxy.desk import Desk
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.sending.metrics import CONTENT_TYPE
 from rollbus.runtime.health.heart import Report
-from rollbus.runtime.http.guard import JSON_TYPES, Door, RequestHead, names_of, same, token_admits
+from rollbus.runtime.http.guard import JSON_TYPES, Door, FindPrincipal, RequestHead, names_of, token_admits
+from rollbus.schemas.principals import Grant
 from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)
@@ -70,8 +73,6 @@ MAX_BODY_BYTES = 64 << 20
 """Of a request; a model server takes half as much."""
 BODY_TYPES = JSON_TYPES | {"multipart/form-data", "application/octet-stream"}
 """Files are uploaded to a server's API, too."""
-DELIVERY_TIMEOUT_S = 0.25
-"""How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
 
 
 class HungUpError(Exception):
@@ -94,17 +95,42 @@ class Proxy:
     """The server's key, sent in place of the token: of a server of this stack, the token itself."""
     address: str = "http://127.0.0.1:8001"
     """Where programs reach this proxy."""
-    episodes: Episodes = field(init=False)
+    find_principal: FindPrincipal | None = None
+    """Knows the tokens of principals."""
+    record_as: Callable[[str], Recorder] | None = None
+    """Makes the recorder that signs with a principal's token; None records everybody alike."""
     refusing: Refusing = field(default_factory=dict)
-    _flushing: asyncio.Task[bool] | None = field(init=False, default=None)
+    desk: Desk = field(init=False)
+    """For requests with the owner's token."""
+    _desks: dict[str, Desk] = field(init=False, default_factory=dict)
+    """By the head of a principal's token."""
 
     def __post_init__(self) -> None:
         """Open no episode yet."""
-        self.episodes = Episodes(self.recorder, self.task)
+        self.desk = Desk(self.recorder, Episodes(self.recorder, self.task))
+
+    def desk_of(self, headers: Mapping[str, str]) -> Desk:
+        """Return where a request is recorded: with its principal, else with the owner."""
+        token = _token_of(headers)
+        principal = self.find_principal(token) if self.find_principal is not None and token else None
+        if principal is None or self.record_as is None:
+            return self.desk
+        if principal.head not in self._desks:
+            recorder = self.record_as(token)
+            self._desks[principal.head] = Desk(recorder, Episodes(recorder, self.task))
+        return self._desks[principal.head]
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What all recorders have counted."""
+        total: Counter[str] = Counter()
+        for desk in (self.desk, *self._desks.values()):
+            total.update(desk.recorder.counters)
+        return total
 
     def report(self) -> Report:
         """Say what was recorded, and whether the broker takes it."""
-        counters = self.recorder.counters
+        counters = self.counters
         queued, trouble = counters.get("events_queued", 0), None
         if self.recorder.healthy is False:
             trouble = f"the broker takes no events, and {queued} wait"
@@ -137,13 +163,12 @@ class Proxy:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         yield
-        self.episodes.close_all()
         await self.http.aclose()
-        await asyncio.to_thread(self.recorder.close)
+        await asyncio.gather(*(desk.close() for desk in (self.desk, *self._desks.values())))
 
     async def health(self, request: Request) -> Response:
         """Say what was recorded, delivered and lost."""
-        return JSONResponse({"healthy": self.recorder.healthy, "counters": dict(self.recorder.counters)})
+        return JSONResponse({"healthy": self.recorder.healthy, "counters": dict(self.counters)})
 
     async def metrics(self, request: Request) -> Response:
         """Say the same to Prometheus."""
@@ -157,14 +182,15 @@ class Proxy:
         if unknown := sorted(set(fields) - set(EPISODE_FIELDS)):
             raise ValueError(f"unknown fields {', '.join(unknown)}; an episode has {', '.join(sorted(EPISODE_FIELDS))}")
         _check(fields, EPISODE_FIELDS)
-        episode = self.episodes.open(**fields)
+        episode = self.desk_of(request.headers).episodes.open(**fields)
         base_url = f"{self.address}/rollbus/episodes/{episode.id}/v1"
         return JSONResponse({"id": episode.id, "base_url": base_url}, status_code=201)
 
     async def reward(self, request: Request) -> Response:
         """Report what an open episode is worth."""
         value, options = _reward_of(await _json(request))
-        event_id = self.episodes.get(request.path_params["episode"]).reward(value, **options)
+        episodes = self.desk_of(request.headers).episodes
+        event_id = episodes.get(request.path_params["episode"]).reward(value, **options)
         return JSONResponse({"event_id": event_id}, status_code=202)
 
     async def feedback(self, request: Request) -> Response:
@@ -174,7 +200,7 @@ class Proxy:
         if len(target) != 1 or not all(isinstance(name, str) and name for name in target.values()):
             raise ValueError('feedback is about one episode: send {"episode": "ID"} or {"alias": "…"}')
         value, options = _reward_of(fields)
-        event_id = self.recorder.feedback(reward=value, **target, **options)
+        event_id = self.desk_of(request.headers).recorder.feedback(reward=value, **target, **options)
         return JSONResponse({"event_id": event_id}, status_code=202)
 
     async def end(self, request: Request) -> Response:
@@ -183,20 +209,20 @@ class Proxy:
         stop_reason = fields.get("stop_reason", "completed")
         if stop_reason not in get_args(StopReason):
             raise ValueError(f"stop_reason is {stop_reason!r}; choose one of {', '.join(get_args(StopReason))}")
-        self.episodes.close(request.path_params["episode"]).end(stop_reason)
+        self.desk_of(request.headers).episodes.close(request.path_params["episode"]).end(stop_reason)
         return Response(status_code=204)
 
     async def forward(self, request: Request) -> Response:
         """Pass a request on; record it where it is a chat completion of an episode."""
-        body = await request.body()
+        body, desk = await request.body(), self.desk_of(request.headers)
         with ExitStack() as scope:
-            episode = scope.enter_context(self.episodes.of_request(request.headers, request.path_params.get("episode")))
-            call = self._call(request, episode, body)
+            episode = scope.enter_context(desk.episodes.of_request(request.headers, request.path_params.get("episode")))
+            call = self._call(request, desk.recorder, episode, body)
             if call is None:
                 return await self._pass(request, body)
-            return await self._record(request, call, scope)
+            return await self._record(request, desk, call, scope)
 
-    def _call(self, request: Request, episode: Episode | None, body: bytes) -> RecordedCall | None:
+    def _call(self, request: Request, recorder: Recorder, episode: Episode | None, body: bytes) -> RecordedCall | None:
         match = find_surface(f"/{_path_of(request)}")
         if episode is None or request.method != "POST" or match is None or match[0] != "/":
             return None
@@ -208,11 +234,10 @@ class Proxy:
         if not isinstance(arguments, dict):
             return None
         function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
-        recorder = self.recorder
         capture = Capture(recorder.outbox, recorder.episodes, episode, function, self.mode, True, self.refusing)
         return capture.begin(arguments, surface, self.upstream, body)
 
-    async def _record(self, request: Request, call: RecordedCall, scope: ExitStack) -> Response:
+    async def _record(self, request: Request, desk: Desk, call: RecordedCall, scope: ExitStack) -> Response:
         async def upstream(body: bytes) -> httpx.Response:
             return await self._send(request, body)
 
@@ -221,32 +246,13 @@ class Proxy:
         if tap is not None and tap.is_stream:
             rest = scope.pop_all()
             rest.callback(tap.abandon)
-            events = self._delivered(relay.streamed(tap, response), rest)
+            events = _delivered(relay.streamed(tap, response), desk, rest)
             return _Stream(events, response, rest)
         body = await _unless_gone(request, call, response.aread())
         if tap is not None:
             body = tap.feed(body) + tap.end()
-            await self._flush()
+            await desk.flush()
         return _with_headers(Response(body, response.status_code), response)
-
-    async def _delivered(self, events: AsyncIterator[bytes], scope: ExitStack) -> AsyncIterator[bytes]:
-        """Pass a stream on; the request's part of the episode closes with it, however it ends."""
-        with scope:
-            async for event in events:
-                yield event
-        await self._flush()
-
-    async def _flush(self) -> None:
-        """Wait until what is recorded so far is with the broker: one thread waits for all answers that do."""
-        if self.recorder.healthy is False:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
-                if self._flushing is not None and not self._flushing.done():
-                    await asyncio.shield(self._flushing)  # it began before this answer was recorded
-                if self._flushing is None or self._flushing.done():
-                    self._flushing = asyncio.create_task(asyncio.to_thread(self.recorder.flush, DELIVERY_TIMEOUT_S))
-                await asyncio.shield(self._flushing)
 
     async def _pass(self, request: Request, body: bytes) -> Response:
         response = await self._send(request, body)
@@ -265,22 +271,51 @@ class Proxy:
 
     def door(self, host: str) -> Door:
         """What the proxy asks of a request."""
-        by_key = token_admits(self.token, open_paths=("/rollbus/health",))
+        by_key = token_admits(
+            self.token, open_paths=("/rollbus/health",), find_principal=self.find_principal, needs=_needs
+        )
 
         def admit(head: RequestHead) -> None:
-            given = head.headers.get("proxy-authorization", "").partition(" ")[2].strip()
-            if self.token is None or not same(given, self.token):
-                by_key(head)
+            given = head.headers.get("proxy-authorization", "")
+            by_key(replace(head, headers={**head.headers, "authorization": given}) if given else head)
 
         return Door(admit, MAX_BODY_BYTES, names_of(host), media_types=BODY_TYPES)
 
     def _with_key(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Put the server's key where a program has sent the token, which is not the server's to see in any header."""
-        own = [(name, value) for name, value in headers if self.token is not None and self.token in value]
+        token = _token_of(dict(headers))
+        is_ours = self.find_principal is not None and self.find_principal(token) is not None
+        tokens = [self.token, *([token] if is_ours else [])]
+        own = [(name, value) for name, value in headers if any(each and each in value for each in tokens)]
         rest = [each for each in headers if each not in own]
         if self.upstream_key is None or "authorization" not in dict(own):
             return rest
         return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
+
+
+async def _delivered(events: AsyncIterator[bytes], desk: Desk, scope: ExitStack) -> AsyncIterator[bytes]:
+    """Pass a stream on; the request's part of the episode closes with it, however it ends."""
+    with scope:
+        async for event in events:
+            yield event
+    await desk.flush()
+
+
+def _token_of(headers: Mapping[str, str]) -> str:
+    """Return the token that a program has sent, to the proxy itself or in place of the server's key."""
+    for name in ("proxy-authorization", "authorization"):
+        scheme, _, token = headers.get(name, "").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return token.strip()
+    return ""
+
+
+def _needs(head: RequestHead) -> Grant:
+    """Return what a principal must be allowed: a reward is no part of recording."""
+    is_reward = head.path == "/rollbus/feedback" or (
+        head.path.startswith("/rollbus/episodes/") and head.path.endswith("/reward") and "/v1/" not in head.path
+    )
+    return "feedback" if is_reward else "record"
 
 
 async def _unless_gone(request: Request, call: RecordedCall, work: Coroutine[Any, Any, Result]) -> Result:

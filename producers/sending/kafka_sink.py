@@ -17,7 +17,8 @@ from rollbus.producers.sending.sink import DELIVERY_THREAD, Outbound
 from rollbus.runtime.kafka.clients import kafka_errors, new_producer, start_client, stop_producer
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import decode, record_name
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.principals import split_token
 from rollbus.schemas.records.events import RewardReported
 from rollbus.schemas.signing import Headers, signed
 
@@ -58,8 +59,14 @@ class KafkaSink:
         *,
         client_id: str = "rollbus-producer",
         reward_keys: Mapping[str, str] | None = None,
+        token: str | None = None,
     ) -> None:
-        """Connect later, in `start`; rewards of the sources in `reward_keys` are signed with their key."""
+        """Connect later, in `start`; rewards of the sources in `reward_keys` are signed with their key, and all else
+        with a principal's token. Raises ConfigurationError for a text that is no such token.
+        """
+        self._principal = split_token(token) if token else None
+        if token and self._principal is None:
+            raise ConfigurationError("the token is none of a principal; `rollbus token create NAME` prints one")
         self._reward_keys = reward_keys or {}
         self._connection, self._client_id = connection, client_id
         self._producer: AIOKafkaProducer | None = None
@@ -124,11 +131,13 @@ class KafkaSink:
         self._known_topics.add(topic)
 
     def _signature(self, record: Outbound) -> Headers:
-        if not self._reward_keys or record_name(record.value) != RewardReported.__name__:
+        if self._reward_keys and record_name(record.value) == RewardReported.__name__:
+            source = decode(record.value).source
+            if (key := self._reward_keys.get(source)) is not None:
+                return signed(source, key.encode(), record.topic, record.key, record.value)
+        if self._principal is None:
             return []
-        source = decode(record.value).source
-        key = self._reward_keys.get(source)
-        return [] if key is None else signed(source, key.encode(), record.topic, record.key, record.value)
+        return signed(*self._principal, record.topic, record.key, record.value)
 
     async def close(self) -> None:
         """Let go of the connection."""

@@ -44,6 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "top": Entry("Show the same live: lag, rates, steps, reward, problems.", "local", "local.health"),
     "down": Entry("Stop what `up` started; data stays.", "local", "local.stack"),
     "alarms": Entry("Watch the log, and report what goes wrong to a webhook.", "streams", "local.alarms"),
+    "token": Entry("Give producers and reporters tokens of their own, and end them.", "cli", "local.token"),
     "doctor": Entry("Check this machine, its settings and its broker.", "streams", "local.doctor"),
     "demo": Entry("Watch a language model learn a job from its own traffic.", "local", "local.demo"),
     "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),

@@ -20,6 +20,7 @@ from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
 from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
+from rollbus.runtime.principals import make_principals
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -208,6 +209,7 @@ def _make_credentials(settings: StackSettings) -> None:
         return
     new = not settings.kafka_dir.exists()  # an older log has records without a signature
     make_secrets(settings.secrets_dir, (TOKEN, PASSWORD, READONLY_PASSWORD, *(OWNER_KEY,) * new))
+    make_principals(settings.secrets_dir)
     record_ports(settings.secrets_dir, settings.art_port, settings.model_port)
 
 

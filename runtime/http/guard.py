@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from rollbus.schemas.errors import RecordTooLargeError
+from rollbus.schemas.principals import Grant, Principal
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -67,6 +68,8 @@ class RefusedError(Exception):
 
 Answered = tuple[Mapping[str, str], bytes]
 """Headers, with the content type, and body."""
+FindPrincipal = Callable[[str], Principal | None]
+"""Returns whose token a text is; None for nobody's."""
 Admit = Callable[[RequestHead], int | None]
 """Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
 
@@ -103,14 +106,35 @@ def names_of(host: str) -> Collection[str] | None:
     return LOCAL_NAMES if host in LOCAL_NAMES else None
 
 
-def token_admits(token: str | None, *, open_paths: Collection[str] = ()) -> Admit:
-    """Return a check for a bearer token; with None everybody may come in, `open_paths` are open anyway."""
+def token_admits(
+    token: str | None,
+    *,
+    open_paths: Collection[str] = (),
+    find_principal: FindPrincipal | None = None,
+    needs: Callable[[RequestHead], Grant] | None = None,
+) -> Admit:
+    """Return a check for a bearer token; with None everybody may come in, `open_paths` are open anyway.
+
+    A principal's own token opens what its grants allow; without `needs` a door is the owner's alone.
+    """
 
     def admit(head: RequestHead) -> None:
-        if token is not None and head.path not in open_paths and not same(head.bearer(), token):
+        given = head.bearer()
+        if token is None or head.path in open_paths or same(given, token):
+            return
+        principal = find_principal(given) if find_principal is not None else None
+        if principal is None:
             raise RefusedError(401, "the API key is missing or wrong", {"www-authenticate": "Bearer"})
+        if needs is None or (grant := needs(head)) not in principal.may:
+            wanted = "the owner's token" if needs is None else f"a token that may {grant}"
+            raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {wanted}")
 
     return admit
+
+
+def needs_record(head: RequestHead) -> Grant:
+    """Say what it takes to ask a model or to bring traces."""
+    return "record"
 
 
 def same(given: str, wanted: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rollbus.runtime.http.guard import FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
 
@@ -120,6 +121,8 @@ class ServiceSettings:
     """Of the OpenAI-compatible endpoint; 0 takes a free one."""
     api_key: str | None = None
     """Bearer token of every port; None asks for none."""
+    find_principal: FindPrincipal | None = None
+    """Knows the tokens of principals, which open the model's port alone."""
     insecure: bool = False
     """Whether the ports may be open without a token."""
     retention: Retention = field(default_factory=Retention)

@@ -24,6 +24,7 @@ from rollbus.runtime.http.guard import (
     LOCAL_NAMES,
     Answered,
     Door,
+    FindPrincipal,
     RefusedError,
     RequestHead,
     as_json,
@@ -119,7 +120,9 @@ async def _serve(settings: ServiceSettings, listener: socket.socket, heart: Hear
     backend = ArtLocal(settings)
     try:
         await backend.start()
-        server = quiet_server(build_control_app(backend), control_door(settings.api_key, settings.host))
+        server = quiet_server(
+            build_control_app(backend), control_door(settings.api_key, settings.host, settings.find_principal)
+        )
         logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
         async with beating(heart, backend.report):
             await _serve_until_stopped(server, listener)
@@ -140,9 +143,9 @@ async def _serve_until_stopped(server: uvicorn.Server, listener: socket.socket) 
     await server.serve(sockets=[listener])
 
 
-def control_door(token: str | None, host: str = "127.0.0.1") -> Door:
-    """What the control port asks of a request; without a token everybody may train."""
-    admit = token_admits(token, open_paths=HEALTH_PATHS)
+def control_door(token: str | None, host: str = "127.0.0.1", find_principal: FindPrincipal | None = None) -> Door:
+    """What the control port asks of a request: the owner's token; without one everybody may train."""
+    admit = token_admits(token, open_paths=HEALTH_PATHS, find_principal=find_principal)
     return Door(admit, MAX_BATCH_BYTES, names_of(host), {"application/json", wire_batch.MEDIA_TYPE}, _describe)
 
 

@@ -25,7 +25,17 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from rollbus.runtime.http import PRIORITY_HEADER
-from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead, as_json, names_of, token_admits
+from rollbus.runtime.http.guard import (
+    Answered,
+    Door,
+    FindPrincipal,
+    RefusedError,
+    RequestHead,
+    as_json,
+    names_of,
+    needs_record,
+    token_admits,
+)
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.routing import Router
 from rollbus.trainer.art_server.endpoint.answer_stream import DONE, AnswerStream, event
@@ -103,9 +113,12 @@ class ServedModel:
         )
 
 
-def model_door(api_key: str | None, host: str = "127.0.0.1") -> Door:
-    """What the endpoint asks of a request; without a key everybody may ask."""
-    return Door(token_admits(api_key, open_paths=("/health",)), MAX_BODY_BYTES, names_of(host), describe=_describe)
+def model_door(api_key: str | None, host: str = "127.0.0.1", find_principal: FindPrincipal | None = None) -> Door:
+    """What the endpoint asks of a request: the owner's key, or one of a principal that may record; without a key
+    everybody may ask.
+    """
+    admit = token_admits(api_key, open_paths=("/health",), find_principal=find_principal, needs=needs_record)
+    return Door(admit, MAX_BODY_BYTES, names_of(host), describe=_describe)
 
 
 def build_app(served: ServedModel) -> Starlette:

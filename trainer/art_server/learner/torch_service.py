@@ -164,7 +164,7 @@ class TorchService:
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
         """Start the endpoint; a second call returns the running one's address."""
         if self._server is None:
-            door = model_door(self.settings.api_key, self.settings.host)
+            door = model_door(self.settings.api_key, self.settings.host, self.settings.find_principal)
             self._server = EndpointServer(
                 build_app(self.served), door, host=self.settings.host, port=self.settings.port
             )

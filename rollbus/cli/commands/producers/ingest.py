@@ -105,12 +105,14 @@ def serve(
             settings = settings.with_token(host, [own_port, *([grpc_port] if grpc_port else [])], os.environ)
             given = settings.art_server.token
             token = None if settings.insecure or given is None else given.get_secret_value()
+            find_principal, own_token = settings.find_principal(), settings.sign_as("ingest")
 
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
-                async with serving_grpc(collector, shown, grpc_port, token) as its_port:
+                async with serving_grpc(collector, shown, grpc_port, token, find_principal) as its_port:
                     sink = start_task(
-                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest")), "sending traces"
+                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest", token=own_token)),
+                        "sending traces",
                     )
                     async with beating(settings.heart("ingest"), collector.report):
                         echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
@@ -118,6 +120,6 @@ def serve(
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)
 
-            make_server(make_app(collector, lifespan), door(host, token)).run(sockets=[listener])
+            make_server(make_app(collector, lifespan), door(host, token, find_principal)).run(sockets=[listener])
     finally:
         store.close()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -95,7 +96,8 @@ def run(
     with open_listener(host, port) as listener:
         own_port = listener.getsockname()[1]
         settings = settings.with_token(host, [own_port], os.environ)
-        recorder = init(
+        record_as = partial(
+            init,
             security=settings.kafka,
             namespace=settings.namespace,
             producer=producer,
@@ -104,6 +106,7 @@ def run(
             spool_folder=spool_folder,
             route=[run.model for run in settings.runs if run.delivery is not None],
         )
+        recorder = record_as(token=settings.sign_as("proxy"))
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
@@ -115,6 +118,8 @@ def run(
             mode=logprobs,
             token=token.get_secret_value() if token else None,
             upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
+            find_principal=settings.find_principal(),
+            record_as=lambda token: record_as(token=token),
             address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
         server = make_server(made.app(), made.door(host))

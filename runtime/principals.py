@@ -1,0 +1,174 @@
+"""The principals of a folder of credentials: which tokens were made, and which have ended.
+
+    principals_key      from which every token is derived; with it, no list is needed to know a token
+    principals          a line of JSON for each name: what it may, its generation, and when earlier ones ended
+
+A door looks at the file again when it has changed, so a token that was ended opens nothing from then on.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rollbus.runtime.credentials import AGENT_TOKEN, REPORTER_TOKEN, make_secrets, read_secret
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.principals import GRANTS, Principal, is_ended, make_principal, make_token, read_token_text
+
+PRINCIPALS_KEY, PRINCIPALS = "principals_key", "principals"
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A name's present token, and the moments at which tokens of it ended."""
+
+    principal: Principal
+    made_at: datetime
+    ended_at: Mapping[int, datetime] = field(default_factory=dict)
+    """By generation."""
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the present token ends, or has ended; None if no end was set."""
+        return self.ended_at.get(self.principal.generation)
+
+
+def read_tokens(folder: Path) -> dict[str, IssuedToken]:
+    """Return what was issued, by name; raises ConfigurationError for a file that cannot be read."""
+    path = folder / PRINCIPALS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}); run as the user who ran `rollbus up`") from error
+    try:
+        tokens = [_token_of(json.loads(line)) for line in lines if line.strip()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{path} holds no list of principals ({error!r}); restore it from a copy") from error
+    return {token.principal.name: token for token in tokens}
+
+
+def write_token(folder: Path, token: IssuedToken) -> None:
+    """Add a name's token, or replace it."""
+    tokens = read_tokens(folder) | {token.principal.name: token}
+    path = folder / PRINCIPALS
+    draft = path.with_name(f".{PRINCIPALS}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(_plain_of(each)) + "\n" for _, each in sorted(tokens.items()))
+    draft.replace(path)
+
+
+def issue(folder: Path, name: str, may: Sequence[str], now: datetime) -> str:
+    """Return the token of a new name; raises ConfigurationError for one that has a token already."""
+    make_secrets(folder, (PRINCIPALS_KEY,))
+    known = read_tokens(folder).get(name)
+    if known is not None and not _is_over(known, now):
+        raise ConfigurationError(f"{name!r} has a token; `rollbus token rotate {name}` makes a new one, `end` ends it")
+    generation = known.principal.generation + 1 if known else 1
+    token = IssuedToken(make_principal(name, may, generation), now, known.ended_at if known else {})
+    write_token(folder, token)
+    return make_token(root_of(folder), token.principal)
+
+
+def make_principals(folder: Path) -> None:
+    """Make what is missing of the local stack's own: one that records and reports, and one that only reports."""
+    for name, file, may in (("agent", AGENT_TOKEN, GRANTS), ("reporter", REPORTER_TOKEN, ("feedback",))):
+        if read_secret(folder, file) is not None:
+            continue
+        now = datetime.now(UTC)
+        known = read_tokens(folder).get(name)
+        is_known = known is not None and not _is_over(known, now)
+        token = rotate(folder, name, now, timedelta()) if is_known else issue(folder, name, may, now)
+        with open(
+            os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii"
+        ) as opened:
+            opened.write(token + "\n")
+
+
+def rotate(folder: Path, name: str, now: datetime, overlap: timedelta) -> str:
+    """Return a new token of a name; the one before counts for `overlap` longer."""
+    known = _require(folder, name)
+    principal = replace(known.principal, generation=known.principal.generation + 1)
+    ended_at = {**known.ended_at, known.principal.generation: min(now + overlap, known.ends_at or now + overlap)}
+    write_token(folder, IssuedToken(principal, now, ended_at))
+    return make_token(root_of(folder), principal)
+
+
+def end(folder: Path, name: str, now: datetime) -> None:
+    """End every token of a name."""
+    known = _require(folder, name)
+    generations = range(1, known.principal.generation + 1)
+    ended_at = {number: min(now, known.ended_at.get(number, now)) for number in generations}
+    write_token(folder, replace(known, ended_at=ended_at))
+
+
+def root_of(folder: Path) -> bytes:
+    """Return the key from which tokens are derived; raises ConfigurationError where there is none."""
+    key = read_secret(folder, PRINCIPALS_KEY)
+    if key is None:
+        raise ConfigurationError(f"there is no {folder / PRINCIPALS_KEY}; `rollbus token create NAME` makes it")
+    return key.encode()
+
+
+def endings(folder: Path) -> dict[str, datetime]:
+    """Return since when tokens count no more, by `NAME.GENERATION`."""
+    tokens = read_tokens(folder)
+    return {f"{name}.{number}": at for name, token in tokens.items() for number, at in token.ended_at.items()}
+
+
+class PrincipalBook:
+    """Knows the principals of a folder at a door."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the key now, and the endings whenever they change."""
+        self._folder, self._seen = folder, -1
+        key = read_secret(folder, PRINCIPALS_KEY)
+        self._roots = (key.encode(),) if key else ()
+        self._ended_ms: Mapping[str, float] = {}
+
+    def __call__(self, token: str) -> Principal | None:
+        """Return whose token it is."""
+        principal = read_token_text(self._roots, token)
+        if principal is None:
+            return None
+        self._follow_endings()
+        return None if is_ended(self._ended_ms, principal, datetime.now(UTC).timestamp() * 1000) else principal
+
+    def _follow_endings(self) -> None:
+        with suppress(FileNotFoundError):
+            changed = (self._folder / PRINCIPALS).stat().st_mtime_ns
+            if changed != self._seen:
+                ended = endings(self._folder)
+                self._ended_ms, self._seen = {name: at.timestamp() * 1000 for name, at in ended.items()}, changed
+
+
+def _require(folder: Path, name: str) -> IssuedToken:
+    token = read_tokens(folder).get(name)
+    if token is None:
+        raise ConfigurationError(f"{name!r} has no token in {folder}; `rollbus token list` shows those that have")
+    return token
+
+
+def _is_over(token: IssuedToken, now: datetime) -> bool:
+    return token.ends_at is not None and token.ends_at <= now
+
+
+def _plain_of(token: IssuedToken) -> dict[str, Any]:
+    return {
+        "name": token.principal.name,
+        "may": sorted(token.principal.may),
+        "generation": token.principal.generation,
+        "made_at": token.made_at.isoformat(),
+        "ended_at": {str(number): at.isoformat() for number, at in sorted(token.ended_at.items())},
+    }
+
+
+def _token_of(plain: Mapping[str, Any]) -> IssuedToken:
+    principal = make_principal(plain["name"], plain["may"], int(plain["generation"]))
+    ended_at = {int(number): datetime.fromisoformat(at) for number, at in plain["ended_at"].items()}
+    return IssuedToken(principal, datetime.fromisoformat(plain["made_at"]), ended_at)

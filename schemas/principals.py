@@ -1,0 +1,97 @@
+"""Principals: who may speak at a door, and the token by which each door and each worker knows them. Pure.
+
+    rb.agent-7.fr.1.<mac>      name, what it may, generation, and an HMAC of these under the owner's `principals_key`
+
+So no door keeps a list of tokens: who has the key derives each of them. The MAC is also the key with which a producer
+signs its records. A token ends by its generation: `ended` names when. A record that the broker took before counts for
+ever, so a replay comes to the same.
+"""
+
+import hmac
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rollbus.schemas.errors import ConfigurationError
+
+Grant = Literal["record", "feedback"]
+"""record: ask the model, and write episodes; feedback: report rewards."""
+GRANTS: tuple[Grant, ...] = get_args(Grant)
+OWNER = "owner"
+"""The principal that may everything; its token has no name in it."""
+PREFIX = "rb"
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+BY_OWNER = 0
+"""Generation of what a process of the owner signs on behalf of a principal."""
+_LETTERS: Mapping[str, Grant] = {"f": "feedback", "r": "record"}
+_HEAD = re.compile(rf"{PREFIX}\.({NAME.pattern})\.([fr]{{1,2}})\.([0-9]{{1,6}})")
+_MAC_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who speaks, and what it may."""
+
+    name: str
+    may: frozenset[Grant]
+    generation: int = 1
+
+    @property
+    def head(self) -> str:
+        """The part of its token that is no secret."""
+        letters = "".join(letter for letter, grant in _LETTERS.items() if grant in self.may)
+        return f"{PREFIX}.{self.name}.{letters}.{self.generation}"
+
+
+def make_principal(name: str, may: Iterable[str], generation: int = 1) -> Principal:
+    """Return a principal; raises ConfigurationError for a name or a grant that is none."""
+    if NAME.fullmatch(name) is None or name == OWNER:
+        raise ConfigurationError(f"{name!r} names no principal: use small letters, digits, `-` and `_`, 63 at most")
+    grants = frozenset(may)
+    if not grants or grants - set(GRANTS):
+        raise ConfigurationError(f"a principal may {' and '.join(GRANTS)}, or one of them; got {', '.join(grants)}")
+    return Principal(name, frozenset(grant for grant in GRANTS if grant in grants), generation)
+
+
+def read_head(head: str) -> Principal | None:
+    """Return the principal that the open part of a token names; None if it names none."""
+    match = _HEAD.fullmatch(head)
+    if match is None or match[1] == OWNER:
+        return None
+    may = frozenset(_LETTERS[letter] for letter in match[2])
+    principal = Principal(match[1], may, int(match[3]))
+    return principal if principal.head == head else None
+
+
+def derive_secret(root: bytes, head: str) -> str:
+    """Return the secret part of a token."""
+    return urlsafe_b64encode(hmac.digest(root, b"principal\0" + head.encode(), "sha256")[:_MAC_BYTES]).decode()
+
+
+def make_token(root: bytes, principal: Principal) -> str:
+    """Return a principal's token."""
+    return f"{principal.head}.{derive_secret(root, principal.head)}"
+
+
+def split_token(token: str) -> tuple[str, bytes] | None:
+    """Return the head of a token and the key by which its records are signed; None for a token of another form."""
+    head, _, secret = token.rpartition(".")
+    return (head, secret.encode()) if secret and read_head(head) is not None else None
+
+
+def read_token_text(roots: Iterable[bytes], token: str) -> Principal | None:
+    """Return whose token it is; None for nobody's."""
+    head, _, secret = token.rpartition(".")
+    principal = read_head(head)
+    if principal is None or principal.generation == BY_OWNER:
+        return None
+    given = secret.encode(errors="replace")
+    is_right = [hmac.compare_digest(derive_secret(root, head).encode(), given) for root in roots]
+    return principal if any(is_right) else None
+
+
+def is_ended(ended: Mapping[str, float], principal: Principal, at_ms: float) -> bool:
+    """Say whether a token had ended at a time; `ended` has the moment by `NAME.GENERATION`."""
+    return at_ms >= ended.get(f"{principal.name}.{principal.generation}", float("inf"))

@@ -1,0 +1,86 @@
+"""Tokens are made once, listed, rotated and ended; a door follows what is ended without a restart."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rollbus.runtime.credentials import (
+    AGENT_TOKEN,
+    FOLDER_VARIABLE,
+    PRINCIPAL_VARIABLE,
+    REPORTER_TOKEN,
+    TOKEN_VARIABLE,
+    find_own_token,
+    make_secrets,
+    read_secret,
+    read_token,
+    record_ports,
+)
+from rollbus.runtime.principals import PrincipalBook, end, endings, issue, make_principals, read_tokens, rotate
+from rollbus.schemas.errors import ConfigurationError
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+
+
+def test_a_name_has_one_token_until_it_is_rotated_or_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    first = issue(folder, "agent-7", ("record", "feedback"), NOW)
+    with pytest.raises(ConfigurationError, match="token rotate agent-7"):
+        issue(folder, "agent-7", ("record",), NOW)
+    second = rotate(folder, "agent-7", NOW, timedelta(hours=1))
+    assert endings(folder) == {"agent-7.1": NOW + timedelta(hours=1)}
+    end(folder, "agent-7", NOW)
+    assert endings(folder) == {"agent-7.1": NOW, "agent-7.2": NOW}
+    third = issue(folder, "agent-7", ("record",), NOW)
+    assert len({first, second, third}) == 3
+    assert read_tokens(folder)["agent-7"].principal.generation == 3
+    assert (folder / "principals").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_door_follows_what_is_ended(tmp_path: Path) -> None:
+    token = issue(tmp_path, "agent-7", ("record",), NOW)
+    book = PrincipalBook(tmp_path)
+    principal = book(token)
+    assert principal is not None
+    assert principal.name == "agent-7"
+    end(tmp_path, "agent-7", datetime.now(UTC))
+    assert book(token) is None
+    assert book("rb.agent-7.r.2.x") is None
+
+
+def test_a_folder_without_a_key_knows_nobody(tmp_path: Path) -> None:
+    assert PrincipalBook(tmp_path)("rb.agent-7.r.1.x") is None
+
+
+def test_a_list_that_is_torn_is_named(tmp_path: Path) -> None:
+    (tmp_path / "principals").write_text("{")
+    with pytest.raises(ConfigurationError, match="holds no list of principals"):
+        read_tokens(tmp_path)
+
+
+def test_the_local_stack_has_one_of_each_kind_and_a_program_finds_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(PRINCIPAL_VARIABLE, raising=False)
+    make_secrets(tmp_path)
+    make_principals(tmp_path)
+    agent = read_secret(tmp_path, AGENT_TOKEN)
+    make_principals(tmp_path)
+    assert agent == read_secret(tmp_path, AGENT_TOKEN), "they are made once"
+    assert {name: sorted(token.principal.may) for name, token in read_tokens(tmp_path).items()} == {
+        "agent": ["feedback", "record"],
+        "reporter": ["feedback"],
+    }
+    (tmp_path / REPORTER_TOKEN).unlink()
+    make_principals(tmp_path)
+    assert read_tokens(tmp_path)["reporter"].principal.generation == 2
+    record_ports(tmp_path, 8000)
+    assert read_token("http://127.0.0.1:8000/v1") == agent, "an agent's key, not the owner's"
+    assert find_own_token("127.0.0.1:9092") == agent
+    assert find_own_token("broker.example:9092") is None
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, "rb.x.r.1.y")
+    assert (read_token("http://127.0.0.1:9/v1"), find_own_token("broker.example:9092")) == ("rb.x.r.1.y",) * 2
+    assert read_token("http://model.example/v1") == "none", "it leaves this machine to no model server"

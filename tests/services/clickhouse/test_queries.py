@@ -449,6 +449,17 @@ def test_who_had_most_of_a_step(filled: ClickHouseSettings) -> None:
     assert answer(filled, "share_by_source", label="nobody")[0]["source"] == ""
 
 
+def test_who_moved_the_model_and_by_how_much(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "who_moved_this_model")
+    recorders = {row["label"]: row for row in rows if row["influence"] == "recorded"}
+    assert {"ada", "bob"} <= set(recorders)
+    assert all(0 <= row["largest_share"] <= 1 for row in rows)
+    moved = [row for row in recorders.values() if row["trained"]]
+    assert sum(row["mean_share"] for row in moved) == pytest.approx(1.0)
+    assert any(row["reports"] for row in rows if row["influence"] == "reported")
+    assert {row["label"] for row in answer(filled, "who_moved_this_model", label="nobody")} == {""}
+
+
 def test_whether_a_step_helped_is_told_on_the_same_tasks(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "did_step_help", step=3)
     assert [(row["task"], row["episodes_before"], row["episodes_after"]) for row in rows] == [

@@ -9,13 +9,13 @@ SELECT
     principal,
     source,
     label,
-    sum(episodes) AS episodes,
-    sum(reports) AS reports,
-    sum(trained) AS trained,
-    countIf(trained > 0) AS steps,
+    sum(rows_of_step.episodes) AS episodes,
+    sum(rows_of_step.reports) AS reports,
+    sum(rows_of_step.trained) AS trained,
+    countIf(rows_of_step.trained > 0) AS steps,
     max(if(of_step = 0, 0, moved / of_step)) AS largest_share,
     sum(moved) / nullIf(sum(of_step), 0) AS mean_share,
-    sum(in_promotions) AS in_promotions
+    sum(rows_of_step.in_promotions) AS in_promotions
 FROM
 (
     SELECT
@@ -68,7 +68,7 @@ FROM
         WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'trained'
     ) AS members ON members.trajectory_key = said.trajectory_key
     GROUP BY influence, principal, source, label, step
-)
+) AS rows_of_step
 GROUP BY influence, principal, source, label
 ORDER BY largest_share DESC, episodes DESC, influence, principal, source, label
 LIMIT {limit:UInt32}

@@ -17,6 +17,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
+from safetensors.torch import load_file, save_file
 
 from rollbus.cli.root import rollbus
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
@@ -26,6 +27,7 @@ from rollbus.trainer.art_server.base_models.packaged import PACKAGED, PackagedMo
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.art_server.model.weights import EMBEDDINGS, OUTPUT
 from tests.models import create_model, load_model
 from tests.trainer.art_server.test_families import LLAMA3, SHAPE
 
@@ -187,6 +189,19 @@ def test_a_kill_on_the_way_leaves_what_the_next_import_removes(folder: Path, cac
             lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors.index.json").unlink()),
             "safetensors only",
         ),
+        (
+            lambda f: (f / "model.safetensors").rename(f / "model-00001-of-00002.safetensors"),
+            r"lacks 1 of the 1 files of weights that model.safetensors.index.json names, among them model.safetensors",
+        ),
+        (lambda f: leave_an_index(f), r"holds two models: model\.safetensors, and model\.safetensors\.index\.json"),
+        (
+            lambda f: change_weights(f, lambda w: w | {OUTPUT: w[EMBEDDINGS] + 1}),
+            "`tie_word_embeddings: true`, and lm_",
+        ),
+        (
+            lambda f: change_weights(f, lambda w: {name: part.to(torch.float8_e4m3fn) for name, part in w.items()}),
+            "are stored in float8_e4m3fn, among them",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_served_is_refused_with_the_remedy(
@@ -198,9 +213,76 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_remedy(
     assert left_in(cache) == []
 
 
+def leave_an_index(folder: Path) -> None:
+    """An older copy in shards, beside the newer single file."""
+    shutil.copyfile(folder / "model.safetensors", folder / "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def change_weights(folder: Path, change: Any) -> None:
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+
+
 def change_config(folder: Path, **changed: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def write_adapter(folder: Path, **changed: Any) -> Path:
+    """A random adapter of rank 2 on two matrices, as PEFT saves it."""
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", "target_modules": ["q_proj", "up_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config | changed))
+    shapes = {"self_attn.q_proj": (64, 64), "mlp.up_proj": (64, 64)}
+    matrices = {}
+    for module, (outputs, inputs) in shapes.items():
+        matrices[f"base_model.model.model.layers.0.{module}.lora_A.weight"] = torch.randn(2, inputs)
+        matrices[f"base_model.model.model.layers.0.{module}.lora_B.weight"] = torch.randn(outputs, 2)
+    save_file(matrices, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(("changed", "scale"), [({}, 3.0), ({"use_rslora": True}, 6 / 2**0.5)])
+def test_an_adapter_is_merged_into_its_base_by_pefts_formula(
+    changed: dict[str, Any], scale: float, folder: Path, cache: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "Tuned", **changed)
+    merged = import_model(adapter, cache, onto=folder)
+    assert merged.name.startswith("tuned-")
+    before, after = (load_file(path / "model.safetensors") for path in (folder, merged))
+    parts = load_file(adapter / "adapter_model.safetensors")
+    for name, weight in before.items():
+        stem = f"base_model.model.{name.removesuffix('.weight')}"
+        delta = torch.zeros_like(weight)
+        if f"{stem}.lora_A.weight" in parts:
+            delta = scale * parts[f"{stem}.lora_B.weight"] @ parts[f"{stem}.lora_A.weight"]
+        assert torch.allclose(after[name], weight + delta, atol=1e-5), name
+    assert left_in(cache) == [merged.name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"peft_type": "IA3"}, "is of kind 'IA3'; LORA is merged"),
+        ({"use_dora": True}, "has `use_dora`, which is not merged here; merge it with PEFT's merge_and_unload"),
+        ({"modules_to_save": ["lm_head"]}, "has `modules_to_save`"),
+        ({"bias": "all"}, "has `bias`"),
+        ({"r": 0}, "has r 0 and lora_alpha 6"),
+    ],
+)
+def test_an_adapter_of_another_kind_is_refused_by_name(
+    changed: dict[str, Any], says: str, folder: Path, cache: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        import_model(write_adapter(tmp_path / "tuned", **changed), cache, onto=folder)
+    assert left_in(cache) == []
+
+
+def test_an_adapter_alone_is_refused_with_the_command_that_merges_it(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"is a PEFT adapter, not a model; .* --onto BASE`"):
+        import_model(write_adapter(tmp_path / "tuned"), cache)
 
 
 def test_a_gguf_file_that_cannot_be_converted_is_refused_with_the_remedy(

@@ -2,12 +2,14 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.learner.rows import unpack
 from rollbus.trainer.art_server.learner.update import micro_batches, score
 from rollbus.trainer.art_server.model.model import head, trunk
@@ -265,3 +267,23 @@ def test_processed_logprobs_are_what_the_update_recomputes_at_that_temperature(
     with torch.no_grad():
         scores = score(load_model(base_model)[0], batch)
     assert torch.allclose(torch.tensor(answer.logprobs), scores.logprobs_N, atol=1e-4)
+
+
+def test_a_token_that_the_tokenizer_lacks_is_never_sampled_and_has_no_probability(
+    base_model: Path, tokenizer: Any
+) -> None:
+    """Vocabularies are padded: rows beyond the tokenizer's ids mean nothing."""
+    _, config = load_model(base_model)
+    few = replace(config, known_tokens=100)
+    model = ModelLoader(few).load(base_model)
+    sampler = Sampler(few, tokenizer, max_rows=8)
+    try:
+        sampler.load(0, model)
+        answers = [ask(sampler, seed=seed, max_tokens=40) for seed in range(6)]
+    finally:
+        sampler.close()
+    assert max(max(answer.token_ids) for answer in answers) < 100
+    with torch.no_grad():
+        logprobs = torch.log_softmax(head(model, trunk(model, torch.tensor([PROMPT]))), dim=-1)
+    assert float(logprobs[..., :100].exp().sum(dim=-1).mean()) == pytest.approx(1.0, abs=1e-5)
+    assert float(logprobs[..., 100:].exp().max()) == 0.0

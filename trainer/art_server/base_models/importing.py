@@ -1,4 +1,4 @@
-"""A folder in Hugging Face layout or a GGUF file → a base model in the cache, named by the hash of its files.
+"""A folder in Hugging Face layout, a GGUF file or an adapter → a base model in the cache, named by its files' hash.
 
 Order: check what can be known before, fill a temporary folder, check it as the service will read it, rename. A process
 killed on the way leaves a temporary folder, which the next import of the same model removes.
@@ -7,6 +7,7 @@ killed on the way leaves a temporary folder, which the next import of the same m
 import fcntl
 import hashlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
+from rollbus.trainer.art_server.base_models.merging import merge_adapter
 from rollbus.trainer.art_server.checkpoints.checkpoint import (
     HEAVY,
     INDEX,
@@ -25,6 +27,7 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import (
 )
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.lora import ADAPTER_CONFIG
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.model import build_model
 
@@ -37,13 +40,21 @@ MEMORY_FACTOR = 2.5
 
 
 def import_model(
-    source: Path, cache: Path, *, name: str | None = None, template: str | None = None, report: Report = lambda _: None
+    source: Path,
+    cache: Path,
+    *,
+    name: str | None = None,
+    onto: Path | None = None,
+    template: str | None = None,
+    report: Report = lambda _: None,
 ) -> Path:
     """Return the folder of the base model, which exists whole or not at all; one that exists is returned as it is.
 
-    `template` replaces the chat template. ConfigurationError for a model that cannot be served, UnavailableError where
+    `onto` is the base model of a PEFT adapter; `template` replaces the chat template. ConfigurationError for a model that cannot be served, UnavailableError where
     disk or memory does not suffice.
     """
+    if onto is not None:
+        return _import_adapter(source, onto, cache, name=name, template=template, report=report)
     _require_ordinary_files(source)
     weights = _find_weights(source)
     report(f"hashing {', '.join(path.name for path in weights)}")
@@ -71,6 +82,21 @@ def import_model(
         report("checking config, tokenizer, chat template and weights")
         check_model(partial)
     return target
+
+
+def _import_adapter(
+    adapter: Path, base: Path, cache: Path, *, name: str | None, template: str | None, report: Report
+) -> Path:
+    """Merge an adapter into its base model, beside the cache, and import what comes out."""
+    _require_ordinary_files(adapter)
+    _require_ordinary_files(base)
+    _find_weights(base)
+    read_config(base)
+    _require_disk(cache, 2 * sum((base / file).stat().st_size for file in weight_files(base)))
+    with tempfile.TemporaryDirectory(dir=cache, prefix=TEMPORARY_PREFIX) as folder:
+        report(f"merging {adapter.name} into {base.name}")
+        merge_adapter(adapter, base, Path(folder))
+        return import_model(Path(folder), cache, name=name or adapter.name.lower(), template=template, report=report)
 
 
 def check_model(directory: Path) -> None:
@@ -113,12 +139,23 @@ def _find_weights(source: Path) -> list[Path]:
         )
     if (source / "config.json").exists():
         files = [source / file for file in weight_files(source)]
-        if missing := [path.name for path in files if not path.exists()]:
+        missing = [path.name for path in files if not path.exists()]
+        if missing and (source / INDEX).exists():
+            raise ConfigurationError(
+                f"{source} lacks {len(missing)} of the {len(files)} files of weights that {INDEX} names, among them "
+                f"{missing[0]}; copy or download them again"
+            )
+        if missing:
             raise ConfigurationError(
                 f"{source} has no {missing[0]}; this service reads weights in safetensors only (a pickled "
                 "pytorch_model.bin can run code when it is read): save the model with save_pretrained"
             )
         return files
+    if (source / ADAPTER_CONFIG).exists():
+        raise ConfigurationError(
+            f"{source} is a PEFT adapter, not a model; name the folder of its base model, too: `rollbus model import "
+            f"{source} --onto BASE`"
+        )
     ggufs = sorted(source.glob(f"*{GGUF}"))
     if len(ggufs) != 1:
         raise ConfigurationError(
@@ -179,6 +216,7 @@ def _write_folder(target: Path) -> Iterator[Path | None]:
 
 
 def _require_disk(cache: Path, needed: int) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     if free < needed:
         raise UnavailableError(

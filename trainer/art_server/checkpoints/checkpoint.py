@@ -105,6 +105,11 @@ def weight_files(directory: Path) -> list[str]:
         files = set(parse_json(index.read_bytes())["weight_map"].values())
         if wrong := [name for name in files if name != Path(name).name or Path(name).suffix != ".safetensors"]:
             raise ValueError(f"{wrong[0]!r} is not a file of weights in this folder")
+        if WEIGHTS not in files and (directory / WEIGHTS).exists():
+            raise ConfigurationError(
+                f"{directory} holds two models: {WEIGHTS}, and {INDEX} with {len(files)} other files; remove what does "
+                "not belong to this model"
+            )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"the weights in {directory} cannot be read: {INDEX} is damaged: {error!r}") from error
     return sorted(files)
@@ -118,6 +123,7 @@ def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     files = weight_files(directory)
     try:
         weights = {name: weight for file in files for name, weight in load_file(directory / file).items()}
+        _require_plain_numbers(directory, weights)
         broken = [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]
     except FileNotFoundError as error:
         raise ConfigurationError(f"no weights at {error.filename or directory}") from error
@@ -136,6 +142,16 @@ def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         raise ConfigurationError(
             f"the weights in {directory} do not fit the model's config.json, which has no place for {error}"
         ) from error
+
+
+def _require_plain_numbers(directory: Path, weights: Mapping[str, Tensor]) -> None:
+    """Refuse numbers that mean nothing without their scales, such as those of fp8, whatever config.json says."""
+    for name, weight in weights.items():
+        if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            raise ConfigurationError(
+                f"the weights in {directory} are stored in {str(weight.dtype).removeprefix('torch.')}, among them "
+                f"{name!r}, and such weights cannot be trained; take the model's float16, bfloat16 or float32 weights"
+            )
 
 
 def read_adapter(directory: Path, lora: LoraConfig, config: ModelConfig) -> dict[str, Tensor]:

@@ -196,7 +196,7 @@ class ArtLocal(JobBackend):
         if (made := session.unrecorded(request)) is not None:
             return made
         lineage = frozenset(self.service.store.lineage(base))
-        limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
+        limits = Limits(self.service.config.max_tokens, self.service.config.usable_tokens, lineage)
         admitted = admit(request, limits, temperatures=session.own is None)
         if not admitted.trajectories:
             return skipped(request, admitted)

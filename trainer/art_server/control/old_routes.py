@@ -111,7 +111,7 @@ class _OldRoutes:
             _require(body, "trajectory_groups", list),
             lambda messages, tools: render_chat(service.tokenizer, messages, tools),
         )
-        kept = trainable(call, Limits(service.config.max_tokens, service.config.vocabulary))
+        kept = trainable(call, Limits(service.config.max_tokens, service.config.usable_tokens))
         remarks = {"rendered_prompts": call.rendered_prompts}
         remarks |= {f"dropped_{reason}": count for reason, count in kept.dropped.items()}
         lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()

@@ -97,8 +97,7 @@ def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
         raise ConfigurationError(
             f"the tokenizer of {directory} has no eos_token, so no answer would end; name it in tokenizer_config.json"
         )
-    images = getattr(tokenizer, "image_token_id", None)  # Gemma 3's lies beyond the embeddings of its text models
-    highest = max(number for number in tokenizer.get_vocab().values() if number != images)
+    highest = count_known_tokens(tokenizer) - 1
     if vocabulary is not None and highest >= vocabulary:
         raise ConfigurationError(
             f"the tokenizer of {directory} has ids up to {highest}, the model's vocabulary only {vocabulary} entries; "
@@ -115,12 +114,22 @@ def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
 
 
 def read_stop_ids(directory: Path) -> frozenset[int]:
-    """Tokens that end an answer by generation_config.json, in addition to the tokenizer's own: Gemma's end of turn."""
+    """Tokens that end an answer by the model's files, in addition to the tokenizer's own: Gemma's end of turn."""
+    return _stop_ids_in(directory / "generation_config.json") | _stop_ids_in(directory / "config.json")
+
+
+def _stop_ids_in(path: Path) -> frozenset[int]:
     try:
-        found = json.loads((directory / "generation_config.json").read_bytes())["eos_token_id"]
-        return frozenset([found] if isinstance(found, int) else map(int, found or []))
+        stop_ids = json.loads(path.read_bytes())["eos_token_id"]
+        return frozenset([stop_ids] if isinstance(stop_ids, int) else map(int, stop_ids or []))
     except (OSError, ValueError, LookupError, TypeError):
-        return frozenset()  # the file is optional
+        return frozenset()  # the field is optional, and so is generation_config.json
+
+
+def count_known_tokens(tokenizer: Any) -> int:
+    """Return the number of ids that mean something: a model's matrix may have more rows, padded to a round number."""
+    images = getattr(tokenizer, "image_token_id", None)  # Gemma 3's lies beyond the embeddings of its text models
+    return 1 + max(number for number in tokenizer.get_vocab().values() if number != images)
 
 
 def renders_tools(tokenizer: Any) -> bool:

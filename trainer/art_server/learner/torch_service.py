@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
-from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, read_stop_ids
+from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
 from rollbus.trainer.art_server.learner.art_plan import StepPlan
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
@@ -61,6 +62,7 @@ class TorchService:
     def _open(self, settings: ServiceSettings, options: ModelOptions) -> None:
         """Allocate the rows, load the weights in training and the newest version, and serve that."""
         self.tokenizer = load_tokenizer(settings.base_model, vocabulary=self.config.vocabulary)
+        self.config = replace(self.config, known_tokens=count_known_tokens(self.tokenizer))
         self.loader = ModelLoader(
             self.config,
             precision=choose_precision(options.precision, options.device),

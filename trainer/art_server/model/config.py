@@ -124,6 +124,8 @@ class ModelConfig:
     attention_cap: float | None = None
     logit_cap: float | None = None
     """Both bound numbers by cap · tanh(x / cap)."""
+    known_tokens: int | None = None
+    """Of the vocabulary, the first so many that the tokenizer has; None takes all. No other token is sampled."""
     qkv_bias: bool = False
     output_bias: bool = False
     """Of the projection after attention."""
@@ -144,6 +146,11 @@ class ModelConfig:
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
+
+    @property
+    def usable_tokens(self) -> int:
+        """How many ids a sequence may consist of."""
+        return self.known_tokens or self.vocabulary
 
     @property
     def head_width(self) -> int:
@@ -328,7 +335,7 @@ class SequenceLimits:
     """Limits of a batch, for any architecture."""
 
     max_tokens: int
-    vocabulary: int
+    usable_tokens: int
 
 
 def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLimits:

@@ -14,6 +14,9 @@ from rollbus.trainer.art_server.model.config import INITIAL_DEVIATION, ModelConf
 from rollbus.trainer.art_server.model.network import Network
 from rollbus.trainer.backends.model_settings import LoraConfig
 
+UNKNOWN_LOGIT = -1e9
+"""Finite, so that 0 · log 0 stays 0 in an entropy."""
+
 
 def build_model(config: ModelConfig, lora: LoraConfig | None = None) -> nn.Module:
     """The network with weights not yet set."""
@@ -58,12 +61,16 @@ def trunk(
 
 
 def head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits [..., V], computed in float32."""
+    """Logits [..., V], computed in float32; a token that the tokenizer does not have gets none of the probability."""
     matrix = (model.tok_embeddings if model.output is None else model.output).weight
     logits: Tensor = functional.linear(hidden.float(), matrix)
     if model.logit_factor is not None:
         logits = logits * model.logit_factor
-    return logits if model.logit_cap is None else model.logit_cap * torch.tanh(logits / model.logit_cap)
+    if model.logit_cap is not None:
+        logits = model.logit_cap * torch.tanh(logits / model.logit_cap)
+    if model.known_tokens is not None and model.known_tokens < logits.shape[-1]:
+        logits[..., model.known_tokens :] = UNKNOWN_LOGIT
+    return logits
 
 
 def _mask_window(window: int, hidden: Tensor, positions_B_T: Tensor | None, mask_B_T_S: Tensor | None) -> Tensor:

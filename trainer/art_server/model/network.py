@@ -56,6 +56,7 @@ class Network(nn.Module):
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.embedding_factor = config.embedding_factor
         self.logit_factor = config.logit_factor
+        self.known_tokens = config.known_tokens
         self.logit_cap = config.logit_cap
         self.window = config.window
 

@@ -5,8 +5,10 @@ Only the names differ; the numbers are the same.
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.model.config import ModelConfig
 
 ENDS = {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
@@ -28,7 +30,7 @@ LAYER = {
 """A network has those of its family; `Family.layer_names` has what is called differently there."""
 NORMS = {"norm", "sa_norm", "mlp_norm", "sa_scale", "mlp_scale", "attn.q_norm", "attn.k_norm"}
 MATRIX = {"weight": "weight", "bias": "bias", "lora_a.weight": "lora_A.weight", "lora_b.weight": "lora_B.weight"}
-OUTPUT = "lm_head.weight"
+OUTPUT, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 DERIVED = "rotary_emb.inv_freq"
 """Old checkpoints of Llama hold what follows from the config."""
 
@@ -56,7 +58,16 @@ def to_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[st
 
 
 def from_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """A state dict of `build_model(config)` from weights under Hugging Face's names; KeyError for a foreign one."""
+    """A state dict of `build_model(config)` from weights under Hugging Face's names.
+
+    KeyError for a foreign one; ConfigurationError where the output matrix is another one than config.json says.
+    """
+    if config.tied and OUTPUT in weights and not torch.equal(weights[OUTPUT], weights.get(EMBEDDINGS, weights[OUTPUT])):
+        raise ConfigurationError(
+            f"config.json says `tie_word_embeddings: true`, and {OUTPUT} differs from {EMBEDDINGS}, as when an adapter "
+            "was merged into one of them; set it to false if the output matrix is part of the model, or remove "
+            f"{OUTPUT} from the weights"
+        )
     names = {theirs: ours for ours, theirs in hf_names(config).items()}
     return {
         names[name]: weight

@@ -18,7 +18,8 @@ def model() -> None:
 @model.command("import")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--name", help="Name its folder so; default: that of PATH.")
-def import_(path: Path, name: str | None) -> None:
+@click.option("--onto", type=click.Path(path_type=Path), help="Merge PATH, a PEFT adapter, into this base model.")
+def import_(path: Path, name: str | None, onto: Path | None) -> None:
     """Check the model at PATH, a Hugging Face folder or a GGUF file, and copy or convert it into the cache.
 
     Nothing is fetched from a hub. The folder is printed; `art_server: base_model:` takes it.
@@ -28,7 +29,7 @@ def import_(path: Path, name: str | None) -> None:
 
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the libraries; ours says what is being done
     with show_progress(f"importing {path}") as progress:
-        folder = import_model(path, models_cache(), name=name, report=progress.begin)
+        folder = import_model(path, models_cache(), name=name, onto=onto, report=progress.begin)
     _show(folder)
 
 

@@ -1,0 +1,84 @@
+"""A PEFT adapter and its base model → one model: W + scale · B·A for each matrix that the adapter names.
+
+What the formula does not cover (DoRA, biases, further modules, ranks that differ by matrix) is refused by name.
+The formula is LoRA's (Hu et al. 2021), with PEFT's scale: alpha / rank, or alpha / √rank with `use_rslora`.
+"""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import parse_json
+from rollbus.trainer.art_server.checkpoints.checkpoint import weight_files
+from rollbus.trainer.art_server.model.lora import ADAPTER, ADAPTER_CONFIG, PREFIX
+
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+NOT_MERGED = (
+    *("alpha_pattern", "fan_in_fan_out", "layer_replication", "lora_bias", "modules_to_save", "rank_pattern"),
+    *("trainable_token_indices", "use_dora"),
+)
+"""Settings of PEFT that make another formula, unless they are empty or off."""
+
+
+def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
+    """Write the base model's files with merged weights into `target`, an empty folder.
+
+    ConfigurationError for an adapter that is of another kind, or does not fit the base model.
+    """
+    config = _read_adapter_config(adapter)
+    scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])
+    try:
+        deltas = load_file(adapter / ADAPTER)
+    except OSError as error:
+        raise ConfigurationError(f"{adapter} has no {ADAPTER}; save the adapter with save_pretrained") from error
+    unmerged = {name for name in deltas if not name.endswith((DOWN, UP))}
+    if unmerged:
+        raise ConfigurationError(f"the adapter in {adapter} holds {min(unmerged)!r}, which is not a matrix of LoRA's")
+    left = {name.removeprefix(PREFIX).removesuffix(DOWN): name for name in deltas if name.endswith(DOWN)}
+    for file in weight_files(base):
+        weights = load_file(base / file)
+        for name in [name for name in weights if name.removesuffix(".weight") in left]:
+            down_name = left.pop(name.removesuffix(".weight"))
+            down, up = deltas[down_name], deltas[down_name.removesuffix(DOWN) + UP]
+            weights[name] = _add(weights[name], scale, up, down, name, base)
+        save_file(weights, target / file, metadata={"format": "pt"})
+    if left:
+        raise ConfigurationError(f"{base} has no matrix {min(left)!r}, which the adapter in {adapter} changes")
+    for path in base.iterdir():
+        if path.is_file() and not (target / path.name).exists():
+            shutil.copyfile(path, target / path.name)
+
+
+def _add(weight: Tensor, scale: float, up: Tensor, down: Tensor, name: str, base: Path) -> Tensor:
+    if weight.shape != (up.shape[0], down.shape[1]):
+        raise ConfigurationError(
+            f"{name} of {base} is {tuple(weight.shape)}, and the adapter's is {(up.shape[0], down.shape[1])}; take the "
+            "base model that the adapter was trained on"
+        )
+    return (weight.float() + scale * up.float() @ down.float()).to(weight.dtype)
+
+
+def _read_adapter_config(adapter: Path) -> dict[str, Any]:
+    try:
+        config = dict(parse_json((adapter / ADAPTER_CONFIG).read_bytes()))
+        rank, alpha = config["r"], config["lora_alpha"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigurationError(f"{adapter / ADAPTER_CONFIG} cannot be read: {error!r}") from error
+    if config.get("peft_type") != "LORA":
+        raise ConfigurationError(f"the adapter in {adapter} is of kind {config.get('peft_type')!r}; LORA is merged")
+    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and math.isfinite(alpha)):
+        raise ConfigurationError(f"the adapter in {adapter} has r {rank!r} and lora_alpha {alpha!r}; it needs numbers")
+    unknown = [name for name in NOT_MERGED if config.get(name)]
+    if config.get("bias", "none") != "none":
+        unknown.append("bias")
+    if unknown:
+        raise ConfigurationError(
+            f"the adapter in {adapter} has `{unknown[0]}`, which is not merged here; merge it with PEFT's "
+            "merge_and_unload, and import the folder that it saves"
+        )
+    return config

@@ -275,14 +275,14 @@ def test_a_token_that_the_tokenizer_lacks_is_never_sampled_and_has_no_probabilit
     """Vocabularies are padded: rows beyond the tokenizer's ids mean nothing."""
     _, config = load_model(base_model)
     few = replace(config, known_tokens=100)
-    model = ModelLoader(few).load(base_model)
     sampler = Sampler(few, tokenizer, max_rows=8)
     try:
-        sampler.load(0, model)
+        sampler.load(0, ModelLoader(few).load(base_model))
         answers = [ask(sampler, seed=seed, max_tokens=40) for seed in range(6)]
     finally:
         sampler.close()
     assert max(max(answer.token_ids) for answer in answers) < 100
+    model = ModelLoader(few).load(base_model)
     with torch.no_grad():
         logprobs = torch.log_softmax(head(model, trunk(model, torch.tensor([PROMPT]))), dim=-1)
     assert float(logprobs[..., :100].exp().sum(dim=-1).mean()) == pytest.approx(1.0, abs=1e-5)

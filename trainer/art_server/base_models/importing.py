@@ -50,8 +50,8 @@ def import_model(
 ) -> Path:
     """Return the folder of the base model, which exists whole or not at all; one that exists is returned as it is.
 
-    `onto` is the base model of a PEFT adapter; `template` replaces the chat template. ConfigurationError for a model that cannot be served, UnavailableError where
-    disk or memory does not suffice.
+    `onto` is the base model of a PEFT adapter; `template` replaces the chat template. ConfigurationError for a model
+    that cannot be served, UnavailableError where disk or memory does not suffice.
     """
     if onto is not None:
         return _import_adapter(source, onto, cache, name=name, template=template, report=report)

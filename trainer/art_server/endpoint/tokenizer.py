@@ -129,7 +129,7 @@ def _stop_ids_in(path: Path) -> frozenset[int]:
 def count_known_tokens(tokenizer: Any) -> int:
     """Return the number of ids that mean something: a model's matrix may have more rows, padded to a round number."""
     images = getattr(tokenizer, "image_token_id", None)  # Gemma 3's lies beyond the embeddings of its text models
-    return 1 + max(number for number in tokenizer.get_vocab().values() if number != images)
+    return 1 + max(int(number) for number in tokenizer.get_vocab().values() if number != images)
 
 
 def renders_tools(tokenizer: Any) -> bool:

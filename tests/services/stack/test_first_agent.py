@@ -1,4 +1,4 @@
-"""The example of docs/first-agent.md as its reader runs it: installed, from another folder, by the page's commands.
+"""The example of docs/nemo-first-agent.md as its reader runs it: installed, elsewhere, by the page's commands.
 
 The model is a tiny one that cannot solve the task, so that the run is rewarded for something in which attempts differ.
 """

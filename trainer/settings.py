@@ -90,6 +90,9 @@ class TrainerSettings(FrozenSettings):
     backend: BackendSettings = ArtServerBackend()
     train: TrainConfig = TrainConfig()
     max_off_policy_steps: int = Field(default=4, ge=0)
+    most_difference: float = Field(default=0.1, ge=0)
+    """Refuse a batch where a producer's log-probs differ by more from the model's own, in nats a token; 0 never does.
+    bfloat16 and other kernels differ by about 0.01, a temperature of 0.5 that nobody stated by 0.3 and more."""
     max_share_per_source: dict[str, float] = Field(default_factory=dict)
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""

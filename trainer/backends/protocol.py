@@ -37,6 +37,8 @@ class TurnTokens:
     """At which it was sampled; other than 1 only with processed log-probs."""
     logprob_mode: Literal["raw", "processed"] = "raw"
     """Of the model itself, or of the distribution at that temperature: then the trainer divides its logits by it."""
+    source: str = ""
+    """Name of the producer that recorded it; turns of one source agree with the model, or differ from it, together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class TrainRequest:
     """Weights this batch is to be applied to; refused if the model has moved on."""
     trajectories: tuple[TrainTrajectory, ...]
     config: TrainConfig = field(default_factory=TrainConfig)
+    most_difference: float | None = None
+    """Refuse the batch where a source's recorded log-probs differ by more from the model's own, in nats a token."""
     serve: bool = False
     """Serve the new version, as `promote` would, before the job ends. If that fails the job has failed, although the
     version exists: `journal` has the result."""

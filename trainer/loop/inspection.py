@@ -108,11 +108,13 @@ def _numbers_hold(history: History) -> bool:
 
 def _cut_turns(payload: Trajectory) -> tuple[TurnTokens, ...]:
     return tuple(
-        turn for index, history in enumerate(payload.histories) for turn in _cut_history(index, history, payload.turns)
+        turn
+        for index, history in enumerate(payload.histories)
+        for turn in _cut_history(index, history, payload.turns, payload.producer)
     )
 
 
-def _cut_history(index: int, history: History, recorded: Sequence[Turn]) -> list[TurnTokens]:
+def _cut_history(index: int, history: History, recorded: Sequence[Turn], producer: str) -> list[TurnTokens]:
     """Cut a history at its spans: each turn's prompt is everything before it."""
     turns, sampled = [], 0
     for span in history.spans:
@@ -128,6 +130,7 @@ def _cut_history(index: int, history: History, recorded: Sequence[Turn]) -> list
                 history=index,
                 temperature=turn.temperature,
                 logprob_mode="processed" if turn.logprob_mode == "processed" else "raw",
+                source=producer,
             )
         )
         sampled += length

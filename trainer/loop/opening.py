@@ -128,6 +128,7 @@ def request_for(
         base_version=base,
         trajectories=door.admitted,
         config=context.settings.train,
+        most_difference=context.settings.most_difference or None,
         serve=serve,
     )
 

@@ -6,6 +6,7 @@ clients that drive ART. The checkpoint of an update names its batch and holds th
 
 import asyncio
 import logging
+import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -211,7 +212,13 @@ class ArtSession:
         if any(turn.temperature != 1 for trajectory in admitted.trajectories for turn in trajectory.turns):
             backend.tempered = admitted.trajectories
         if isinstance(self.service, TorchService):
-            self.service.plan = StepPlan(request.base_version, config, provenance)
+            self.service.plan = StepPlan(
+                request.base_version,
+                config,
+                provenance,
+                trajectories=admitted.trajectories if request.most_difference is not None else (),
+                most_difference=request.most_difference or math.inf,
+            )
         try:
             return await backend.train(
                 self.model, art_groups(admitted.trajectories), save_checkpoint=False, **arguments

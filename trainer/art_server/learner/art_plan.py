@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
 
 if TYPE_CHECKING:
     from art import dev, types
@@ -38,6 +38,9 @@ class StepPlan:
     base_version: int
     config: TrainConfig
     provenance: Provenance
+    trajectories: tuple[TrainTrajectory, ...] = ()
+    """What the rows were made of, to be held against the model before it is trained; empty to leave that out."""
+    most_difference: float = math.inf
 
 
 def arts_plan(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
@@ -29,6 +29,7 @@ from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
+from rollbus.trainer.art_server.learner.agreement import AgreementCheck
 from rollbus.trainer.art_server.learner.art_plan import StepPlan
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
@@ -90,6 +91,7 @@ class TorchService:
             stop_ids=read_stop_ids(settings.base_model),
         )
         self.learner = Learner(self.config, loader=self.loader)
+        self._agreement = AgreementCheck()
         self._loading = threading.Lock()
         self._updates = ThreadPoolExecutor(max_workers=1, thread_name_prefix="update")
         """One thread for all of them: each keeps the buffers of its largest pass, 2.3 GB with SmolLM2."""
@@ -255,7 +257,14 @@ class TorchService:
         """Update, load the result for serving, then publish it as a checkpoint."""
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
-        metrics = learner.step(packed, plan.config, reference=self._reference(plan))
+        agreement = self._agreement.require(
+            plan.trajectories,
+            base_version=plan.base_version,
+            most=plan.most_difference,
+            model=learner.model,
+            load=self._load_kept,
+        )
+        metrics = agreement | learner.step(packed, plan.config, reference=self._reference(plan))
         save_checkpoint(
             self.store.path(version),
             learner.model,
@@ -269,6 +278,10 @@ class TorchService:
         )
         learner.version = version
         return metrics
+
+    def _load_kept(self, version: int) -> nn.Module | None:
+        """Return a version's network, if its checkpoint is still there."""
+        return self.loader.load(self.store.path(version)) if version in self.store.numbers() else None
 
     def _reference(self, plan: StepPlan) -> Path | None:
         if not plan.config.kl_coefficient:

@@ -1,0 +1,106 @@
+"""What a server sampled is held against the model before it is trained."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.trainer.art_server.learner.agreement import AgreementCheck
+from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from tests.models import create_model, load_model
+
+PROMPT = [5, 60, 70, 80, 90]
+MOST = 0.1
+
+
+@pytest.fixture(scope="module")
+def model(base_model: Path) -> nn.Module:
+    return load_model(base_model)[0]
+
+
+@pytest.fixture(scope="module")
+def other(base_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    """Other weights of the same shape."""
+    folder = create_model(tmp_path_factory.mktemp("other") / "m", load_model(base_model)[1], tokenizer, seed=9)
+    return load_model(folder)[0]
+
+
+def make_turn(
+    model: nn.Module, *, seed: int = 0, source: str = "shop", version: int = 3, temperature: float = 1.0
+) -> TurnTokens:
+    """Sample twelve tokens at a temperature; the record names temperature 1, as of a client that left it out."""
+    generator, token_ids, logprobs = torch.Generator().manual_seed(seed), list(PROMPT), []
+    for _ in range(12):
+        with torch.no_grad():
+            logits_V = head(model, trunk(model, torch.tensor([token_ids])))[0, -1] / temperature
+        at_V = torch.log_softmax(logits_V, dim=-1)
+        token_ids.append(int(torch.multinomial(at_V.exp(), 1, generator=generator)))
+        logprobs.append(float(at_V[token_ids[-1]]))
+    completion = encode_token_ids(token_ids[len(PROMPT) :])
+    return TurnTokens(encode_token_ids(PROMPT), completion, encode_logprobs(logprobs), version, source=source)
+
+
+def batch_of(*turns: TurnTokens) -> tuple[TrainTrajectory, ...]:
+    return tuple(TrainTrajectory(f"t{index}", "g", 1.0, 1.0, (turn,)) for index, turn in enumerate(turns))
+
+
+def require(
+    check: AgreementCheck, model: nn.Module, *turns: TurnTokens, loaded: nn.Module | None = None
+) -> dict[str, float]:
+    return check.require(batch_of(*turns), base_version=3, most=MOST, model=model, load=lambda _: loaded)
+
+
+def test_turns_of_the_model_itself_are_taken_and_their_difference_is_a_metric(model: nn.Module) -> None:
+    metrics = require(AgreementCheck(), model, *(make_turn(model, seed=seed) for seed in range(4)))
+    assert metrics["source_difference_max"] < 1e-4
+
+
+def test_a_temperature_that_nobody_stated_refuses_the_batch_and_is_found(model: nn.Module) -> None:
+    turns = [make_turn(model, seed=seed, temperature=0.5) for seed in range(4)]
+    with pytest.raises(
+        RejectedError, match=r"producer 'shop' .* version 3 .* agree at temperature 0\.5, .*Nothing was"
+    ):
+        require(AgreementCheck(), model, *turns)
+
+
+def test_other_weights_under_the_name_of_a_version_refuse_the_batch(model: nn.Module, other: nn.Module) -> None:
+    with pytest.raises(RejectedError, match="may have served other weights than this version"):
+        require(AgreementCheck(), model, make_turn(other))
+
+
+def test_one_source_among_many_cannot_hide_behind_their_mean(model: nn.Module, other: nn.Module) -> None:
+    turns = [make_turn(model, seed=seed, source=f"agent-{seed}") for seed in range(6)]
+    with pytest.raises(RejectedError, match="producer 'stranger'"):
+        require(AgreementCheck(), model, *turns, make_turn(other, source="stranger"))
+
+
+def test_a_source_that_agreed_is_watched_in_each_later_batch(model: nn.Module, other: nn.Module) -> None:
+    check = AgreementCheck()
+    require(check, model, make_turn(model))
+    with pytest.raises(RejectedError, match="producer 'shop'"):
+        require(check, model, make_turn(other, seed=1))
+
+
+def test_a_source_that_sent_older_versions_alone_is_held_against_their_checkpoint_once(
+    model: nn.Module, other: nn.Module
+) -> None:
+    check, turns = AgreementCheck(), [make_turn(other, version=2)]
+    assert require(check, model, *turns, loaded=other)["source_difference_max"] < 1e-4
+    assert require(check, model, *turns, loaded=model) == {}
+    with pytest.raises(RejectedError, match="version 2"):
+        require(AgreementCheck(), model, *turns, loaded=model)
+
+
+def test_a_version_whose_checkpoint_is_gone_is_not_judged(model: nn.Module, other: nn.Module) -> None:
+    assert require(AgreementCheck(), model, make_turn(other, version=2), loaded=None) == {}
+
+
+def test_a_stated_temperature_with_processed_log_probs_agrees(model: nn.Module) -> None:
+    turn = replace(make_turn(model, temperature=0.5), temperature=0.5, logprob_mode="processed")
+    assert require(AgreementCheck(), model, turn)["source_difference_max"] < 1e-4

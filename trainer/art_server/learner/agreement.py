@@ -1,0 +1,143 @@
+"""Turns of a batch → how far their recorded log-probs are from the model's own, by source; too far is refused.
+
+A server may have sampled otherwise than the record says: at a temperature of its own configuration, from other weights,
+with tokens cut away. GRPO would then correct for a policy that never was. So a few turns of each source are computed
+again by the weights that they name, before a gradient is made: those of the step's base version in every batch, and of
+a source that only sent turns of older versions once, by their checkpoint.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+
+logger = logging.getLogger(__name__)
+
+FIRST_TURNS, LATER_TURNS = 8, 1
+"""Of a source that is new, and of one that agreed before, which is to cost less than two in a hundred of a step."""
+LONGEST_TOKENS = 4096
+"""Of a turn that is computed again; a longer one is left out while a shorter one is there."""
+TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 1.5)
+"""Tried as the cause of a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far a source is from the model, over the turns that were computed again."""
+
+    source: str
+    version: int
+    difference: float
+    """Mean of |recorded − own log-prob|, in nats a token."""
+    tokens: int
+
+
+class AgreementCheck:
+    """Remembers which sources agreed since this process began."""
+
+    def __init__(self) -> None:
+        self._agreed: set[str] = set()
+
+    def require(
+        self,
+        trajectories: Iterable[TrainTrajectory],
+        *,
+        base_version: int,
+        most: float,
+        model: nn.Module,
+        load: Callable[[int], nn.Module | None],
+    ) -> dict[str, float]:
+        """Return the greatest difference, as a metric of the step. RejectedError names a source beyond `most`.
+
+        `model` holds the base version; `load` reads another one, or returns None where it is not kept any more.
+        """
+        differences = []
+        for (source, version), turns in self._choose(trajectories, base_version).items():
+            network = model if version == base_version else load(version)
+            if network is None:
+                continue
+            agreement = measure(network, source, version, turns)
+            if not agreement.difference <= most:  # NaN is no agreement
+                raise RejectedError(describe(agreement, find_temperature(network, turns, most=most), most=most))
+            self._agreed.add(source)
+            differences.append(agreement.difference)
+        return {"source_difference_max": max(differences)} if differences else {}
+
+    def _choose(
+        self, trajectories: Iterable[TrainTrajectory], base_version: int
+    ) -> dict[tuple[str, int], list[TurnTokens]]:
+        """Return the turns to compute again, by source and version: the shortest, so that the order does not matter."""
+        turns_by_source: dict[str, list[TurnTokens]] = {}
+        for trajectory in trajectories:
+            for turn in trajectory.turns:
+                turns_by_source.setdefault(turn.source, []).append(turn)
+        chosen = {}
+        for source, turns in sorted(turns_by_source.items()):
+            versions = {turn.policy_version for turn in turns}
+            if base_version not in versions and source in self._agreed:
+                continue
+            version = base_version if base_version in versions else max(versions)
+            candidates = sorted((turn for turn in turns if turn.policy_version == version), key=_length)
+            fitting = [turn for turn in candidates if _length(turn)[0] <= LONGEST_TOKENS] or candidates[:1]
+            chosen[source, version] = fitting[: LATER_TURNS if source in self._agreed else FIRST_TURNS]
+        return chosen
+
+
+def measure(model: nn.Module, source: str, version: int, turns: Sequence[TurnTokens]) -> Agreement:
+    """Compute the turns again, and compare token by token."""
+    differences = torch.cat([_recorded(turn) - _own(model, turn) for turn in turns]).abs()
+    return Agreement(source, version, float(differences.mean()), len(differences))
+
+
+def find_temperature(model: nn.Module, turns: Sequence[TurnTokens], *, most: float) -> float | None:
+    """Return the temperature at which the turns would agree, if that explains the difference."""
+    best = None
+    for temperature in TEMPERATURES:
+        differences = torch.cat([_recorded(turn) - _own(model, turn, temperature) for turn in turns]).abs()
+        if (difference := float(differences.mean())) <= most and (best is None or difference < best[0]):
+            best = (difference, temperature)
+    return best[1] if best else None
+
+
+def describe(agreement: Agreement, temperature: float | None, *, most: float) -> str:
+    """Say who differs, by how much, why that may be, and what to do."""
+    cause = (
+        f"they agree at temperature {temperature:g}, so the server sampled at that one, as vLLM does by a model's "
+        "generation_config.json unless it runs with `--generation-config vllm`"
+        if temperature is not None
+        else "the server may have served other weights than this version, cut the distribution (top_p, top_k), or "
+        "reported log-probs of another kind; ask it for the same prompt and compare"
+    )
+    return (
+        f"turns that producer {agreement.source or '(none)'!r} recorded from version {agreement.version} have "
+        f"log-probs that differ from the model's own by {agreement.difference:.3g} a token (mean of {agreement.tokens} "
+        f"tokens, at most {most:g} is taken): {cause}. Nothing was trained. `trainer: "
+        "most_difference:` sets the bound, 0 none"
+    )
+
+
+def _length(turn: TurnTokens) -> tuple[int, bytes]:
+    return (len(turn.prompt_token_ids) + len(turn.completion_token_ids)) // 4, turn.completion_token_ids
+
+
+def _recorded(turn: TurnTokens) -> Tensor:
+    return torch.tensor(list(decode_logprobs(turn.logprobs)))
+
+
+@torch.no_grad()
+def _own(model: nn.Module, turn: TurnTokens, temperature: float | None = None) -> Tensor:
+    """Return the log-prob of each sampled token [T], at the turn's temperature or at another one."""
+    prompt, completion = decode_token_ids(turn.prompt_token_ids), decode_token_ids(turn.completion_token_ids)
+    device = next(model.parameters()).device
+    whole_1_T = torch.tensor([[*prompt, *completion]], device=device)
+    hidden = trunk(model, whole_1_T[:, :-1])[0, len(prompt) - 1 :]
+    logits_T_V = head(model, hidden) / (temperature or (turn.temperature if turn.logprob_mode == "processed" else 1.0))
+    logprobs_T_V = torch.log_softmax(logits_T_V, dim=-1)
+    return logprobs_T_V.gather(1, whole_1_T[0, len(prompt) :, None])[:, 0].cpu()

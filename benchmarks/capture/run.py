@@ -42,33 +42,33 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def calls_table(python: str, calls: int, rounds: int) -> None:
-    """Print what each recorder adds to the bare call beside it, as medians over alternating rounds."""
-    added: dict[str, dict[str, list[tuple[float, ...]]]] = {kind: {each: [] for each in VARIANTS} for kind in KINDS}
-    validation = []
+    """Print what each recorder adds to the bare call beside it, of all calls in alternating rounds."""
+    added: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in VARIANTS} for kind in KINDS}
+    validation: list[float] = []
     for _ in range(rounds):
         for variant in VARIANTS:
-            seen = measure(python, variant, calls)
-            validation.append(quantile(seen["answer"]["validation"], 0.5))
-            for kind, found in added.items():
-                pairs = zip(seen[kind]["recorded"], seen[kind]["bare"], strict=True)
-                above = [recorded - bare for recorded, bare in pairs]
-                found[variant].append(tuple(quantile(above, share) for share in SHARES))
+            times = measure(python, variant, calls)
+            validation += times["answer"]["validation"]
+            for kind, added_by_variant in added.items():
+                pairs = zip(times[kind]["recorded"], times[kind]["bare"], strict=True)
+                added_by_variant[variant] += [recorded - bare for recorded, bare in pairs]
     validating = statistics.median(validation)
-    print(f"on the caller's thread, above the bare client; medians of {rounds} rounds of {calls} calls")
+    print(f"on the caller's thread, above the bare client; {rounds} alternating rounds")
     print(f"  {'client validates':16} p50 {validating:6.0f} µs")
-    for kind, found in added.items():
-        ours = print_kind(kind, found)
+    for kind, added_by_variant in added.items():
+        ours = print_kind(kind, added_by_variant)
         if kind == "answer":
             print(f"  ours / what the client validates: {ours / validating:.2f}")
 
 
-def print_kind(kind: str, found: dict[str, list[tuple[float, ...]]]) -> float:
+def print_kind(kind: str, added: dict[str, list[float]]) -> float:
     """Print the figures of one kind of call; returns our median."""
-    median = {name: [statistics.median(each) for each in zip(*rounds, strict=True)] for name, rounds in found.items()}
-    print(f"{kind} (targets: {KINDS[kind]})")
-    for variant, (p50, p99) in median.items():
-        print(f"  {variant:16} p50 {p50:6.0f} µs   p99 {p99:6.0f} µs   ours / this {median['ours'][0] / p50:.2f}")
-    return median["ours"][0]
+    quantiles = {name: [quantile(times, share) for share in SHARES] for name, times in added.items()}
+    ours = quantiles["ours"][0]
+    print(f"{kind}, {len(added['ours'])} calls of each (targets: {KINDS[kind]})")
+    for variant, (p50, p99) in quantiles.items():
+        print(f"  {variant:16} p50 {p50:6.0f} µs   p99 {p99:6.0f} µs   ours / this {ours / p50:.2f}")
+    return ours
 
 
 def main(python: str, calls: int, rounds: int, seconds: float) -> None:
@@ -83,7 +83,7 @@ if __name__ == "__main__":
     given = sys.argv[2:]
     main(
         sys.argv[1],
-        int(given[0]) if given else 300,
+        int(given[0]) if given else 400,
         int(given[1]) if len(given) > 1 else 7,
         float(given[2]) if len(given) > 2 else 60.0,
     )

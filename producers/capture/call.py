@@ -66,7 +66,9 @@ class Capture:
             if self.episodes.gives_way and context.recorded_by() not in (None, self.outbox):
                 self.outbox.counts.add("calls_of_own_recorder")
                 return None
-            episode = self.episode or self.episodes.current()
+            tries = context.current_attempts()
+            before: RecordedCall | None = None if tries is None else tries.failed
+            episode = self.episode or self.episodes.current() if before is None else before.episode
             if episode is None or episode.ended:  # such as a thread that works on
                 episode = self.episodes.open_for_call()
             if episode is None:
@@ -83,6 +85,9 @@ class Capture:
                 named = self.outbox.guard.call("route", routed, bare, episode.id, default=named)
                 request = bare if named is bare else dict(named)
             call = RecordedCall(self, episode, request, surface, server, bare, content)
+            if before is not None:
+                episode.finished(before)
+            episode.opened(call)
             episode.calls_captured += 1
             context.mark_captured()
             return call
@@ -116,12 +121,13 @@ class RecordedCall:
         "_capture",
         "_content",
         "_done",
-        "_episode",
         "_function",
+        "_is_late",
         "_known",
         "_refused",
         "_server",
         "_started",
+        "episode",
         "guard",
         "original",
         "request",
@@ -141,14 +147,14 @@ class RecordedCall:
         """Ask for more than the request does; `bare` is as the application made it."""
         self._bare = None if bare is request else bare
         self._started = time.perf_counter()
-        self._capture, self._episode, self.surface, self._server = capture, episode, surface, server
+        self._capture, self.episode, self.surface, self._server = capture, episode, surface, server
         self.guard = capture.outbox.guard
         named = capture.function() if callable(capture.function) else capture.function
         self._function = named or current_function() or episode.function
         self.original, self._content = request, content if self._bare is None else None
         self._known: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
         self._refused = self._known
-        self._done = False
+        self._done = self._is_late = False
         self.request = self._with_injections()
 
     def _kind(self) -> tuple[object, ...]:
@@ -256,16 +262,32 @@ class RecordedCall:
         count = self.original.get("n")
         return count if isinstance(count, int) and 1 <= count <= MAX_CHOICES else 1
 
+    def abandon(self) -> None:
+        """Go on without the episode, which ends: a writer of the call's own says what comes of it, and the episode's
+        end waits for that; where even this ends, nobody sees it.
+        """
+        if self._is_late:
+            self.record_without_answer(NOT_CAPTURED)
+            return
+        episode, self._is_late = self.episode, True
+        episode.finished(self)
+        self.episode = self._capture.episodes.join(episode.id, episode.started_at_ms)
+        self.episode.of_call = True
+        self.episode.opened(self)
+        self._capture.outbox.counts.add("calls_ended_late")
+
     def open(self, answer: Abandonable) -> None:
         """Let the episode's end record an answer as far as it came."""
-        self._episode.opened(answer)
+        self.episode.finished(self)
+        self.episode.opened(answer)
 
     def close(self, answer: Abandonable) -> None:
         """Take that back."""
-        self._episode.finished(answer)
+        self.episode.finished(answer)
 
     def _record(self, answer: ServerAnswer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
         self._done = True
+        self.episode.finished(self)
         exchange = Exchange(
             request=self.surface.recorded({**self.original, **settings_sent(self.request)}),
             answer=answer,
@@ -277,8 +299,8 @@ class RecordedCall:
             hook=self._capture.hook,
             server=self._server,
         )
-        self._episode.record(exchange, self._function)
-        self._episode.end_if_of_call()
+        self.episode.record(exchange, self._function)
+        self.episode.end_if_of_call()
 
     def cut(self, *, is_stream: bool) -> Cut | None:
         """Return what takes out of the answer what the application did not ask for; None where it asked for all."""

@@ -15,8 +15,10 @@ DEPTH = 6
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"'
 NAME = b'token_ids"'
 """How the names of token ids end: `token_ids`, `prompt_token_ids`."""
+_BEGINNING = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*\[')
 _IDS = re.compile(rb"\s*:\s*(?:null|\[[^\]]*+\])")
 _COMMA = re.compile(rb"\s*,")
+_NO_CHOICES = (b'"choices":[]', b'"choices": []')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
@@ -37,15 +39,28 @@ def hiding(asked: Asked, empty_logprobs: bytes) -> Cut:
             data = _LOGPROBS.sub(logprobs, data)
         if not asked.ids and NAME in data:
             data = _without_ids(data)
-        if not asked.usage and (b'"choices":[]' in data or b'"choices": []' in data):
-            data = _without_usage(data)
-        return data
+        return data if asked.usage else _without_usage(data)
 
     return cut
 
 
 def _without_ids(data: bytes) -> bytes:
-    """Return JSON without the fields of token ids, each with the comma before it, or else the one behind it."""
+    """Return JSON without the fields of token ids.
+
+    A server writes all of them alike: what is before and behind the first name is looked for as fixed text.
+    """
+    while (at := data.find(NAME)) >= 0:
+        begin = data.rfind(b",", 0, at)
+        match = _BEGINNING.match(data, begin) if begin >= 0 else None
+        if match is None:
+            return _without_ids_of_any_form(data)
+        head, *rest = data.split(match[0])
+        data = b"".join([head, *[part[part.find(b"]") + 1 :] for part in rest]])
+    return data
+
+
+def _without_ids_of_any_form(data: bytes) -> bytes:
+    """Do so piece by piece: each field with the comma before it, or else the one behind it."""
     parts, shown = [], 0
     at = data.find(NAME)
     while at >= 0:
@@ -67,8 +82,13 @@ def _without_ids(data: bytes) -> bytes:
 def _without_usage(data: bytes) -> bytes:
     """Return events without those that hold the token counts at a stream's end and nothing else."""
     end = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
-    return end.join([event for event in data.split(end) if not _is_usage_alone(event)])
-
-
-def _is_usage_alone(event: bytes) -> bool:
-    return (b'"choices":[]' in event or b'"choices": []' in event) and _USAGE.search(event) is not None
+    for no_choices in _NO_CHOICES:
+        at = data.find(no_choices)
+        while at >= 0:
+            begin, stop = data.rfind(end, 0, at), data.find(end, at)
+            begin = begin + len(end) if begin >= 0 else 0
+            stop = stop + len(end) if stop >= 0 else len(data)
+            if _USAGE.search(data, begin, stop) is not None:
+                data, stop = data[:begin] + data[stop:], begin
+            at = data.find(no_choices, stop)
+    return data

@@ -2,7 +2,7 @@
 
 Its log-probs come with the output texts; ids of the prompt do not come at all, those of the completion only where the
 server writes tokens as `token_id:N`: such turns are for analytics. The server keeps what a
-`previous_response_id` refers to; it is not in the record.
+`previous_response_id` or a `conversation` refers to; the record has its id instead.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +23,8 @@ from rollbus.producers.turns.answer import (
 LOGPROBS = "message.output_text.logprobs"
 FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 """Why an answer is incomplete, in the words of chat completions."""
+EARLIER = ("previous_response_id", "conversation")
+"""Fields that name messages which only the server has: the record shows their id where they would be."""
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -51,7 +53,12 @@ class ResponsesSurface:
         given = request.get("input")
         items = [{"content": given}] if isinstance(given, str) else [plain(each) for each in given or ()]
         copy = {name: value for name, value in request.items() if name not in ("input", "instructions")}
-        messages = [*system, *(_message(item) for item in items)]
+        earlier = [
+            {"role": name, "content": name_of}
+            for name in EARLIER
+            if (name_of := _name_of(request.get(name))) is not None
+        ]
+        messages = [*earlier, *system, *(_message(item) for item in items)]
         return {**copy, "messages": messages, "max_tokens": request.get("max_output_tokens")}
 
     def answer(self, response: Any) -> ServerAnswer:
@@ -97,6 +104,11 @@ class _ResponsesReader:
         tokens, logprobs = read_entries(self._entries)
         choice = AnswerChoice(content="".join(self._texts) or None, tokens=tokens, logprobs=logprobs)
         return ServerAnswer(model=begun.model, response_id=begun.response_id, choices=(choice,), complete=False)
+
+
+def _name_of(value: Any) -> str | None:
+    """Return the id of a response or a conversation, which is given as text or as an object."""
+    return text_of(value.get("id") if isinstance(value, Mapping) else value)
 
 
 def _included(request: Mapping[str, Any]) -> list[Any]:

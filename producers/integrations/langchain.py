@@ -25,6 +25,8 @@ from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 Model = TypeVar("Model")
 NAMES = ("lc_agent_name", "langgraph_node")
 """Where a run's metadata names the agent that asks; where it has no name, its node does: all agents' is `model`."""
+PAUSE = "GraphBubbleUp"
+"""LangGraph's exceptions that are no errors: a person is asked, or a graph above goes on."""
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
 
 
@@ -77,8 +79,9 @@ class RollbusHandler(BaseCallbackHandler):
         self._structure.run_ended(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """It has failed."""
-        self._structure.run_ended(run_id, error)
+        """It has failed, or waits for a person."""
+        is_pause = any(cls.__name__ == PAUSE for cls in type(error).__mro__)
+        self._structure.run_ended(run_id, None if is_pause else error)
 
     def on_chat_model_start(
         self,
@@ -152,8 +155,11 @@ class RollbusHandler(BaseCallbackHandler):
         self._structure.tool_ended(run_id, **fields)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """It has failed."""
-        self._structure.tool_failed(run_id, error)
+        """It has failed, or waits: `interrupt` of LangGraph leaves it by an exception, and runs it again later."""
+        if any(cls.__name__ == PAUSE for cls in type(error).__mro__):
+            self._structure.tool_withdrawn(run_id)
+        else:
+            self._structure.tool_failed(run_id, error)
 
 
 def _name_of(metadata: Mapping[str, Any] | None) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
+from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.functions import current_function
@@ -31,10 +32,8 @@ MAX_OPEN = 10_000
 """Calls kept whose end has not come; beyond it the oldest is taken as never answered."""
 LATE_S = 300.0
 """After so long LiteLLM calls back no more: longer than it waits for an answer by default would keep episodes open."""
-RECORDED = ("completion", "acompletion", "text_completion", "atext_completion")
+RECORDED = ("completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses")
 """Kinds of calls that are turns; embeddings, images and the like are not."""
-RESPONSES = ("responses", "aresponses")
-"""Turns too, of which nothing is seen here: LiteLLM reports them in another form, and without the prompt's ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,11 +102,6 @@ class RollbusLogger(CustomLogger):
         episode, kind = self._recorder.current_episode(), kwargs.get("call_type", RECORDED[0])
         if kind not in RECORDED:
             self._recorder.counts.add("calls_unobserved")
-            if kind in RESPONSES and episode is not None:
-                exchange = Exchange(
-                    request=_request(kwargs), answer=ServerAnswer(), withheld=NOT_CAPTURED, hook="litellm"
-                )
-                episode.record(exchange, current_function())
             return
         if episode is None:
             if self._recorder.episodes.task_of_calls is None:
@@ -174,6 +168,8 @@ def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(response: Any) -> ServerAnswer:
     """Return the neutral form; LiteLLM moves a choice's unknown fields, and so its token ids, to one side."""
+    if hasattr(response, "output"):
+        return RESPONSES.answer(response)
     answer = answer_of(response)
     ids = [(getattr(each, "provider_specific_fields", None) or {}).get("token_ids") for each in response.choices]
     choices = zip(answer.choices, ids, strict=True)

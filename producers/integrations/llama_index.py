@@ -70,6 +70,8 @@ class _Spans(BaseSpanHandler[BaseSpan]):
     """Agents, their steps and tools."""
 
     _structure: Structure = PrivateAttr()
+    _calls: dict[str | None, tuple[str | None, Any]] = PrivateAttr(default_factory=dict)
+    """By the step that runs a tool: the call's id, and its arguments as the model wrote them."""
 
     def __init__(self, structure: Structure) -> None:
         super().__init__()
@@ -89,10 +91,15 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         **kwargs: Any,
     ) -> BaseSpan:
         if isinstance(instance, BaseTool):
-            arguments = bound_args.arguments.get("kwargs") or bound_args.arguments.get("input") or {}
-            name = instance.metadata.name or type(instance).__name__
-            self._structure.tool_started(id_, parent_span_id, name=name, arguments=arguments)
+            name, (call_id, written) = instance.metadata.name, self._calls.get(parent_span_id, (None, None))
+            given = bound_args.arguments.get("kwargs") or bound_args.arguments.get("input") or {}
+            arguments = given if written is None else written
+            fields = {"name": name or type(instance).__name__, "arguments": arguments, "tool_call_id": call_id}
+            self._structure.tool_started(id_, parent_span_id, **fields)
         else:
+            event = bound_args.arguments.get("ev")
+            if isinstance(call_id := getattr(event, "tool_id", None), str):
+                self._calls[id_] = call_id, getattr(event, "tool_kwargs", None)
             agent = getattr(instance, "name", None)
             is_agent = isinstance(agent, str)
             name = str(agent) if is_agent else _agent_of_step(bound_args)
@@ -112,6 +119,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             text = result.content if isinstance(result, ToolOutput) else result
             self._structure.tool_ended(id_, **({"error": text} if failed else {"result": text}))
         else:
+            self._calls.pop(id_, None)
             self._structure.run_ended(id_)
         return self.open_spans.get(id_)
 
@@ -127,6 +135,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             self._structure.tool_failed(id_, err)
         else:
             self._structure.model_ended(("model", id_))  # a chat that fails has no end event
+            self._calls.pop(id_, None)
             self._structure.run_ended(id_, err)
         return self.open_spans.get(id_)
 

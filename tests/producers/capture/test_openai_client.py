@@ -12,9 +12,11 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from rollbus.producers import MemorySink, Recorder, init
+from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from rollbus.schemas.records.messages import history_hash
 from tests.producers.openai_server import Server, chunk, completion, sse
 from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded import recorded as events_of
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
@@ -425,3 +427,49 @@ def test_a_raw_answer_that_is_cut_is_a_failed_call(recorder: Recorder, sink: Mem
         with pytest.raises(json.JSONDecodeError):
             response.parse()
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed"]
+
+
+async def test_a_call_that_outlives_its_episode_is_a_late_turn(recorder: Recorder, sink: MemorySink) -> None:
+    go, asked = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked.set()
+        await go.wait()
+        return httpx.Response(200, json=completion())
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = recorder.wrap(openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http))
+    async with recorder.episode(task="t"):
+        call = asyncio.ensure_future(client.chat.completions.create(model="agent", messages=HELLO))
+        await asked.wait()
+    go.set()
+    await call
+    events = events_of(recorder, sink)
+    (turn,) = (event for event in events if isinstance(event, TurnRecorded))
+    assert_whole(turn)
+    (end,) = (event for event in events if isinstance(event, EpisodeEnded))
+    closed = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
+    assert set(end.writer_ids) == set(closed)
+    assert (turn.writer_id in end.writer_ids, closed[turn.writer_id]) == (True, 1)
+    assert recorder.counters["calls_ended_late"] == 1
+
+
+async def test_a_call_that_nobody_sees_the_end_of_is_a_turn_that_says_so(recorder: Recorder, sink: MemorySink) -> None:
+    asked = asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked.set()
+        return await asyncio.Future()
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = recorder.wrap(openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http))
+    async with recorder.episode(task="t"):
+        call = asyncio.ensure_future(client.chat.completions.create(model="agent", messages=HELLO))
+        await asked.wait()
+    recorder.leave()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    events = events_of(recorder, sink)
+    assert [event.untrainable_reason for event in events if isinstance(event, TurnRecorded)] == ["not_captured"]
+    assert len([event for event in events if isinstance(event, WriterClosed)]) == 2

@@ -170,13 +170,20 @@ class TestResponses:
         ]
         with recorder.episode(task="greet"):
             answer = client.responses.create(
-                model="agent", instructions="Be brief", input=history, max_output_tokens=9, temperature=0.5
+                model="agent",
+                instructions="Be brief",
+                input=history,
+                max_output_tokens=9,
+                temperature=0.5,
+                previous_response_id="resp-0",
             )
         assert isinstance(answer, Response)
         assert server.requests[0]["include"] == ["message.output_text.logprobs"]
         assert logprobs_of(answer) == []
         (turn,) = turns(recorder, sink)
-        assert [each.role for each in turn.added_messages] == ["system", "user", "assistant", "tool"]
+        roles = [message.role for message in turn.added_messages]
+        assert roles == ["previous_response_id", "system", "user", "assistant", "tool"]
+        assert turn.added_messages[0].content == "resp-0"
         assert (turn.completion.content, turn.finish_reason, turn.response_id) == (
             "Hello there",
             "tool_calls",

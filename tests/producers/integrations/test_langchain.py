@@ -9,9 +9,11 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
 from pydantic import SecretStr
 
 from rollbus.producers import MemorySink, Recorder
@@ -134,3 +136,25 @@ def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink:
 def test_a_model_without_an_openai_client_is_refused() -> None:
     with pytest.raises(TypeError, match="has no OpenAI client"):
         record_model(AIMessage("no model"), None)  # type: ignore[arg-type]
+
+
+@tool("stock")
+def ask_person(item: str) -> str:
+    """Ask a person."""
+    return f"{item}: {interrupt(item)}"
+
+
+def test_a_person_who_is_asked_is_a_pause_and_no_error_of_the_tool(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    agent: Any = create_agent(model_of(server), [ask_person], checkpointer=InMemorySaver())
+    options: Any = {"configurable": {"thread_id": "1"}, "callbacks": [RollbusHandler(recorder)]}
+    with recorder.episode(task="ask"):
+        agent.invoke(ASK, options)
+    assert not [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
+    with recorder.episode(task="answer"):
+        agent.invoke(Command(resume="7"), options)
+    events = recorded(recorder, sink)
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.tool_call_id, call.result, call.error) == ("call-1", "bolts: 7", None)
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed", "completed"]

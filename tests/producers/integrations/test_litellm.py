@@ -141,7 +141,7 @@ def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: R
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_call_of_responses_is_a_turn_that_says_so_and_leaves_no_writer_to_wait_for(
+def test_a_call_of_responses_is_a_turn_with_its_text_and_leaves_no_writer_to_wait_for(
     recorder: Recorder, sink: MemorySink
 ) -> None:
     text = {"type": "output_text", "text": "7", "annotations": []}
@@ -153,7 +153,7 @@ def test_a_call_of_responses_is_a_turn_that_says_so_and_leaves_no_writer_to_wait
         options: Any = {"api_key": "k", "api_base": "http://server/v1", "client": HTTPHandler(client=http)}
         litellm.responses(model="openai/agent", input="How many bolts?", **options)
     (turn,) = turns(recorder, sink, 1)
-    assert turn.untrainable_reason == "not_captured"
+    assert (turn.untrainable_reason, turn.completion.content) == ("not_captured", "7")
     assert_all_closed(recorder, sink)
 
 

@@ -52,7 +52,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         answer = await agent.run("How many bolts?")
     assert str(answer) == server.final
-    assert_agent(server, recorded(recorder, sink), streamed=streaming, call_id=None)
+    assert_agent(server, recorded(recorder, sink), streamed=streaming)
 
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:

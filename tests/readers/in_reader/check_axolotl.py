@@ -11,6 +11,9 @@ from typing import Any
 from tests.readers.in_reader.families import SAMPLED, make_tokenizer, sampled_ids
 
 LONGEST_TEXT = 2_000
+WITHOUT_CALLS = {"glm4moe"}
+"""Axolotl passes on the keys that a template reads from a variable named `message`. This one names it `m`: it loses the
+calls; docs/export.md warns of it."""
 
 
 def main(folder: Path) -> None:
@@ -40,6 +43,9 @@ def main(folder: Path) -> None:
             if (family, row["trajectory_id"]) == ("gptoss", "tools"):
                 continue  # Axolotl looks for a turn by rendering others in its place, which gpt-oss's template refuses
             tokens = strategy.tokenize_prompt(row)
+            if family in WITHOUT_CALLS and any("tool_calls" in message for message in expected["messages"]):
+                assert not contains(tokens["input_ids"], sampled_ids(tokenizer, family)), "Axolotl finds its calls now"
+                continue
             assert tokens["input_ids"] == right, (family, row["trajectory_id"], tokenizer.decode(tokens["input_ids"]))
             if row["trajectory_id"] == "single":
                 assert contains(tokens["input_ids"], sampled_ids(tokenizer, family)), family

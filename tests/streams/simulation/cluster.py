@@ -137,6 +137,12 @@ class Cluster:
                 task.stop()
         self.assign()
 
+    def replace_stages(self, stages: Sequence[AnyStage]) -> None:
+        """Let the next lives of all tasks have these stages, which have other settings."""
+        by_name = {stage.name: stage for stage in stages}
+        for task in self.tasks:
+            task.stage = by_name[task.stage.name]
+
     def advance(self) -> bool:
         """Let a random task with something to do go one point further; False where nothing is to do."""
         waiting = [task for task in self.tasks if self._has_more(task)]

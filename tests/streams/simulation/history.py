@@ -20,13 +20,13 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.events import AliasDeclared
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, Topic
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.state.stage import PureAsEffects
-from rollbus.streams.state.ticker import Pulse, config_changes
+from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
 from rollbus.streams.state.watermarks import Watermarks, hops
 from tests.builders import (
     START_MS,
@@ -109,7 +109,7 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     events = list(_events(chance, calm))
     sent = [*events, *(chance.choice(events) for _ in range(chance.randint(0, 3)))]
     chance.shuffle(sent)
-    clock = _Clock(cluster, _configs(main, others))
+    clock = SimulatedTicker(cluster, _configs(main, others))
     clock.tick(0)
     while sent:
         _disturb(chance, cluster, clock, calm)
@@ -130,12 +130,13 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     return Past(seed, calm, [event for event, _ in events], runs, cluster)
 
 
-class _Clock:
+class SimulatedTicker:
     """The ticker: a tick goes into every partition of an input once the stages before have passed it."""
 
     def __init__(self, cluster: Cluster, configs: Sequence[ConfigApplied] = ()) -> None:
         self._broker, self._commands, self._now_ms = cluster.broker, 0, START_MS
-        self._configs, self._applied = configs, dict[str, str]()
+        self.configs, self._applied = configs, dict[str, str]()
+        """What the settings say now; a change counts from the next tick on."""
         self._watermarks = Watermarks(hops(configs), self._broker.partitions_of)
         self._pulses: list[Pulse] = []
         self._number = -1
@@ -144,9 +145,16 @@ class _Clock:
 
     def tick(self, seconds: float) -> None:
         """Let time pass."""
-        self._number += 1
-        self._now_ms += int(seconds * 1_000)
-        changes = tuple(config_changes(self._configs, self._applied))
+        self._pulse(make_tick(self._number + 1, stream_time_ms=self._now_ms + int(seconds * 1_000)))
+
+    def tick_at(self, wall_clock_ms: int, interval_ms: int) -> None:
+        """Let the clock be read, whatever it says."""
+        last = make_tick(self._number, stream_time_ms=self._now_ms)
+        self._pulse(next_tick(last, wall_clock_ms=wall_clock_ms, interval_ms=interval_ms))
+
+    def _pulse(self, tick: Tick) -> None:
+        self._number, self._now_ms = tick.number, tick.stream_time_ms
+        changes = tuple(config_changes(self.configs, self._applied))
         self._applied |= {change.place: change.record.config_hash for change in changes}
         self._pulses.append(Pulse(make_tick(self._number, stream_time_ms=self._now_ms), changes))
         self.pass_on()
@@ -210,7 +218,7 @@ def _publish(chance: random.Random, broker: Broker, event: Any, data: bytes) -> 
         broker.publish(topic, key, chance.choice(_POISON))
 
 
-def _disturb(chance: random.Random, cluster: Cluster, clock: _Clock, calm: bool) -> None:
+def _disturb(chance: random.Random, cluster: Cluster, clock: SimulatedTicker, calm: bool) -> None:
     """Let one thing happen that nobody planned, often."""
     dice = chance.random()
     if dice < 0.25:

@@ -1,0 +1,168 @@
+"""A simulated history, replayed from its events with what live wrote down: the two are compared byte for byte."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollbus.runtime.kafka.writing import partition_of
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
+from rollbus.schemas.topics import (
+    BATCHES,
+    CLOSED_GROUPS,
+    CURRICULUM,
+    DROPS,
+    EPISODE_EVENTS,
+    RUN_LOG,
+    SCORES,
+    TRAJECTORIES,
+    Topic,
+)
+from rollbus.streams.pipeline import AnyStage, run_stages
+from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.digest import without_location
+from rollbus.streams.replay.decide.recorded import Outcomes, Recorded, RecordedInputs
+from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.scores import RecordedScoring
+from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroups
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.state.stage import PureAsEffects
+from tests.streams.replay.memory import ListSource, MemoryOutput, Raw
+from tests.streams.simulation.judging import REGISTRY
+from tests.streams.simulation.log import Broker
+
+MADE: Mapping[Topic, tuple[type, ...]] = {
+    TRAJECTORIES: (Trajectory, RewardRevised),
+    SCORES: (Score,),
+    RUN_LOG: (Group,),
+    CURRICULUM: (CurriculumState,),
+    BATCHES: (TrainingBatch,),
+    DROPS: (Drop,),
+}
+"""What is compared of each topic."""
+IN_ANY_ORDER = (TRAJECTORIES, SCORES, DROPS)
+"""Written by many partitions at once, or in front of the ticks of their rounds; of the others the order counts too."""
+Made = dict[tuple[str, int], Any]
+
+
+async def replay_of(
+    broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
+) -> Made:
+    """Return what an unchanged replay makes."""
+    recorded = Recorded()
+    readers = [_reader(broker, topic, recorded) for topic in (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)]
+    outcomes = Outcomes(0)
+    for entry in broker.entries_of(RUN_LOG, 0):
+        outcomes.take(entry.record, entry.offset)
+    outcomes.end()
+    recorded.outcomes.update(outcomes.by_batch)
+
+    async def read_on(tick: int) -> None:
+        for reader in readers:
+            await reader.until(tick)
+
+    output = MemoryOutput()
+    chain = Chain(
+        _stages(broker, assembly, scoring, runs), partitions=broker.partitions, output=output,
+        partition_of=partition_of, source_namespace="", namespace="replay.", recorded=recorded, before_tick=read_on,
+    )  # fmt: skip
+    await read_on(0)
+    await chain.open()
+    async for piece in merged(_sources(broker, EPISODE_EVENTS)):
+        if isinstance(piece, Round):
+            await chain.round(piece)
+        else:
+            await chain.piece(piece.partition, piece.records)
+    await chain.end()
+    frames = ((topic, number, [data for _, data in output.frames.get((topic.name, number), ())]) for topic in MADE
+              for number in range(broker.partitions_of(topic)))  # fmt: skip
+    return _made(frames)
+
+
+def made_by_live(broker: Broker) -> Made:
+    """Return what live made of the same."""
+    frames = ((topic, number, [entry.value or b"" for entry in broker.entries_of(topic, number)]) for topic in MADE
+              for number in range(broker.partitions_of(topic)))  # fmt: skip
+    return _made(frames)
+
+
+def _made(frames: Any) -> Made:
+    made: Made = defaultdict(list)
+    for topic, number, rows in frames:
+        records = [record for row in rows if isinstance(record := decode(row), MADE[topic])]
+        records = [record for record in records if getattr(record, "stage", "") not in ("trainer", "alias")]
+        for record in records:  # runs share topics, and have no order between them
+            run = "" if topic in IN_ANY_ORDER else getattr(record, "run_id", None) or ""
+            place = (f"{topic.name} {run}", -1 if topic in IN_ANY_ORDER else number)
+            made[place].append(encode(without_location(record)))
+    return {place: Counter(rows) if place[1] < 0 else rows for place, rows in made.items()}
+
+
+def _reader(broker: Broker, topic: Topic, recorded: Recorded) -> LiveReader:
+    sources = _sources(broker, topic)[: None if topic is SCORES else 1]
+    collector = RecordedInputs(topic, first_tick=0, change=lambda record: record, recorded=recorded)
+    return LiveReader(topic, sources, collector, recorded.places, first_tick=0)
+
+
+def _sources(broker: Broker, topic: Topic) -> list[ListSource]:
+    return [
+        ListSource(number, [Raw(entry.offset, entry.key or None, entry.value, headers=entry.headers)
+                            for entry in broker.entries_of(topic, number)])
+        for number in range(broker.partitions_of(topic))
+    ]  # fmt: skip
+
+
+def _stages(
+    broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
+) -> list[AnyStage]:
+    scores = RecordedScores(_sources(broker, SCORES))
+    configs = {scoring.config_hash(): scoring}
+    for record in broker.records(TRAJECTORIES):
+        if isinstance(record, ConfigApplied) and record.stage == "scoring":
+            configs[record.config_hash] = ScoringConfig.model_validate_json(record.content)
+    judged = JudgedGroups([run.run_id for run in runs])
+    for topic in (RUN_LOG, DROPS):
+        for record in broker.records(topic):
+            judged.take(record)
+
+    async def find(group: Any, rewards: Any) -> Any:
+        return judged.of(group)
+
+    stage = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=REGISTRY)
+    of_runs = [stage for run in runs for stage in run_stages(run, registry=REGISTRY)]
+    stages = [GroupScoringStage(run_of(stage, runs), registry=REGISTRY, recorded=find)
+              if isinstance(stage, GroupScoringStage) else stage for stage in of_runs]  # fmt: skip
+    order = {"grouping": 0, "group-scoring": 1, "curriculum": 2}
+    stages.sort(key=lambda stage: order[stage.name.partition(".")[0]])
+    return [PureAsEffects(AssemblyStage(assembly)), RecordedScoring(stage, scores.find, configs), *stages]
+
+
+def run_of(stage: AnyStage, runs: Sequence[RunConfig]) -> RunConfig:
+    """Return the run of a stage."""
+    return next(run for run in runs if stage.name.endswith(f".{run.run_id}"))
+
+
+def difference(live: Made, replay: Made) -> str | None:
+    """Say what differs, in short; None if nothing does."""
+    for place in sorted(live.keys() | replay.keys()):
+        ours, theirs = live.get(place, []), replay.get(place, [])
+        if ours == theirs:
+            continue
+        if place[1] < 0:
+            ours, theirs = Counter(ours), Counter(theirs)
+            return f"{place[0]}: only live {_shown(ours - theirs)}, only the replay {_shown(theirs - ours)}"
+        at = next((n for n, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
+        at = min(len(ours), len(theirs)) if at < 0 else at
+        here, there = _shown(ours[at : at + 1]), _shown(theirs[at : at + 1])
+        return f"{place} record {at} of {len(ours)} is {here}, in the replay {there}"
+    return None
+
+
+def _shown(rows: Any) -> str:
+    return "; ".join(repr(decode(row))[:600] for row in list(rows)[:2])

@@ -1,7 +1,8 @@
 """What the state of every stage has: the clock, the configuration in force, deadlines, and indexes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -53,17 +54,24 @@ class Applied(Generic[C]):
             if content is None:
                 self._parsed = self._initial
             else:
-                config = self._type.model_validate_json(content)
-                self._parsed = (content, config, config.config_hash())
+                self._parsed = (content, *_read_config(self._type, content))
         return self._parsed
 
 
 def parse(kind: type[C], record: ConfigApplied) -> C:
     """Return the configuration that a ConfigApplied carries; raises InvalidRecordError."""
     try:
-        return kind.model_validate_json(record.content)
+        config, _ = _read_config(kind, record.content)
     except ValidationError as error:
         raise InvalidRecordError(f"ConfigApplied for {record.stage}: {error}") from error
+    return cast(C, config)
+
+
+@lru_cache(maxsize=256)
+def _read_config(kind: type[C], content: str) -> tuple[C, str]:
+    """Return a configuration and its hash; every partition of a stage reads the same ones."""
+    config = kind.model_validate_json(content)
+    return config, config.config_hash()
 
 
 def misplaced(record: Any, topic: Topic) -> InvalidRecordError:

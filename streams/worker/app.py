@@ -65,6 +65,10 @@ class StageApp:
         await self._close_all()
         await self.app.stop()
 
+    def set_patience(self, wait_ms: int) -> None:
+        """Let the broker hold a fetch of this stage that finds nothing for so long."""
+        self.app.batches.thread.set_patience(wait_ms)
+
     @property
     def crashed(self) -> BaseException | None:
         """The error that ended the Faust app, if one did."""

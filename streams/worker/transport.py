@@ -97,6 +97,12 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             self._handed[TP(*tp)] = end
         return batches
 
+    def set_patience(self, wait_ms: int) -> None:
+        """Let the broker hold a fetch that finds nothing for so long, from the next fetch on; any thread may ask."""
+        fetcher = getattr(self._consumer, "_fetcher", None)
+        if fetcher is not None:
+            fetcher._fetch_max_wait_ms = wait_ms
+
     async def rewind(self, partition: Partition, offset: int) -> None:
         """Fetch from an offset; the next batch begins there."""
         await self.call_thread(self._rewind, TP(*partition), offset)

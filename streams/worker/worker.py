@@ -37,6 +37,10 @@ TICKING_STAGE = "assembly"
 CHECK_S = 1.0
 PARTITIONS_CHECK_S = 10.0
 """How often the number of partitions is checked: if it changes, keys that belong together no longer meet."""
+IDLE_S = 3.0
+"""So long after the last record the stages ask for the next one seldom; the first one lets all of them ask often."""
+IDLE_WAIT_MS = 500
+"""How long the broker holds a fetch of an idle stage: it answers at once if a producer's record comes."""
 STOP_S = 2.5
 """A stop that takes longer is cut off, which loses nothing."""
 GIVE_UP_S = 10.0
@@ -135,6 +139,8 @@ class Worker:
         self._watchdog = Watchdog(settings.stalled_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._stalled: list[str] = []
+        self._busy_at_s = time.monotonic()
+        self._is_patient = False
 
     async def start(self) -> None:
         """Join the groups; partitions open in the background."""
@@ -200,6 +206,18 @@ class Worker:
     def _note_tick(self, stage: str, partition: int, tick: int, is_busy: bool) -> None:
         self.ticker.note(stage, partition, tick, is_busy=is_busy)
         self._reporter.note(stage, partition, tick, is_busy=is_busy)
+        if is_busy:
+            self._busy_at_s = time.monotonic()
+            self._set_patience()
+
+    def _set_patience(self) -> None:
+        """Ask the broker seldom while nothing comes."""
+        is_patient = time.monotonic() > self._busy_at_s + IDLE_S
+        if is_patient != self._is_patient:
+            self._is_patient = is_patient
+            wait_ms = self._settings.fetch_max_wait_ms
+            for app in self.apps:
+                app.set_patience(max(IDLE_WAIT_MS, wait_ms) if is_patient else wait_ms)
 
     def _open_partitions(self) -> set[tuple[str, int]]:
         runners = (runner for app in self.apps for runner in app.runners.values())
@@ -209,6 +227,7 @@ class Worker:
         while True:
             await asyncio.sleep(CHECK_S)
             self._watchdog.beat()
+            self._set_patience()
             for app in self.apps:
                 if app.crashed is not None:
                     self._fail(RunStoppedError(f"Faust ended stage {app.stage.name}: {app.crashed!r}"))

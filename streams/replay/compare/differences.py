@@ -22,6 +22,7 @@ EXAMPLES = 3
 Kind = Literal["trajectory", "score", "group", "signal", "curriculum", "batch"]
 ABSENT = "nothing"
 EDGE = "the range's edge"
+OTHER_CONFIGURATION = "other configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _trajectories(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) 
         if known is not None and (mine is None or theirs is None):
             there, gone = (other, one) if mine is None else (one, other)
             reason = gone.dropped.get(("", known.episode_id), (ABSENT, ""))[0]
-            why = EDGE if edge else f"{gone.name} says: {reason}"
+            why = EDGE if edge else _of_configuration("", known.config_hash, gone, f"{gone.name} says: {reason}")
             yield "trajectory", f"only in {there.name}", why, edge, trajectory_id
         elif mine is not None and theirs is not None and mine.digest != theirs.digest:
             yield "trajectory", "other content", _why_other(mine, theirs), edge, trajectory_id
@@ -116,7 +117,7 @@ def _trajectories(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) 
 
 def _why_other(mine: Assembled, theirs: Assembled) -> str:
     if mine.config_hash != theirs.config_hash:
-        return "another assembly configuration"
+        return f"{OTHER_CONFIGURATION} of assembly"
     if mine.rewards != theirs.rewards:
         return "other rewards were in when it was assembled"
     if mine.untrainable != theirs.untrainable:
@@ -149,6 +150,8 @@ def _why_score(mine: Score, theirs: Score) -> str:
         return "another reward"
     if mine.excluded != theirs.excluded:
         return "excluded on one side"
+    if mine.config_hash != theirs.config_hash:
+        return f"{OTHER_CONFIGURATION} of scoring"
     if mine.outcome != theirs.outcome:
         return f"{mine.outcome} → {theirs.outcome}"
     return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
@@ -184,7 +187,7 @@ def _why_advantages(mine: Group, theirs: Group) -> str:
     if _rewards(mine) != _rewards(theirs):
         return "other rewards"
     if mine.config_hash != theirs.config_hash:
-        return "another grouping configuration"
+        return f"{OTHER_CONFIGURATION} of the run"
     return "other scores came before it" if mine.is_single else "another way to compute advantages"
 
 
@@ -195,9 +198,15 @@ def _rewards(group: Group) -> list[float]:
 def _why_no_group(run: str, group: Group, gone: Side) -> str:
     """Say what became of a group's members on the side that has not this group."""
     fates = {_fate(run, member.trajectory_id, gone) for member in group.members}
-    if fates == {"in another group"}:
-        return "its members are in other groups"
-    return ", ".join(sorted(fates))
+    fate = "its members are in other groups" if fates == {"in another group"} else ", ".join(sorted(fates))
+    return _of_configuration(run, group.config_hash, gone, fate)
+
+
+def _of_configuration(run: str, config_hash: str, gone: Side, what: str) -> str:
+    """Name the configuration as the cause, if the side without a record has never had the one that made it."""
+    if gone.knows(run, config_hash):
+        return what
+    return f"{OTHER_CONFIGURATION} of {'the run' if run else 'assembly'}: {what}"
 
 
 def _fate(run: str, trajectory_id: str, side: Side) -> str:
@@ -216,10 +225,17 @@ def _curriculum(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found
             same["curriculum"] += 1
         else:
             group = one.groups[place]
-            why = "its rewards differ" if _rewards(group) != _rewards(other.groups[place]) else "other window or rank"
+            why = _why_other_choice(group, other.groups[place])
             edge = "waiting" in (mine, theirs)
             cause = "the open window at the range's edge" if edge else why
             yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
+
+
+def _why_other_choice(mine: Group, theirs: Group) -> str:
+    if _rewards(mine) != _rewards(theirs):
+        return "its rewards differ"
+    same_settings = mine.config_hash == theirs.config_hash
+    return "other window or rank" if same_settings else f"{OTHER_CONFIGURATION} of the run"
 
 
 def _batches(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
@@ -230,7 +246,7 @@ def _batches(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict
         there, gone = (other, one) if mine is None else (one, other)
         places = [(run, group) for group in groups]
         edge = any(_is_open(place, there, gone, cut, span) for place in places)
-        why = EDGE if edge else _why_no_batch(places, gone)
+        why = EDGE if edge else _why_no_batch(places, there, gone)
         number = there.batches[run, groups]
         yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
 
@@ -242,8 +258,11 @@ def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], spa
     return place not in gone.fates if place in gone.groups else _is_cut(there.groups[place], cut, span)
 
 
-def _why_no_batch(places: Sequence[tuple[str, str]], gone: Side) -> str:
+def _why_no_batch(places: Sequence[tuple[str, str]], there: Side, gone: Side) -> str:
     """Say what became of a batch's groups on the side that has not this batch."""
+    others = [run for run, group in places if not gone.knows(run, there.groups[run, group].config_hash)]
+    if others:
+        return f"{OTHER_CONFIGURATION} of the run"
     if any(place not in gone.groups for place in places):
         return f"{gone.name} has other groups"
     if refused := sorted({gone.fates[place] for place in places} - {"admitted"}):

@@ -45,8 +45,14 @@ class Side:
     batches: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     """By run and group ids in order: its number, which another beginning of the range makes another."""
 
+    configurations: dict[str, set[str]] = field(default_factory=dict)
+    """By run, empty for assembly: the hashes of the configurations that its records name."""
+
     def take(self, record: Any) -> None:
         """Take in one record; those that say nothing of the outcome change nothing."""
+        if isinstance(record, Trajectory | Group | TrainingBatch):
+            run = "" if isinstance(record, Trajectory) else record.run_id
+            self.configurations.setdefault(run, set()).add(record.config_hash)
         if isinstance(record, Trajectory):
             self.trajectories.setdefault(record.trajectory_id, _assembled(record))
         elif isinstance(record, RewardRevised):
@@ -66,6 +72,10 @@ class Side:
                 self.fates.setdefault((record.run_id, group_id), "admitted")
         elif isinstance(record, TrainingBatch):
             self.batches.setdefault((record.run_id, tuple(group.group_id for group in record.groups)), record.number)
+
+    def knows(self, run: str, config_hash: str) -> bool:
+        """Say whether a configuration was in force here, as far as there is a record that would name it."""
+        return config_hash in self.configurations.get(run, {config_hash})
 
     def _drop(self, record: Drop) -> None:
         run = record.run_id or ""

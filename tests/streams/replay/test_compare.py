@@ -116,8 +116,32 @@ def test_lost_signal_is_no_lost_group() -> None:
     one = made("live", *trajectories, group_of("g", "e1", "e2"))
     other = made("b", *trajectories, group_of("g", "e1", "e2", has_signal=False, config_hash="c2"))
     assert told(compare(one, other, SPAN)) == [
-        ("signal", "lost (run main)", "another grouping configuration", False, 1)
+        ("signal", "lost (run main)", "other configuration of the run", False, 1)
     ]
+
+
+def test_other_settings_are_the_cause_of_other_groups_and_batches() -> None:
+    """Of eight attempts live makes two groups of four, and a replay under other settings one of eight."""
+    names = [f"e{number}" for number in range(8)]
+    trajectories = [make_trajectory(name) for name in names]
+    fours = [group_of("a", *names[:4], config_hash="c4"), group_of("b", *names[4:], config_hash="c4")]
+    eight = group_of("c", *names, config_hash="c8")
+    one = made("live", *trajectories, *fours, admitting("a", "b"), batch_of(0, *fours))
+    other = made("again", *trajectories, eight, admitting("c"), batch_of(0, eight))
+    causes = {row[:3] for row in told(compare(one, other, SPAN))}
+    assert causes == {
+        ("group", "only in live", "other configuration of the run: its members are in other groups"),
+        ("group", "only in again", "other configuration of the run: its members are in other groups"),
+        ("batch", "only in live (run main)", "other configuration of the run"),
+        ("batch", "only in again (run main)", "other configuration of the run"),
+    }
+
+
+def test_other_settings_are_the_cause_of_other_scores_and_trajectories() -> None:
+    one = made("live", make_trajectory("e1"), score_of("e1", 1.0, config_hash="c1"))
+    other = made("again", make_trajectory("e1", config_hash="a2"), score_of("e1", 0.5, config_hash="c2"))
+    causes = {(row[0], row[2]) for row in told(compare(one, other, SPAN))}
+    assert causes == {("trajectory", "other configuration of assembly"), ("score", "other configuration of scoring")}
 
 
 def test_a_score_that_one_side_has_not_is_named() -> None:

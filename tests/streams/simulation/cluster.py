@@ -95,9 +95,12 @@ class Task:
     held: int = -1
     """Up to where its work has come by ticks of which nothing followed, beyond what is committed; forgotten with it."""
 
+    is_committing: bool = False
+    """Whether it has not yet reported what it gives to a transaction."""
+
     def stop(self) -> None:
         """Forget the work where it stands."""
-        self.work, self.held = None, -1
+        self.work, self.held, self.is_committing = None, -1, False
 
 
 class Cluster:
@@ -110,7 +113,7 @@ class Cluster:
             for stage in stages
             for number in range(broker.partitions_of(stage.input))
         ]
-        self.zombies: list[Generator[None]] = []
+        self.zombies: list[tuple[Task, Generator[None]]] = []
         self.sessions: dict[tuple[int, str], Session] = {}
         """By worker and stage, those of the present generation."""
         self.on_tick: OnTick = lambda *_: None
@@ -126,7 +129,7 @@ class Cluster:
         for task in self.tasks:
             worker = self.chance.randrange(self.workers)
             if worker != task.worker and task.work is not None and self.chance.random() < 0.5:
-                self.zombies.append(task.work)
+                self.zombies.append((task, task.work))
             task.stop()
             task.worker = worker
 
@@ -154,19 +157,19 @@ class Cluster:
         """Let a zombie go one point further, most likely into its fence."""
         if self.zombies:
             index = self.chance.randrange(len(self.zombies))
+            task, work = self.zombies[index]
+            of_the_owner = task.held, task.is_committing
             try:
-                next(self.zombies[index])
+                next(work)
             except FencedError:
                 del self.zombies[index]
+            task.held, task.is_committing = of_the_owner
 
     def settle(self) -> None:
         """Let everybody work until nothing is left to read."""
         for _ in range(MOST_ROUNDS):
             waiting = [task for task in self.tasks if self._has_more(task)]
             if not waiting:
-                for task in self.tasks:  # so that each reports what it has just committed
-                    if task.work is not None:
-                        self.resume(task)
                 return
             for task in waiting:
                 for _ in range(MOST_ROUNDS):
@@ -185,6 +188,8 @@ class Cluster:
             task.stop()
 
     def _has_more(self, task: Task) -> bool:
+        if task.is_committing:
+            return True
         if not self.broker.is_waiting(task.place, max(task.held, self.broker.offsets[task.name])):
             return True
         # what a dead owner left open holds up the readers until the next one opens the task
@@ -237,10 +242,11 @@ class Cluster:
             yield
             part = Part(task.name, processed, batch.end)
             session.waiting.append(part)
+            task.is_committing = True
             while not part.done:
                 session.advance()
                 yield
-            position = batch.end
+            position, task.is_committing = batch.end, False
             self._pass_tick(task, processed)
             yield
 

@@ -139,6 +139,8 @@ class SimulatedTicker:
         """What the settings say now; a change counts from the next tick on."""
         self._watermarks = Watermarks(hops(configs), self._broker.partitions_of)
         self._pulses: list[Pulse] = []
+        self._moved = False
+        """Whether a stage or the clock has moved since the last look."""
         self._number = -1
         self._first_ms: dict[str, int] = {}
         cluster.on_tick = self._note
@@ -156,13 +158,15 @@ class SimulatedTicker:
         self._number, self._now_ms = tick.number, tick.stream_time_ms
         changes = tuple(config_changes(self.configs, self._applied))
         self._applied |= {change.place: change.record.config_hash for change in changes}
+        self._moved = True
         self._pulses.append(Pulse(make_tick(self._number, stream_time_ms=self._now_ms), changes))
         self.pass_on()
 
     def pass_on(self) -> bool:
         """Write the ticks that may go on, at once; return whether there were any."""
-        if not self._pulses:
+        if not self._moved:
             return False
+        self._moved = False
         reached, moved = self._watermarks.reached, False
         for hop in self._watermarks.hops:
             limit = self._watermarks.limit(hop, self._number)
@@ -181,6 +185,7 @@ class SimulatedTicker:
             cluster.settle()
 
     def _note(self, stage: str, partition: int, tick: int, is_busy: bool) -> None:
+        self._moved = True
         self._watermarks.note(stage, partition, tick)
 
     def _write(self, topic: Topic, pulse: Pulse) -> None:

@@ -41,7 +41,6 @@ from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.log import Broker
 from tests.streams.simulation.trainer import SimulatedTrainer
 
-PARTITIONS = 2
 INTERVAL_MS = 10_000
 LEAPS_MS = (-3_600_000, 0, INTERVAL_MS, INTERVAL_MS, INTERVAL_MS, 3_600_000)
 """By how much the wall clock is another than at the last tick."""
@@ -49,7 +48,7 @@ ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizo
 ASSEMBLIES = (ASSEMBLY, ASSEMBLY.model_copy(update={"inactivity_ms": 10_000}))
 SCORINGS = (ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),)))
 SKIPPING = BatchingConfig(groups_per_step=1, max_waiting_groups=2)
-RUNS = (
+PLAIN_RUNS = (
     RunConfig(grouping=GroupingConfig(group_size=2, window_ms=20_000), batching=SKIPPING),
     RunConfig(grouping=GroupingConfig(group_size=3, window_ms=20_000, feedback_tasks=("play",), reward_grace_ms=15_000),
               batching=SKIPPING),
@@ -58,11 +57,16 @@ RUNS = (
               batching=BatchingConfig(groups_per_step=1, batches_ahead=2, flush_ms=20_000)),
     RunConfig(grouping=GroupingConfig(strategy="baseline"), batching=SKIPPING),
 )  # fmt: skip
-RUNS += tuple(
-    run.model_copy(update={"grouping": run.grouping.model_copy(update={"rewards": (RewardConfig(type="places"),)})})
-    for run in RUNS
+_PLACES = (RewardConfig(type="places"),)
+RUNS: tuple[RunConfig, ...] = (
+    *PLAIN_RUNS,
+    *(
+        run.model_copy(update={"grouping": run.grouping.model_copy(update={"rewards": _PLACES})})
+        for run in PLAIN_RUNS
+        if run.grouping.strategy != "baseline"
+    ),
 )
-PLAIN, JUDGED = range(4), range(4, 8)
+PLAIN, JUDGED = range(4), range(4, 7)
 """Places of the runs: a run whose groups are judged stays one."""
 Settings = tuple[int, int, int]
 """Places of assembly, scoring and run above."""
@@ -89,7 +93,7 @@ class _History:
         self.chance = chance
         self.runs = JUDGED if chance.random() < 0.2 else PLAIN
         self.settings: Settings = (0, 0, chance.choice(self.runs))
-        self.broker = Broker(PARTITIONS)
+        self.broker = Broker(chance.choice((1, 2)))
         self.cluster = Cluster(self.broker, self._stages(), chance, workers=chance.randint(1, 2))
         self.ticker = SimulatedTicker(self.cluster, _configs(self.settings))
         self.wall_clock_ms = START_MS
@@ -121,7 +125,7 @@ class _History:
             for event, data in [sent.pop() for _ in range(min(len(sent), chance.randint(1, 8)))]:
                 self.broker.publish(EPISODE_EVENTS, event.root_episode_id, data)
             self._work(chance.randint(0, 12))
-        for _ in range(chance.randint(2, 6)):
+        for _ in range(chance.randint(2, 4)):
             self._tick()
             self._work(chance.randint(0, 12))
         self.cluster.hurries = True
@@ -163,16 +167,18 @@ class _History:
 def _events(chance: random.Random) -> Iterator[Sent]:
     """Yield the events of a few episodes, last first, mostly in their order."""
     events: list[tuple[float, Sent]] = []
-    for group in range(chance.choice((1, 2))):
-        for attempt in range(chance.choice((2, 3, 4))):
+    for group in range(chance.choice((1, 1, 2))):
+        for attempt in range(chance.choice((1, 2, 3))):
             begin = chance.random() * 3
             name = f"e{group}-{attempt}"
             for event in _episode(name, group, chance.choice((None, 0.0, 1.0))):
                 if chance.random() > 0.03:
                     events.append((begin, event))
                 begin += chance.random()
-            for late in range(chance.choice((0, 0, 1, 2, 3))):
-                events.append((begin + chance.random() * 3, _feedback(name, late, chance.choice(_KINDS))))
+            events += [
+                (begin + chance.random() * 3, _feedback(name, number, chance.choice(_KINDS)))
+                for number in range(chance.choice((0, 0, 0, 1, 3)))
+            ]
     events.sort(key=lambda pair: -pair[0])
     return (event for _, event in events)
 
@@ -193,12 +199,13 @@ def _feedback(name: str, number: int, kind: str) -> Sent:
         event = make_excluded(name)
     else:
         before = make_reward(name, 3.0, key=str(number - 1), writer="feedback").event_id
-        changes: dict[str, Any] = {
+        changes_by_kind: dict[str, dict[str, Any]] = {
             "reward": {},
             "supersedes": {"supersedes": before},
             "retracted": {"supersedes": before, "retracted": True},
             "retracts all": {"retracted": True},
-        }[kind]
+        }
+        changes = changes_by_kind[kind]
         value = None if changes.get("retracted") else 3.0 + number
         event = make_reward(name, value, key=str(number), writer="feedback", **changes)
     return event, encode(event)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.partitioner import murmur2
@@ -89,6 +90,11 @@ def test_partitions_are_paused_before_and_the_signal_sent_last_in_a_rebalance() 
     assigned = inspect.getsource(App._on_partitions_assigned)
     assert revoked.index("pause_partitions") < revoked.index("on_partitions_revoked.send")
     assert assigned.index("pause_partitions") < assigned.index("on_partitions_assigned.send")
+
+
+def test_each_fetch_reads_anew_how_long_the_broker_may_hold_it() -> None:
+    assert "self._fetch_max_wait_ms," in inspect.getsource(Fetcher._get_actions_per_node)
+    assert "self._fetcher = Fetcher" in inspect.getsource(AIOKafkaConsumer.start)
 
 
 def test_streams_are_resumed_then_sought_then_the_flow_begins() -> None:

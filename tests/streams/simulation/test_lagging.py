@@ -1,0 +1,103 @@
+"""Whatever lags, dies, leaps or is changed on the way: an unchanged replay makes of the events what live made."""
+
+import gc
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from rollbus.streams.exactly_once import processing
+from rollbus.streams.replay.decide.recorded import Places
+from rollbus.streams.state.watermarks import Hop, Watermarks
+from tests.faults.seed import SEED
+from tests.streams.replay.live_again import difference, made_by_live, replay_of
+from tests.streams.simulation.lagging import lagging
+from tests.streams.simulation.naive import ended
+
+HISTORIES, SHARE = 10_000, 500
+SEEDS_FOR_FAULTS = 600
+
+
+@pytest.fixture(autouse=True)
+def small_heap() -> Iterator[None]:
+    """Spare the collector all that was there before, and the log the dead letters."""
+    gc.freeze()
+    logging.getLogger(processing.__name__).setLevel(logging.ERROR)
+    yield
+    logging.getLogger(processing.__name__).setLevel(logging.NOTSET)
+    gc.unfreeze()
+
+
+def first_difference(seeds: Iterable[int]) -> str | None:
+    """The first history that is not replayed as it was, and how it differs."""
+    for seed in seeds:
+        past = lagging(seed)
+        replay = ended(replay_of(past.broker, past.assembly, past.scoring, [past.run]))
+        if found := difference(made_by_live(past.broker), replay):
+            return f"history {seed}: {found}; ROLLBUS_SEED={seed} repeats it alone"
+    return None
+
+
+def chosen(start: int) -> Iterable[int]:
+    """The seeds of a share, or the one that the environment names; each run of `make faults` has other ones."""
+    alone = os.environ.get("ROLLBUS_SEED")
+    first = SEED * HISTORIES + start if start else 0
+    return [int(alone)] if alone else range(first, first + SHARE)
+
+
+@pytest.mark.parametrize("start", range(0, HISTORIES, SHARE))
+def test_a_replay_equals_live_whatever_lags(start: int) -> None:
+    found = first_difference(chosen(start))
+    assert found is None, found
+
+
+def tick_at_once(self: Watermarks, hop: Hop, newest: int) -> int:
+    """A tick goes everywhere at once, past work that lags."""
+    return newest
+
+
+def take_early(raw: Any) -> None:
+    """A record of a later round counts where it lies."""
+
+
+def no_order(self: Places, topic: Any, record: Any) -> None:
+    """Within a round records come in the order in which the replay makes them."""
+
+
+FAULTS: list[tuple[Any, str, Any]] = [
+    (Watermarks, "limit", tick_at_once),
+    (processing, "round_of", take_early),
+    (Places, "find", no_order),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_part_that_is_missing_is_found_out(
+    owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, fault)
+    assert first_difference(range(SEEDS_FOR_FAULTS)) is not None
+
+
+def test_histories_hold_what_they_are_meant_to_hold() -> None:
+    """Among few there are lags that would have cut groups, changed settings, and every kind of feedback."""
+    counted: Counter[str] = Counter()
+    for seed in range(100):
+        past = lagging(seed)
+        for rows in past.broker.written().values():
+            for _, record in rows:
+                counted[type(record).__name__] += 1
+                if reason := getattr(record, "reason", None):
+                    counted[reason] += 1
+                counted["retracted"] += getattr(record, "retracted", False)
+                counted["superseding"] += getattr(record, "supersedes", None) is not None
+                counted["rolled_back"] += getattr(record, "state", None) == "rolled_back"
+    assert counted.keys() >= {
+        *("Trajectory", "RewardRevised", "Score", "Group", "ClosedGroup", "TrainingBatch", "CurriculumState"),
+        *("StepOutcome", "PolicyVersion", "RunCommand", "ConfigApplied", "Tick"),
+        *("incomplete_group", "excluded", "missing_events", "late_event", "score_missing"),
+    }
+    assert min(counted[kind] for kind in ("retracted", "superseding", "rolled_back")) > 0

@@ -98,7 +98,7 @@ class StagePartition:
         self._max_bytes, self._signer_of = max_record_bytes, signer_of
         self._restored = 0
         self._asking = False
-        self._takes_early = bool(getattr(stage, "takes_early", False))
+        self._takes_early = stage.input.is_open or bool(getattr(stage, "takes_early", False))
         self._early = EarlyRecords()
         self._round = NO_TICK
         """Number of the last tick that the stage has taken."""

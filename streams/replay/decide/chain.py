@@ -106,8 +106,9 @@ class Chain(Steps):
         self._check_stop()
         place, first = Partition(self.input.full_name(self._source), partition), self._first
         some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
+        in_rounds = not self.input.is_open  # what producers write counts where it lies, whatever it says of itself
         for raw in records:
-            if (number := round_of(raw)) is not None and number > self.last_tick:
+            if in_rounds and (number := round_of(raw)) is not None and number > self.last_tick:
                 self._later[partition].append(raw)
                 continue
             try:

@@ -48,14 +48,17 @@ ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizo
 ASSEMBLIES = (ASSEMBLY, ASSEMBLY.model_copy(update={"inactivity_ms": 10_000}))
 SCORINGS = (ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),)))
 SKIPPING = BatchingConfig(groups_per_step=1, max_waiting_groups=2)
+AT_ONCE: dict[str, Any] = {"reward_wait_ms": 0, "reward_grace_ms": 0}
 PLAIN_RUNS = (
-    RunConfig(grouping=GroupingConfig(group_size=2, window_ms=20_000), batching=SKIPPING),
-    RunConfig(grouping=GroupingConfig(group_size=3, window_ms=20_000, feedback_tasks=("play",), reward_grace_ms=15_000),
+    RunConfig(grouping=GroupingConfig(strategy="by_example", group_size=2, window_ms=20_000, **AT_ONCE),
               batching=SKIPPING),
-    RunConfig(grouping=GroupingConfig(group_size=2, window_ms=30_000),
+    RunConfig(grouping=GroupingConfig(strategy="by_example", group_size=3, window_ms=20_000, reward_wait_ms=25_000,
+                                      reward_grace_ms=15_000), batching=SKIPPING),
+    RunConfig(grouping=GroupingConfig(strategy="by_prompt", group_size=2, window_ms=30_000, **AT_ONCE),
               curriculum=CurriculumConfig(mode="harness", groups_per_window=2, window_span_ms=20_000),
               batching=BatchingConfig(groups_per_step=1, batches_ahead=2, flush_ms=20_000)),
-    RunConfig(grouping=GroupingConfig(strategy="baseline"), batching=SKIPPING),
+    RunConfig(grouping=GroupingConfig(group_size=2, window_ms=20_000, reward_wait_ms=25_000), batching=SKIPPING),
+    RunConfig(grouping=GroupingConfig(strategy="single", reward_wait_ms=0), batching=SKIPPING),
 )  # fmt: skip
 _PLACES = (RewardConfig(type="places"),)
 RUNS: tuple[RunConfig, ...] = (
@@ -63,10 +66,10 @@ RUNS: tuple[RunConfig, ...] = (
     *(
         run.model_copy(update={"grouping": run.grouping.model_copy(update={"rewards": _PLACES})})
         for run in PLAIN_RUNS
-        if run.grouping.strategy != "baseline"
+        if run.grouping.strategy != "single"
     ),
 )
-PLAIN, JUDGED = range(4), range(4, 7)
+PLAIN, JUDGED = range(5), range(5, 9)
 """Places of the runs: a run whose groups are judged stays one."""
 Settings = tuple[int, int, int]
 """Places of assembly, scoring and run above."""

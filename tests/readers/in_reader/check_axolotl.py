@@ -11,6 +11,8 @@ from typing import Any
 from tests.readers.in_reader.families import SAMPLED, make_tokenizer, sampled_ids
 
 LONGEST_TEXT = 2_000
+FAMILIES = [family for family in SAMPLED if family != "gemma4_v5"]
+"""The templates that the TRL which Axolotl pins has, too."""
 WITHOUT_CALLS = {"glm4moe"}
 """Axolotl passes on the keys that a template reads from a variable named `message`. This one names it `m`: it loses the
 calls; docs/export.md warns of it."""
@@ -25,7 +27,7 @@ def main(folder: Path) -> None:
     truth = json.loads((folder / "truth.json").read_text())
     rows = load_dataset("parquet", data_files=str(folder / "train.parquet"), split="train")
     assert {row["trajectory_id"] for row in rows} == truth.keys()
-    for family in SAMPLED:
+    for family in FAMILIES:
         tokenizer = make_tokenizer(family)
         settings = DictDefault(
             {"train_on_inputs": False, "sequence_len": 1 << 20, "chat_template": "tokenizer_default", "datasets": [{}]}

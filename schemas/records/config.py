@@ -144,6 +144,8 @@ class GroupingConfig(Config):
     strategy: Literal["adaptive", "by_example", "by_prompt", "single"] = "adaptive"
     """`adaptive` compares attempts at one example where several come, and holds an attempt that comes once against what
     its example and its task earned before; `single` does that with every attempt."""
+    similar_by: str | None = None
+    """Label whose value names openings alike, for what is expected of an attempt; None compares the openings' words."""
     same_prompt: bool = False
     """True: an attempt whose prompt or tools differ from those of its group's first is dropped as `group_mismatch`."""
     group_size: int = Field(default=8, ge=1)

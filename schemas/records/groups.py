@@ -30,7 +30,7 @@ class GroupMember:
     expected: float | None = None
     """The reward that a single attempt is held against; None in a group whose members are compared."""
     expected_from: str = ""
-    """Of which earlier rewards `expected` says most: `example` or `task`."""
+    """Of which earlier rewards `expected` says most: `example`, `opening` or `task`."""
     first_seen_ms: int = 0
     """Stream time when the first event of its episode came."""
 

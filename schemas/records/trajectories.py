@@ -208,6 +208,8 @@ class Score:
     prompt_hash: str = ""
     tools_hash: str = ""
     opening_hash: str = ""
+    opening_sketch: str = ""
+    """Hexadecimal digits of a few bytes; openings with words in common share some of them."""
     tokens: int = 0
     sampled_tokens: int = 0
     longest_history_tokens: int = 0

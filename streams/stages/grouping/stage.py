@@ -169,7 +169,7 @@ class GroupingStage(RunStage[GroupingState]):
             yield self._drop_score(state, score, *refusal)
             return
         row.joined_ms = state.clock.now_ms
-        group = state.put_in_group(score.trajectory_id, row, key)
+        group = state.put_in_group(score, row, key)
         state.watch_group(key)
         if len(group.members) >= self._target_size(state, key, group):
             yield from self._close(state, key, "full")
@@ -202,7 +202,7 @@ class GroupingStage(RunStage[GroupingState]):
         for other in list(state.scores_in(beginners)):
             if open_group_key(other, "adaptive") == key:
                 state.remove(other.trajectory_id, beginners)
-                state.put_in_group(other.trajectory_id, state.scores.rows[other.trajectory_id], key)
+                state.put_in_group(other, state.scores.rows[other.trajectory_id], key)
         state.watch_group(beginners)
 
     # Closing

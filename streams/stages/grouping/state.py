@@ -6,7 +6,7 @@ revisions may come. What was earned stays for the examples used last, and a task
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
 
@@ -29,6 +29,9 @@ MOST_BEGINNERS = 64
 _HEAD = struct.Struct(">qqqqH")
 _MARK = struct.Struct(">qiqd")
 _LEVEL = struct.Struct(">ddqq")
+
+
+_NO_HABIT, _NOTHING = Habit(), Level()
 
 
 @dataclass(slots=True)
@@ -139,7 +142,7 @@ class GroupingState(StageState[RunConfig]):
         self.closed: Table[int] = Table("closed", INT)
         """Explicit groups that have closed, and when."""
         self.levels: Recent[Level] = Recent("level", _LEVELS)
-        """What was earned, by example and by task, each with its model."""
+        """What was earned, by example, by cell of openings alike and by task, each with its model."""
         self.habits: Recent[Habit] = Recent("habit", _HABITS)
         """By task and model."""
         super().__init__(config, self.scores, self.marks, self.closed, self.levels.table, self.habits.table)
@@ -166,14 +169,13 @@ class GroupingState(StageState[RunConfig]):
         """How many examples and tasks were forgotten to make room for others."""
         return self.levels.forgotten + self.habits.forgotten
 
-    def put_in_group(self, trajectory_id: str, row: ScoreRow, key: str) -> OpenGroup:
+    def put_in_group(self, score: Score, row: ScoreRow, key: str) -> OpenGroup:
         """Put a score into the open group of a key, which begins with it if there is none."""
-        row.group = key
-        self.scores.put(trajectory_id, row)
-        self.waiting.pop(trajectory_id, None)
-        row.record = row.score()
+        row.group, row.record = key, score
+        self.scores.put(score.trajectory_id, row)
+        self.waiting.pop(score.trajectory_id, None)
         group = self.groups.setdefault(key, OpenGroup())
-        group.add(trajectory_id, row)
+        group.add(score.trajectory_id, row)
         return group
 
     def remove(self, trajectory_id: str, key: str) -> None:
@@ -191,22 +193,37 @@ class GroupingState(StageState[RunConfig]):
 
     def expect(self, score: Score) -> Expectation | None:
         """Return the reward that an attempt is expected to earn; None if nothing is known of its task."""
-        return expectation((breadth, self.levels.get(key, Level())) for breadth, key in _level_keys(score))
+        levels = (
+            (breadth, [self.levels.find(key) or _NOTHING for key in keys]) for breadth, keys in self._level_keys(score)
+        )
+        return expectation(levels, score.max_policy_version or 0)
 
     def learn_reward(self, score: Score, reward: float) -> None:
-        """Add a reward to what its example and its task have earned."""
-        for _, key in _level_keys(score):
-            level = self.levels.get(key, Level())
-            self.levels.put(key, level.add(reward, score.max_policy_version or 0, self.clock.now_ms))
+        """Add a reward to what its example, openings like its own and its task have earned."""
+        for _, keys in self._level_keys(score):
+            for key in keys:
+                level = self.levels.find(key) or _NOTHING
+                self.levels.put(key, level.add(reward, score.max_policy_version or 0, self.clock.now_ms))
+
+    def _level_keys(self, score: Score) -> Iterator[tuple[Breadth, Sequence[str]]]:
+        """Yield the levels that know something of an attempt, the widest first."""
+        task, label = task_key(score), self.config.value.grouping.similar_by
+        yield "task", (task,)
+        if label is None:
+            cells = [score.opening_sketch[start : start + 2] for start in range(0, len(score.opening_sketch), 2)]
+            yield "opening", [f"cell:{place}:{cell}{SEPARATOR}{task}" for place, cell in enumerate(cells)]
+        elif label in score.labels:
+            yield "opening", (f"label:{label}:{score.labels[label]}{SEPARATOR}{task}",)
+        yield "example", (_example_level(score),)
 
     def last_seen_ms(self, score: Score) -> int | None:
         """Return when a reward of its example was last learned; None if none is known."""
-        level = self.levels.get(_example_level(score))
+        level = self.levels.find(_example_level(score))
         return level.seen_ms if level else None
 
     def habit_of(self, score: Score) -> Habit:
         """Return how the attempts at a score's task come."""
-        return self.habits.get(task_key(score), Habit())
+        return self.habits.find(task_key(score)) or _NO_HABIT
 
     def learn_habit(self, score: Score, habit: Habit) -> None:
         """Remember how a task's attempts come; its first attempts may have to wait differently."""
@@ -294,11 +311,6 @@ def task_key(score: Score) -> str:
 def fingerprint(score: Score) -> tuple[str, ...]:
     """Return what a revision of a score cannot change: the members of its group share it, or may have to."""
     return score.task, score.example_id or "", score.group_id or "", score.model, score.prompt_hash, score.tools_hash
-
-
-def _level_keys(score: Score) -> tuple[tuple[Breadth, str], ...]:
-    """Return the levels that know something of an attempt, the widest first."""
-    return ("task", task_key(score)), ("example", _example_level(score))
 
 
 def _example_level(score: Score) -> str:

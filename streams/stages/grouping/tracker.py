@@ -1,4 +1,4 @@
-"""What reward an attempt is expected to earn: a running mean per example and per task, from narrow to wide.
+"""What reward an attempt is expected to earn: running means of its example, of openings alike and of its task.
 
 An attempt that comes once has no others to be compared with, so its reward is held against what is expected of it
 before it is known (Single-stream Policy Optimization, arXiv 2509.13232, keeps such a value per prompt). Each level is a
@@ -6,11 +6,11 @@ mean that forgets as the policy moves: a reward counts less with every version s
 has seen little leans on the wider one behind it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Breadth = Literal["example", "task"]
+Breadth = Literal["example", "opening", "task"]
 
 KEEP_PER_VERSION = 0.95
 """What is left of a reward's weight one policy version later: half after 14 versions. The paper's tracker keeps 0.875
@@ -33,13 +33,20 @@ class Level:
     seen_ms: int = 0
     """Stream time of the last reward."""
 
+    def faded(self, version: int) -> "Level":
+        """Return the level as it counts for an attempt by this policy version."""
+        if version <= self.version:
+            return self
+        fade = KEEP_PER_VERSION ** (version - self.version)
+        return Level(fade * self.total, fade * self.weight, version, self.seen_ms)
+
     def add(self, reward: float, version: int, now_ms: int) -> "Level":
         """Return the level with one more reward, of an attempt by this policy version."""
-        newest = max(self.version, version)
-        fade, share = KEEP_PER_VERSION ** (newest - self.version), KEEP_PER_VERSION ** (newest - version)
-        total, weight = fade * self.total + share * reward, fade * self.weight + share
+        before = self.faded(version)
+        share = KEEP_PER_VERSION ** (before.version - version)
+        total, weight = before.total + share * reward, before.weight + share
         bound = min(1.0, MOST_WEIGHT / weight)
-        return Level(bound * total, bound * weight, newest, now_ms)
+        return Level(bound * total, bound * weight, before.version, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,14 @@ class Expectation:
     """The narrowest level that has more to say than the wider ones behind it."""
 
 
-def expectation(levels: Iterable[tuple[Breadth, Level]]) -> Expectation | None:
-    """Return what follows from the levels, the widest first; None if no reward is known."""
+def expectation(levels: Iterable[tuple[Breadth, Sequence[Level]]], version: int) -> Expectation | None:
+    """Return what an attempt by this policy version is expected to earn; None if no reward is known.
+
+    The widest level comes first. Several means of one breadth count as their mean.
+    """
     best: Expectation | None = None
-    for breadth, level in levels:
+    for breadth, parts in levels:
+        level = _mean_of([part.faded(version) for part in parts])
         if not level.weight:
             continue
         if best is None:
@@ -63,3 +74,9 @@ def expectation(levels: Iterable[tuple[Breadth, Level]]) -> Expectation | None:
             value = (level.total + TRUST * best.value) / (level.weight + TRUST)
             best = Expectation(value, breadth if level.weight >= TRUST else best.breadth)
     return best
+
+
+def _mean_of(parts: Sequence[Level]) -> Level:
+    if not parts:
+        return Level()
+    return Level(sum(part.total for part in parts) / len(parts), sum(part.weight for part in parts) / len(parts))

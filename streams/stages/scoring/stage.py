@@ -21,6 +21,7 @@ from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.stages.scoring.answers import RETRY_S, Asker, ComponentAnswer, combined
+from rollbus.streams.stages.scoring.sketch import sketch_opening
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.rows import KEPT, Kept
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
@@ -34,7 +35,16 @@ LABEL_CHARACTERS = 2_000
 _header = copier(
     Trajectory,
     Score,
-    *("location", "revision", "labels", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
+    *(
+        "location",
+        "revision",
+        "labels",
+        "model",
+        "opening_sketch",
+        "tokens",
+        "sampled_tokens",
+        "longest_history_tokens",
+    ),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
     *("served_versions", "latency_ms", "tool_errors"),
@@ -184,7 +194,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         answers = {**_answers_of_score(old, state.config.value.rewards), **answer}
         score = replace(old, revision=record.revision, excluded=record.excluded or old.excluded)
         if score.excluded:  # from now on no record repeats what the person said
-            score = replace(score, labels={})
+            score = replace(score, labels={}, opening_sketch="")
         yield from self._score(state, score, answers, state.config.value.rewards)
 
     def _score(
@@ -260,6 +270,7 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         revision=0,
         labels=_shorten_labels(trajectory.labels),
         model=model.partition("@")[0],
+        opening_sketch=sketch_opening(turns[0].added_messages) if turns else "",
         tokens=sum(lengths),
         sampled_tokens=sampled,
         longest_history_tokens=max(lengths, default=0),

@@ -2,13 +2,18 @@
 
 import math
 import random
+from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean, pvariance
+from typing import Any
 
 import pytest
 
+from rollbus.schemas.records.events import Message
 from rollbus.streams.stages.curriculum.batching import centred, count_that_fit, usual_age_ms
 from rollbus.streams.stages.grouping.habits import Habit
-from rollbus.streams.stages.grouping.tracker import KEEP_PER_VERSION, MOST_WEIGHT, Level, expectation
+from rollbus.streams.stages.grouping.tracker import KEEP_PER_VERSION, MOST_WEIGHT, Breadth, Level, expectation
+from rollbus.streams.stages.scoring.sketch import BYTES, sketch_opening
 from tests.builders import make_group, make_member
 
 
@@ -42,7 +47,7 @@ def test_a_level_rests_on_a_bounded_number_of_rewards() -> None:
 
 def test_a_narrow_level_leans_on_the_wider_one_until_it_has_seen_enough() -> None:
     task = level(*[0.0] * 20)
-    once, often = (expectation([("task", task), ("example", level(*[1.0] * count))]) for count in (1, 8))
+    once, often = (expectation([("task", [task]), ("example", [level(*[1.0] * count)])], 0) for count in (1, 8))
     assert once is not None
     assert often is not None
     assert (once.breadth, often.breadth) == ("task", "example")
@@ -50,7 +55,7 @@ def test_a_narrow_level_leans_on_the_wider_one_until_it_has_seen_enough() -> Non
 
 
 def test_nothing_is_expected_of_what_nothing_is_known_of() -> None:
-    assert expectation([("task", Level()), ("example", Level())]) is None
+    assert expectation([("task", [Level()]), ("opening", []), ("example", [Level()])], 0) is None
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, False), (2, True), (8, True)])
@@ -106,34 +111,99 @@ def test_the_usual_age_is_that_of_most_attempts() -> None:
     assert usual_age_ms([(make_group("g"), 5)]) == 0
 
 
-def test_the_tracker_takes_most_of_the_variance_that_groups_of_eight_take() -> None:
-    """A softmax policy over two answers, examples of known difficulty: the score-function gradient's error per attempt.
+def message(text: str) -> Message:
+    return Message(role="user", content=text)
 
-    Without a baseline, with the tracker over single attempts, and with leave-one-out in groups of eight; the truth is
-    the exact gradient, so the mean squared distance to it is the variance.
+
+def test_openings_with_the_same_words_have_the_same_sketch() -> None:
+    first = sketch_opening([Message(role="system", content="Be brief."), message("Where is my parcel?")])
+    assert first == sketch_opening([message("where is my PARCEL")])
+    assert len(bytes.fromhex(first)) == BYTES
+
+
+def test_openings_alike_share_more_cells_than_others() -> None:
+    chance, words = random.Random(3), [f"word{number}" for number in range(500)]
+    alike, others = [0, 0], [0, 0]
+    for _ in range(200):
+        first = chance.sample(words, 12)
+        for counts, second in ((alike, first[:8] + chance.sample(words, 4)), (others, chance.sample(words, 12))):
+            sketches = [bytes.fromhex(sketch_opening([message(" ".join(text))])) for text in (first, second)]
+            counts[0] += sum(mine == theirs for mine, theirs in zip(*sketches, strict=True))
+            counts[1] += BYTES
+    assert alike[0] / alike[1] == pytest.approx(0.5, abs=0.07)  # 8 of 16 words
+    assert others[0] / others[1] < 0.05
+
+
+@pytest.mark.parametrize("messages", [[], [Message(role="system", content="hello")], [message("")], [message("…!")]])
+def test_an_opening_without_a_word_of_the_user_has_no_sketch(messages: list[Message]) -> None:
+    assert sketch_opening(messages) == ""
+
+
+ANSWERS = 32
+
+
+@dataclass
+class Simulation:
+    """A policy over 32 answers, all equally likely, of which so many are right: its gradient is known exactly.
+
+    By an answer's logit it is (1 if the answer is right, else 0, less the share of right ones) / 32. An attempt
+    estimates it by (reward − baseline) times the gradient of its answer's log-prob. The variance is the mean squared
+    distance between the two. `none` has no baseline, `tracker` what is expected of single attempts, and `groups` the
+    leave-one-out mean of eight attempts, of which seven serve the baseline alone.
     """
+
+    chance: random.Random
+    levels: dict[str, Level] = field(default_factory=dict)
+    errors: dict[str, list[float]] = field(default_factory=lambda: {"none": [], "tracker": [], "groups": []})
+    slopes: dict[str, list[float]] = field(default_factory=lambda: {"none": [], "tracker": [], "groups": []})
+    """Along the exact gradient, by how much the estimates differ from it: 0 on average, if they are unbiased."""
+
+    def attempt(self, right: int, keys: dict[Breadth, list[str]]) -> None:
+        rewards = [float(self.chance.randrange(ANSWERS) < right) for _ in range(8)]
+        share = right / ANSWERS
+        of_answer, norm = (rewards[0] - share) / ANSWERS, share * (1 - share) / ANSWERS
+        known: Any = [(breadth, [self.levels.get(key, Level()) for key in names]) for breadth, names in keys.items()]
+        found = expectation(known, 0)
+        baselines = {"none": 0.0, "tracker": found.value if found else 0.0, "groups": sum(rewards[1:]) / 7}
+        for name, baseline in baselines.items():
+            advantage = rewards[0] - baseline
+            self.errors[name].append(advantage**2 * (1 - 1 / ANSWERS) - 2 * advantage * of_answer + norm)
+            self.slopes[name].append(advantage * of_answer - norm)
+        for key in chain.from_iterable(keys.values()):
+            self.levels[key] = self.levels.get(key, Level()).add(rewards[0], 0, 0)
+
+    def saved(self) -> float:
+        """Return the share of the variance that groups of eight take which the tracker takes."""
+        for name, values in self.slopes.items():
+            assert abs(fmean(values)) < 4 * math.sqrt(pvariance(values) / len(values)), f"{name} is biased"
+        variances = {name: fmean(values) for name, values in self.errors.items()}
+        assert variances["groups"] < 0.7 * variances["none"]
+        return (variances["none"] - variances["tracker"]) / (variances["none"] - variances["groups"])
+
+
+def test_of_examples_that_return_the_tracker_takes_most_of_the_variance_that_groups_of_eight_take() -> None:
     chance = random.Random(7)
-    chances = [chance.betavariate(2, 2) for _ in range(400)]
-    errors: dict[str, list[float]] = {"none": [], "tracker": [], "groups": []}
-    task, level_by_example = Level(), [Level()] * len(chances)
+    simulation, chances = Simulation(chance), [chance.randint(4, 28) for _ in range(400)]
     for _ in range(20):
         for example in chance.sample(range(len(chances)), len(chances)):
-            right = chances[example]
-            rewards = [float(chance.random() < right) for _ in range(8)]
-            scores = [reward - right for reward in rewards]  # d log-prob of the answer given
-            truth = right * (1 - right)
-            expected = expectation([("task", task), ("example", level_by_example[example])])
-            value = expected.value if expected else 0.0
-            errors["none"].append(rewards[0] * scores[0] - truth)
-            errors["tracker"].append((rewards[0] - value) * scores[0] - truth)
-            total = sum(rewards)
-            errors["groups"].append((rewards[0] - (total - rewards[0]) / 7) * scores[0] - truth)
-            task = task.add(rewards[0], 0, 0)
-            level_by_example[example] = level_by_example[example].add(rewards[0], 0, 0)
-    variances = {name: pvariance(values, 0.0) for name, values in errors.items()}
-    for name, values in errors.items():
-        standard_error = math.sqrt(variances[name] / len(values))
-        assert abs(fmean(values)) < 4 * standard_error, f"{name} is biased"
-    assert variances["groups"] < 0.7 * variances["none"]
-    saved = (variances["none"] - variances["tracker"]) / (variances["none"] - variances["groups"])
-    assert saved > 0.9
+            simulation.attempt(chances[example], {"task": ["task"], "example": [f"example {example}"]})
+    assert simulation.saved() > 0.9
+
+
+def test_of_examples_that_never_return_openings_alike_take_more_of_the_variance_than_the_task_alone() -> None:
+    """Tickets of 20 topics, each of them easy or hard; a ticket has six words of its topic and six of anything."""
+    saved = []
+    for breadths in (("task",), ("task", "opening")):
+        chance = random.Random(11)
+        simulation, chances = Simulation(chance), [chance.choice((4, 28)) for _ in range(20)]
+        for _ in range(6_000):
+            topic = chance.randrange(20)
+            words = [f"topic{topic}-{chance.randrange(10)}" for _ in range(6)]
+            words += [f"word{chance.randrange(300)}" for _ in range(6)]
+            sketch = sketch_opening([message(" ".join(words))])
+            cells = [f"{place}{sketch[place : place + 2]}" for place in range(0, len(sketch), 2)]
+            keys: dict[Breadth, list[str]] = {"task": ["task"], "opening": cells}
+            simulation.attempt(chances[topic], {breadth: keys[breadth] for breadth in breadths})  # type: ignore[index]
+        saved.append(simulation.saved())
+    task_alone, with_openings = saved
+    assert with_openings > task_alone + 0.04

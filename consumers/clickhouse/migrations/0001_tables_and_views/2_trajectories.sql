@@ -169,6 +169,7 @@ CREATE TABLE IF NOT EXISTS scores
     prompt_hash String,
     tools_hash String,
     opening_hash String,
+    opening_sketch String,
     tokens Int64,
     sampled_tokens Int64,
     longest_history_tokens Int64,

@@ -100,19 +100,18 @@ def _write_lines(progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _show_bar(progress: Progress, console: rich.console.Console) -> Iterator[None]:
-    columns = (rich.progress.SpinnerColumn(), _Line(progress), rich.progress.BarColumn(bar_width=20))
+    columns = (rich.progress.SpinnerColumn(), _Line(progress))
     with rich.progress.Progress(*columns, console=console, transient=True) as bar:
         bar.add_task("", total=None)
         yield
 
 
 class _Line(rich.progress.ProgressColumn):
-    """The plain line, and the bar's numbers with it: rich asks for it ten times a second."""
+    """The plain line, cut to the terminal's width: rich asks for it ten times a second."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
 
     def render(self, task: rich.progress.Task) -> Text:
-        task.completed, task.total = self._progress.done, self._progress.total or None
-        return Text(self._progress.line(time.monotonic()))
+        return Text(self._progress.line(time.monotonic()), no_wrap=True, overflow="ellipsis")

@@ -131,7 +131,7 @@ def _explain_recording(settings: Settings) -> None:
 
 def _wait_for_episodes(settings: Settings, wait_s: float) -> "NamespaceStatus":
     """Look until an episode has come to its first decision, the time is up, or Ctrl-C."""
-    from rollbus.health.funnel.numbers import TRAINABLE
+    from rollbus.health.funnel.numbers import EPISODES, TRAINABLE
     from rollbus.health.status import StatusWatch
 
     deadline = time.monotonic() + wait_s
@@ -145,7 +145,8 @@ def _wait_for_episodes(settings: Settings, wait_s: float) -> "NamespaceStatus":
                     stages = [funnel.stages[TRAINABLE] for funnel in status.funnels if funnel.stages]
                     if any(stage.episodes or stage.lost for stage in stages) or time.monotonic() >= deadline:
                         return status
-                    progress.what = "waiting for the first episodes: " + "; ".join(f.verdict for f in status.funnels)
+                    began = sum(funnel.stages[EPISODES].episodes for funnel in status.funnels if funnel.stages)
+                    progress.what = f"waiting for the first episodes: {began} began, none is assembled yet"
                     await asyncio.sleep(LOOK_EVERY_S)
         finally:
             await watch.close()

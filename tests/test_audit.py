@@ -30,6 +30,29 @@ def test_a_vulnerability_fails_the_audit(tmp_path: Path) -> None:
     assert "PYSEC-2026-1" in found.stdout
 
 
+def test_what_is_accepted_has_a_reason_and_is_left_out(tmp_path: Path) -> None:
+    uv, accepted = tmp_path / "uv", tmp_path / "accepted"
+    uv.write_text(STAND_IN.replace("exit 1", 'echo "asked: $*"; exit 0'))
+    uv.chmod(0o755)
+    accepted.write_text("# why\n\nPYSEC-2026-1 it is never called\n")
+    run = audit(tmp_path, "--strict", UV=str(uv), ACCEPTED=str(accepted))
+    assert run.returncode == 0
+    assert "--ignore PYSEC-2026-1" in run.stdout
+    assert "accepted: PYSEC-2026-1: it is never called" in run.stdout
+    accepted.write_text("PYSEC-2026-1\n")
+    run = audit(tmp_path, UV=str(uv), ACCEPTED=str(accepted))
+    assert (run.returncode, "has no reason" in run.stderr) == (2, True)
+
+
+def test_a_release_is_not_made_where_nothing_was_checked(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(STAND_IN.replace('echo "h11 has PYSEC-2026-1"; exit 1', 'echo "error: Request failed"; exit 2'))
+    uv.chmod(0o755)
+    assert audit(tmp_path, UV=str(uv)).returncode == 0
+    assert audit(tmp_path, "--strict", UV=str(uv)).returncode == 2
+    assert "scripts/audit --strict" in (SCRIPT.parent / "dist").read_text()
+
+
 @pytest.mark.slow
 def test_a_service_that_cannot_be_reached_is_said_and_the_bill_names_what_is_locked(tmp_path: Path) -> None:
     found = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")

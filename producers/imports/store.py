@@ -42,7 +42,7 @@ class Store:
 
     def __init__(self, path: Path | None, *, max_bytes: int | None = None) -> None:
         """Open or create it, of at most so many bytes; None is a temporary file. Raises ConfigurationError."""
-        self._path, self._max_bytes = path, max_bytes
+        self._path, self._max_bytes, self._has_removed = path, max_bytes, True
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(mode=0o600)
@@ -51,6 +51,7 @@ class Store:
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._db.executescript(SCHEMA)
             self._db.execute("BEGIN")
@@ -144,6 +145,7 @@ class Store:
             first = self._db.executemany("UPDATE traces SET sent = 1 WHERE trace = ? AND sent = 0", rows).rowcount
             self._db.executemany("UPDATE traces SET owed = 0, bytes = 0 WHERE trace = ?", rows)
             self.count({"traces_sent": max(0, first)})
+        self._has_removed = True
 
     def forget_sent(self, before_ms: int) -> None:
         """Forget the traces that were sent and got nothing since."""
@@ -177,9 +179,15 @@ class Store:
         self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (file, json.dumps(position)))
 
     def commit(self) -> None:
-        """Make what was added and marked survive a kill; raises UnavailableError where the disk is full."""
+        """Make what was added and marked survive a kill; raises UnavailableError where the disk is full.
+
+        After parts were removed, the write-ahead file is emptied, too: else their texts would stay in it.
+        """
         with self._changing():
             self._db.execute("COMMIT")
+            if self._has_removed:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._has_removed = False
             self._db.execute("BEGIN")
 
     def close(self, *, remove: bool = False) -> None:

@@ -177,6 +177,7 @@ class Guard:
 
     async def _read_admitted(self, head: RequestHead, receive: Receive, hold: Callable[[int], None]) -> bytes:
         door = self._door
+        _check_framing(head)
         _check_name(head, door.names)
         _check_origin(head)
         most = door.admit(head)
@@ -210,6 +211,14 @@ def _read_head(scope: Scope) -> RequestHead:
         headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
     return RequestHead(scope["method"], scope["path"], headers, query)
+
+
+def _check_framing(head: RequestHead) -> None:
+    """Refuse a body that is framed in two ways: a proxy before us may read the other one, and take what is left for a
+    request of its own (RFC 9112, 6.1). A refusal closes the connection.
+    """
+    if "transfer-encoding" in head.headers and "content-length" in head.headers:
+        raise RefusedError(400, "a request has Content-Length or Transfer-Encoding, not both")
 
 
 def _check_name(head: RequestHead, names: Collection[str] | None) -> None:

@@ -181,7 +181,7 @@ for read in (read_config, load_tokenizer, lambda folder: read_weights(folder, re
         print(error)
 """
     run = subprocess.run([sys.executable, "-c", program], input="y\ny\ny\n", capture_output=True, text=True, check=True)
-    assert "cannot be read" in run.stdout
+    assert "has `auto_map`" in run.stdout
     assert not evidence.exists(), run.stdout + run.stderr
 
 

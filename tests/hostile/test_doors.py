@@ -32,6 +32,7 @@ async def check(place: Place) -> None:
         "huge size": (place.request(body=b"x", content_length="9" * 30), 400),
         "no number": (place.request(body=b"x", content_length="-1"), 400),
         "stranger's size": (place.request(*other, body=b"x", content_length=str(10 * 1024 * MIB)), place.refused),
+        "framed twice": (place.request(body=b"x", content_length="1", transfer_encoding="chunked"), 400),
         "head": (place.request(filler="x" * 2 * MIB), 0),
     }
     if place.checks_kind and place.method == "POST":
@@ -77,3 +78,15 @@ async def test_silent_and_slow_requests_are_ended(all_places: list[Place]) -> No
         waiting += [hold(place, place.request()[:20], *trickle) for _ in range(10)]
     statuses = await asyncio.gather(*waiting)
     assert {status for _, status in statuses} <= {408, 0}
+
+
+async def test_what_follows_a_body_that_is_framed_in_two_ways_is_never_answered(all_places: list[Place]) -> None:
+    """The connection is closed: what a proxy would read as a second request is none."""
+
+    async def check_closed(place: Place) -> None:
+        hidden = place.request()
+        head = place.request(body=b"0\r\n\r\n" + hidden, transfer_encoding="chunked", connection="keep-alive")
+        status, answer = await ask(place.port, head)
+        assert (status, answer.count(b"HTTP/1.1 ")) == (400, 1), place.name
+
+    await asyncio.gather(*map(check_closed, all_places))

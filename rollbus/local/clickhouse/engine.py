@@ -21,6 +21,7 @@ from typing import Any
 import chdb
 
 from rollbus.local.clickhouse.errors import Code, from_engine, refusal
+from rollbus.local.clickhouse.expansion import refuse_doubling
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
 from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
 from rollbus.local.clickhouse.request import EngineRequest, find_lowered_limits
@@ -156,6 +157,7 @@ class Engine:
         """Raise unless a reader may ask this, by the engine's own parse, with the values of its parameters."""
         if request.database == "system":
             raise refusal(Code.READONLY, f"Database system is not served to user {READONLY_USER!r} as the current one")
+        refuse_doubling(tokens(request.sql))
         handle = self._open(None)  # the request's limits apply to its answer only
         try:
             tree: bytes = handle.query(b"EXPLAIN AST " + request.sql, "TSVRaw", params=dict(request.parameters)).bytes()

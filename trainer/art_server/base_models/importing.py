@@ -6,6 +6,7 @@ killed on the way leaves a temporary folder, which the next import of the same m
 
 import fcntl
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
 from rollbus.trainer.art_server.base_models.merging import merge_adapter
 from rollbus.trainer.art_server.checkpoints.checkpoint import (
-    HEAVY,
     INDEX,
     TEMPORARY_PREFIX,
     publish_folder,
@@ -27,12 +27,16 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import (
 )
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.inert_files import MODEL_FILES, require_inert, require_inside
 from rollbus.trainer.art_server.model.lora import ADAPTER_CONFIG
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.model import build_model
 
 Report = Callable[[str], None]
 HASH_DIGITS = 12
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_NAMES = 20
+"""Of files left out, in a line of the report."""
 READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 256 * 2**20
 """Endings of the files beside the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
 MEMORY_FACTOR = 2.5
@@ -55,11 +59,17 @@ def import_model(
     """
     if onto is not None:
         return _import_adapter(source, onto, cache, name=name, template=template, report=report)
+    named = _require_name(name or source.stem.lower())
     _require_ordinary_files(source)
     weights = _find_weights(source)
+    for path in (*weights, *(source.iterdir() if source.is_dir() else ())):
+        if path.is_file() and (path in weights or path.name in MODEL_FILES or path.name == INDEX):
+            require_inside(path.parent if source.is_dir() else path.resolve().parent, path)
+    if source.is_dir():
+        require_inert(source)
     report(f"hashing {', '.join(path.name for path in weights)}")
     files = _files_of(source, weights)
-    target = cache / f"{name or source.stem.lower()}-{_hash_files(files, template)}"
+    target = cache / f"{named}-{_hash_files(files, template)}"
     if target.is_dir():
         return target
     with _write_folder(target) as partial:
@@ -74,6 +84,8 @@ def import_model(
         else:
             read_config(source)  # says what is not supported before gigabytes are copied
             _require_disk(cache, sum(path.stat().st_size for path in files))
+            if left_out := _names_left_out(source, files):
+                report(f"leaving out {', '.join(left_out)}: no part of a model that is read here")
             report(f"copying {source}")
             for path in files:
                 shutil.copyfile(path, partial / path.name)
@@ -173,8 +185,23 @@ def _files_of(source: Path, weights: list[Path]) -> list[Path]:
     return [
         path
         for path in sorted(source.iterdir())
-        if path.is_file() and (path in weights or path.name == INDEX or path.suffix not in HEAVY)
+        if path.is_file() and (path in weights or path.name == INDEX or path.name in MODEL_FILES)
     ]
+
+
+def _names_left_out(source: Path, files: list[Path]) -> list[str]:
+    """Return the names of what does not go into the cache: code, and what no reader here knows."""
+    return [path.name for path in sorted(source.iterdir()) if path not in files][:MOST_NAMES]
+
+
+def _require_name(name: str) -> str:
+    """Return a name for a folder; ConfigurationError for one that would be a path."""
+    if NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"{name!r} cannot name a model's folder; give `--name` with letters, digits, `.`, `-` and `_`, the first a "
+            "letter or a digit"
+        )
+    return name
 
 
 def _hash_files(files: list[Path], template: str | None) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.ids import parse_json
 from rollbus.trainer.art_server.model.config import ModelConfig
+from rollbus.trainer.art_server.model.inert_files import MODEL_FILES, require_inside
 from rollbus.trainer.art_server.model.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.weights import from_hf_weights, to_hf_weights
@@ -31,10 +32,6 @@ optimizer's state for weights."""
 OPTIMIZER = "optimizer.safetensors"
 PROVENANCE = "rollbus.json"
 TEMPORARY_PREFIX = ".tmp-"
-HEAVY = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack"})
-"""Of a base model's files: weights in any format, and a trainer's state; a checkpoint has its own."""
-UNCOPIED = (PROVENANCE, ADAPTER_CONFIG, ".index.json")
-"""Files that describe those."""
 
 
 def save_model(directory: Path, model: nn.Module, config: ModelConfig, tokenizer: Any) -> None:
@@ -77,7 +74,8 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for source in sorted(base.iterdir()):
-            if source.is_file() and source.suffix not in HEAVY and not source.name.endswith(UNCOPIED):
+            if source.is_file() and source.name in MODEL_FILES:
+                require_inside(base, source)
                 shutil.copyfile(source, partial / source.name)
         if lora is None:
             _write_weights(partial, to_hf_weights({**model.state_dict(), **masters}, config))

@@ -33,6 +33,7 @@ from rollbus.runtime.http.guard import (
 )
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.trainer.art_server.control import environment as art_environment
+from rollbus.trainer.art_server.model.inert_files import require_inert
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.outcomes import describe, is_retriable
@@ -103,6 +104,7 @@ def _ended_by_sigint() -> Iterator[None]:
 
 def check_base_model(directory: Path) -> None:
     """ConfigurationError early, before the slow imports."""
+    require_inert(directory)
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).exists()]
     if not any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
         missing.append("model.safetensors")

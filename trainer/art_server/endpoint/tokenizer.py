@@ -21,7 +21,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.endpoint.chat_template import chat_template
+from rollbus.trainer.art_server.endpoint.template_limits import require_bounded, within_time
 from rollbus.trainer.art_server.endpoint.tool_calls import with_parsed_arguments
+from rollbus.trainer.art_server.model.inert_files import require_inert
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
@@ -81,6 +83,7 @@ def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
         )
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
         raise ConfigurationError(f"{directory} has no tokenizer; copy its {TOKENIZER_FILES[0]} there")
+    require_inert(directory)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # of a damaged file transformers lets out whatever it met
@@ -93,6 +96,9 @@ def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
             f"the tokenizer of {directory} has no chat template, so chat requests cannot be rendered; "
             "add chat_template.jinja or use an instruct model"
         )
+    templates = tokenizer.chat_template
+    for template in templates.values() if isinstance(templates, dict) else [templates]:
+        require_bounded(template, str(directory))
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(
             f"the tokenizer of {directory} has no eos_token, so no answer would end; name it in tokenizer_config.json"
@@ -144,10 +150,12 @@ def renders_tools(tokenizer: Any) -> bool:
 
 def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
     """Token ids of a chat up to where the assistant's answer begins."""
-    rendered = tokenizer.apply_chat_template(
-        with_parsed_arguments(messages), tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
+    text = within_time(
+        lambda: tokenizer.apply_chat_template(
+            with_parsed_arguments(messages), tools=tools, add_generation_prompt=True, tokenize=False
+        )
     )
-    return [int(token_id) for token_id in rendered]
+    return [int(token_id) for token_id in tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
 def token_bytes(tokenizer: Any, token_id: int, text: str) -> bytes:

@@ -14,6 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import parse_json
+from rollbus.trainer.art_server.model.inert_files import require_inert
 
 INITIAL_DEVIATION = 0.02  # as Qwen2's initializer_range
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
@@ -350,6 +351,7 @@ def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLi
 
 def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfig:
     """Return the shape of a model. ConfigurationError for one that is not run, or larger than its files of weights."""
+    require_inert(directory)
     config = ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
     stored = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     if stored and config.least_numbers > stored:

@@ -22,6 +22,7 @@ from rollbus import __version__
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.process.settings import StackSettings
 from rollbus.runtime.credentials import (
+    FOLDER_VARIABLE,
     METRICS_TOKEN,
     OWNER_KEY,
     PASSWORD,
@@ -240,7 +241,8 @@ class Settings(Section):
         if signing:
             changes["signing"] = Signing.model_validate({**dict(self.signing), **signing})
         name = PASSWORDS.get(self.clickhouse.user)
-        if self.clickhouse.host in LOCAL_NAMES and not self.clickhouse.password.get_secret_value() and name:
+        is_ours = self.clickhouse.host in LOCAL_NAMES or FOLDER_VARIABLE in environment  # a container's own secrets
+        if is_ours and not self.clickhouse.password.get_secret_value() and name:
             password = SecretStr(read_secret(folder, name) or "")
             changes["clickhouse"] = self.clickhouse.model_copy(update={"password": password})
         return self.model_copy(update=changes)
@@ -338,6 +340,9 @@ class Settings(Section):
             return backend.model_copy(update={"token": backend.token or self.art_server.token})
         if not isinstance(backend, ArtServerBackend):
             return backend
+        if backend.token is None and (file := backend.token_file) is not None:
+            token = read_secret(file.parent, file.name)
+            backend = backend.model_copy(update={"token": SecretStr(token) if token else None})
         own: dict[str, object] = {"url": self.stack_settings().art_url}
         own["token"] = self.token_of(backend.url if "url" in backend.model_fields_set else str(own["url"]))
         return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})

@@ -20,6 +20,8 @@ class ArtServerBackend(FrozenSettings):
     type: Literal["art-server"] = "art-server"
     url: str = "http://127.0.0.1:7623"
     token: SecretStr | None = None
+    token_file: Path | None = None
+    """Holds the token, where none is given."""
 
 
 class ArtLocalBackend(ModelOptions):

@@ -17,6 +17,7 @@ from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.streams.kafka.names import group_id
 from rollbus.streams.operate.acls import ROLES
+from rollbus.trainer.settings import ArtServerBackend
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSION = "1.32"
@@ -119,26 +120,26 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
         for name, pod in pods("example").items()
     }
     assert files == {
-        "topics": set(),
-        "worker": {OWNER_KEY},
-        "sink": set(),
-        "trainer": set(),
-        "art-server": set(),
-        "alarms": set(),
+        "topics": {"kafka_admin"},
+        "worker": {"kafka_worker", OWNER_KEY, METRICS_TOKEN},
+        "sink": {"kafka_sink", "clickhouse_password", METRICS_TOKEN},
+        "trainer": {"kafka_trainer", TOKEN, METRICS_TOKEN},
+        "art-server": {TOKEN},
+        "alarms": {"kafka_operator", METRICS_TOKEN},
     }
     keys = {
         name: {one["valueFrom"]["secretKeyRef"]["key"] for one in pod["containers"][0]["env"] if "valueFrom" in one}
         for name, pod in pods("example").items()
     }
     assert keys == {
-        "topics": {"kafka_admin"},
-        "worker": {"kafka_worker", METRICS_TOKEN},
-        "sink": {"kafka_sink", "clickhouse_password", METRICS_TOKEN},
-        "trainer": {"kafka_trainer", TOKEN, METRICS_TOKEN},
-        "art-server": {TOKEN},
-        "alarms": {"kafka_operator", "alarms_url", METRICS_TOKEN},
+        "topics": set(),
+        "worker": set(),
+        "sink": set(),
+        "trainer": set(),
+        "art-server": set(),
+        "alarms": {"alarms_url"},
     }
-    assert {key.removeprefix("kafka_") for key in keys["sink"]} & set(ROLES) == {"sink"}
+    assert {name.removeprefix("kafka_") for name in files["sink"]} & set(ROLES) == {"sink"}
     for pod in pods("example").values():
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -147,3 +148,37 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+def test_each_pod_may_call_only_what_it_needs() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in rendered("base") if one["kind"] == "NetworkPolicy"}
+    calls = {name: policy for name, policy in policies.items() if policy["policyTypes"] == ["Egress"]}
+    assert sorted(calls) == ["calls-clickhouse", "calls-kafka", "calls-training", "calls-webhook"]
+    of_all = calls["calls-kafka"]
+    assert of_all["podSelector"]["matchLabels"] == {"app.kubernetes.io/part-of": "rollbus"}
+    peers = [peer["namespaceSelector"]["matchLabels"] for rule in of_all["egress"] for peer in rule["to"]]
+    label = "kubernetes.io/metadata.name"
+    assert peers == [{label: "kube-system"}, {label: "kafka"}]
+    settings = settings_of("base")
+    (to_tables,) = calls["calls-clickhouse"]["egress"]
+    assert to_tables["ports"][0]["port"] == settings.clickhouse.port
+    assert settings.clickhouse.host.endswith(to_tables["to"][0]["namespaceSelector"]["matchLabels"][label])
+    (to_training,) = calls["calls-training"]["egress"]
+    assert to_training["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "art-server"
+
+
+def test_a_process_reads_its_secrets_from_the_files_of_its_pod(tmp_path: Path) -> None:
+    for name in (TOKEN, METRICS_TOKEN, "clickhouse_password"):
+        (tmp_path / name).write_text(f"the-{name}\n")
+    path = tmp_path / "rollbus.yaml"
+    text = (FOLDER / "base" / "rollbus.yaml").read_text()
+    path.write_text(text.replace("/run/secrets/rollbus", str(tmp_path)))
+    environment = {FOLDER_VARIABLE: str(tmp_path)}
+    settings = load_settings(Settings, path, {}).with_credentials(environment)
+    backend = settings.trainer_settings().backend
+    assert isinstance(backend, ArtServerBackend)
+    assert backend.token is not None
+    assert backend.token.get_secret_value() == "the-token"
+    assert settings.clickhouse.password.get_secret_value() == "the-clickhouse_password"
+    assert settings.health.metrics_token is not None
+    assert settings.art_server_settings(tmp_path).api_key == "the-token"

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from rollbus.cli.root import rollbus
-from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
+from rollbus.local.clickhouse.reader_role import READONLY_PROFILE, readonly_grants
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.kafka.jars import POM
 from rollbus.local.process.settings import HOST, StackSettings
@@ -61,9 +61,22 @@ def test_the_readonly_user_has_the_limits_of_the_local_endpoint(compose: dict[st
     users = ET.fromstring(compose["configs"]["clickhouse-readonly"]["content"])
     profile = users.find("profiles/rollbus_readonly")
     assert profile is not None
-    assert {limit.tag: limit.text for limit in profile} == {**READONLY_LIMITS, "readonly": "1"}
+    assert {limit.tag: limit.text for limit in profile} == READONLY_PROFILE
+    grants = [query.text for query in users.findall("users/readonly/grants/query")]
+    assert grants == readonly_grants(Settings().clickhouse.database)
     assert users.findtext("users/readonly/profile") == "rollbus_readonly"
     assert users.find("users/readonly/password[@from_env='READONLY_PASSWORD']") is not None
+
+
+def test_no_container_can_gain_rights_or_take_the_machines_memory(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "mem_limit" in service, name
+        if name in OURS:
+            assert service["read_only"] is True
+            assert service["tmpfs"] == ["/tmp"]
+            assert "cap_add" not in service
 
 
 def test_the_servers_logs_about_itself_are_capped(compose: dict[str, Any]) -> None:
@@ -94,6 +107,7 @@ def test_every_command_and_setting_of_our_containers_exists(files: list[str]) ->
         cache = environment.pop("XDG_CACHE_HOME", "/app/.rollbus/")
         assert f"rollbus:{cache.removesuffix('/cache').rstrip('/')}" in service["volumes"]
         assert environment.pop("ROLLBUS_SECRETS") == SECRETS
+        assert environment.pop("HOME") == "/tmp"
         for option in group.commands[verb].params:
             environment.pop(str(option.envvar), None)
         settings = load_settings(Settings, None, environment)

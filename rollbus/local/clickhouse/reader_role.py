@@ -27,18 +27,26 @@ NO_GRANT = (
 PASSWORD_HASH = "<SHA-256 of the password, as hex>"
 
 
+READONLY_PROFILE = READONLY_LIMITS | {
+    "max_concurrent_queries_for_user": str(READONLY_AT_ONCE),
+    "readonly": "1",
+    "allow_ddl": "0",
+}
+"""On a server, where other users have other limits."""
+
+
+def readonly_grants(database: str) -> list[str]:
+    """Return what it may do: read the tables, and the plain views of them."""
+    return [READONLY_GRANT.format(tables=f"`{name}`.*") for name in (database, f"{database}_views")]
+
+
 def make_role_statements(database: str, user: str = READONLY_USER) -> Iterator[str]:
     """Yield the statements by which an administrator makes the user on a server, for one database."""
-    limits = READONLY_LIMITS | {
-        "max_concurrent_queries_for_user": str(READONLY_AT_ONCE),
-        "readonly": "1",
-        "allow_ddl": "0",
-    }
     yield f"CREATE ROLE IF NOT EXISTS {ROLE}"
-    settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
+    settings = ", ".join(f"{name} = {value}" for name, value in READONLY_PROFILE.items())
     yield f"CREATE SETTINGS PROFILE IF NOT EXISTS {ROLE} SETTINGS {settings} TO {ROLE}"
-    for one in (database, f"{database}_views"):
-        yield f"{READONLY_GRANT.format(tables=f'`{one}`.*')} TO {ROLE}"
+    for grant in readonly_grants(database):
+        yield f"{grant} TO {ROLE}"
     yield f"CREATE USER IF NOT EXISTS `{user}` IDENTIFIED WITH sha256_hash BY '{PASSWORD_HASH}'"
     yield f"GRANT {ROLE} TO `{user}`"
     yield f"SET DEFAULT ROLE {ROLE} TO `{user}`"

@@ -155,7 +155,7 @@ def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict
             with_parsed_arguments(messages), tools=tools, add_generation_prompt=True, tokenize=False
         )
     )
-    return [int(token_id) for token_id in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    return [int(token_id) for token_id in tokenizer.encode(text, add_special_tokens=False)]
 
 
 def token_bytes(tokenizer: Any, token_id: int, text: str) -> bytes:

@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.steps import DroppedMember
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.trainer.backends.protocol import TrainTrajectory
 from rollbus.trainer.loop.inspection import Inspected
 from rollbus.trainer.loop.shares import over_share
+
+PRINCIPAL = "principal"
+"""Among the sources of a share: whose token signed the episode; no label of this name counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def check_batch(
         admitted.extend(kept)
         dropped.extend(lost)
     while over := over_share(
-        [payloads[each.trajectory_id].payload.labels for each in admitted], rules.max_share_per_source
+        [_sources_of(payloads[each.trajectory_id].payload) for each in admitted], rules.max_share_per_source
     ):
         dropped += _drop([each for position, each in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE)
         left = [each for position, each in enumerate(admitted) if position not in over]
@@ -74,6 +78,11 @@ def _drop(trajectories: Iterable[TrainTrajectory], reason: DropReason) -> list[D
         DroppedMember(trajectory_id=each.trajectory_id, group_id=each.group_id, reason=str(reason))
         for each in trajectories
     ]
+
+
+def _sources_of(payload: Trajectory) -> dict[str, str]:
+    """Return by what an episode's share is counted: its labels, which are its producer's word, and who signed it."""
+    return {**payload.labels, PRINCIPAL: payload.principal}
 
 
 def _check_group(

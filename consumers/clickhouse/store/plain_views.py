@@ -2,7 +2,7 @@
 
 Superset, ibis, JDBC and SQLAlchemy cannot describe a view with parameters. Some fail on a whole database that has one.
 Nor do they know that a table may hold a record twice until a merge. So `rollbus_views` has each table under its own
-name, without repeats, and in addition `latest_scores` and `fates`. The views hold no rows.
+name, without repeats, and in addition `latest_scores`, `fates` and `influence`. The views hold no rows.
 """
 
 import logging

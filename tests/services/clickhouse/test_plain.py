@@ -46,7 +46,11 @@ def test_a_whole_database_is_reflected_with_every_table_and_its_columns(
     found = sa.MetaData()
     found.reflect(engine, views=True)
     tables = ask(settings, "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%Tree'")
-    assert set(found.tables) == {name for (name,) in tables.rows} - {"schema_migrations"} | {"fates", "latest_scores"}
+    assert set(found.tables) == {name for (name,) in tables.rows} - {"schema_migrations"} | {
+        "fates",
+        "influence",
+        "latest_scores",
+    }
     assert {"task", "labels", "kafka_offset"} <= set(found.tables["episodes"].columns.keys())
     with engine.connect() as connection:
         for table in found.tables.values():

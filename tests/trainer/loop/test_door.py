@@ -206,13 +206,13 @@ def labelled(batch_users: list[list[str]]) -> tuple[list[Group], list[Trajectory
     return groups, payloads
 
 
-def share(groups: list[Group], payloads: list[Trajectory], most: float) -> DoorResult:
+def share(groups: list[Group], payloads: list[Trajectory], most: float, source: str = "user") -> DoorResult:
     return check_batch(
         make_batch(0, groups),
         {payload.trajectory_id: inspect(payload) for payload in payloads},
         lags=LAGS,
         excluded=(),
-        rules=DoorRules(4, 100, {"user": most}),
+        rules=DoorRules(4, 100, {source: most}),
     )
 
 
@@ -220,6 +220,17 @@ def test_who_writes_most_has_no_more_than_its_share_of_a_step() -> None:
     groups, payloads = labelled([["eve"] * 4, ["eve", "eve", "ann", "bob"], ["ann", "bob", "cat", ""]])
     assert reasons(share(groups, payloads, 0.34)) == dict.fromkeys(["g0-3", "g1-0", "g1-1"], "source_share")
     assert share(groups, payloads, 0.5).dropped == ()
+
+
+def test_a_principals_share_counts_by_its_signature_and_not_by_what_its_labels_say() -> None:
+    groups, payloads = labelled([["u0", "u1", "u2", "u3"], ["u4", "u5", "u6", "u7"]])
+    signers = ["eve"] * 6 + ["ann", "bob"]
+    signed = [
+        replace(payload, principal=signer, labels={"user": user, "principal": user})
+        for payload, signer, user in zip(payloads, signers, "abcdefgh", strict=True)
+    ]
+    assert len(share(groups, signed, 0.5, "principal").dropped) == 4
+    assert share(groups, signed, 0.5).dropped == (), "users are invented"
 
 
 @given(st.lists(st.lists(st.sampled_from(["eve", "ann", "bob", "cat", ""]), min_size=1, max_size=6), max_size=6),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from rollbus.schemas.codec import decode_if, record_name
 from rollbus.schemas.records.attempts import ATTEMPT_HEADER, ORIGIN_HEADER
-from rollbus.schemas.records.control import ConfigApplied, Tick, is_control
-from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.control import OPERATOR, ConfigApplied, Tick, is_control
+from rollbus.schemas.records.drops import SET_ASIDE, DeadLetter, is_set_aside
 from rollbus.schemas.records.events import Excluded
 
 Headers = list[tuple[str, bytes]]
@@ -40,6 +40,34 @@ class Copy:
 def letter_origin(letter: DeadLetter) -> str:
     """Return the place of the record that could not be processed: topic:partition:offset."""
     return f"{letter.topic}:{letter.partition}:{letter.offset}"
+
+
+def standing_letters(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    """Return the letters without those of records that an operator has set aside since; one that comes later stands."""
+    standing: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        if is_set_aside(letter):
+            standing.pop(letter_origin(letter), None)
+        else:
+            standing.setdefault(letter_origin(letter), []).append(letter)
+    return [letter for of_origin in standing.values() for letter in of_origin]
+
+
+def set_aside(letters: Iterable[DeadLetter], reason: str, now_ms: int) -> list[DeadLetter]:
+    """Return one record per origin by which its letters no longer count; the letters themselves stay in the log."""
+    by_origin = {letter_origin(letter): letter for letter in letters}
+    return [
+        DeadLetter(
+            topic=letter.topic,
+            partition=letter.partition,
+            offset=letter.offset,
+            timestamp_ms=now_ms,
+            stage=OPERATOR,
+            error_class=SET_ASIDE,
+            message=reason,
+        )
+        for letter in by_origin.values()
+    ]
 
 
 def count_kinds(letters: Iterable[DeadLetter]) -> list[Kind]:

@@ -9,22 +9,28 @@ from contextlib import aclosing
 
 from aiokafka import TopicPartition
 
-from rollbus.consumers.dead_letters import Copy, Original, copy_headers, letter_origin, make_copies
+from rollbus.consumers.dead_letters import Copy, Original, copy_headers, letter_origin, make_copies, standing_letters
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, send_each
-from rollbus.schemas.codec import decode_if
+from rollbus.schemas.codec import decode_if, encode
 from rollbus.schemas.records.attempts import origin_of
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import DEAD_LETTERS
 
 
 async def read_dead_letters(kafka: KafkaConnection, namespace: str) -> list[DeadLetter]:
-    """Return every dead letter that is kept, oldest first; raises UnavailableError."""
+    """Return every dead letter that is kept and not set aside, oldest first; raises UnavailableError."""
     place = TopicPartition(DEAD_LETTERS.full_name(namespace), 0)
     async with aclosing(read_from(kafka, {place: 0})) as records:
         letters = [decode_if(record.value, DeadLetter) async for record in records]
-    return [letter for letter in letters if letter is not None]
+    return standing_letters(letter for letter in letters if letter is not None)
+
+
+async def dismiss(kafka: KafkaConnection, namespace: str, letters: Iterable[DeadLetter]) -> None:
+    """Write the records that `set_aside` has made; raises UnavailableError."""
+    topic = DEAD_LETTERS.full_name(namespace)
+    await send_each(kafka, [Row(topic, 0, letter_origin(letter).encode(), encode(letter)) for letter in letters])
 
 
 async def reinject(kafka: KafkaConnection, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> list[Copy]:

@@ -64,6 +64,8 @@ SHARED = (
     *("max_off_policy_steps", "max_share_per_source", "insecure"),
 )
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
+PORTS_BETWEEN_RUNS = 10
+"""Between the ports of two runs' trainers: the kinds of processes of one run have neighbouring ones."""
 PASSWORDS = {"default": PASSWORD, "readonly": READONLY_PASSWORD}
 """ClickHouse's user → the name of the credential."""
 
@@ -108,7 +110,7 @@ class HealthSection(Section):
     metrics_host: str = "127.0.0.1"
     metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=65_535)]] = {}
     """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
-    `worker: metrics_port:` is the worker's."""
+    The trainer of each further run has the port 10 above the one before. `worker: metrics_port:` is the worker's."""
     metrics_token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of `/metrics`, which opens nothing else; without it, the token of `art_server`."""
     alarms: AlarmLimits = AlarmLimits()
@@ -359,10 +361,12 @@ class Settings(Section):
                 return run
         raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
 
-    def heart(self, kind: Kind) -> Heart:
-        """Return the heartbeat and metrics of a process of this kind."""
+    def heart(self, kind: Kind, run_id: str | None = None) -> Heart:
+        """Return the heartbeat and metrics of a process of this kind; of a run's, on the run's own port."""
         is_worker, token = kind == "worker", self._metrics_token(kind)
         port = self.health.metrics_ports.get(kind)
+        if port and run_id is not None:
+            port += PORTS_BETWEEN_RUNS * [run.run_id for run in self.runs].index(run_id)
         return Heart(
             self.kafka,
             self.namespace,
@@ -377,8 +381,11 @@ class Settings(Section):
 
     def metrics_addresses(self) -> dict[str, str]:
         """Return `host:port` of each kind of process that serves `/metrics` on a port of its own."""
-        hearts = [self.heart(kind) for kind in get_args(Kind)]
-        return {heart.kind: f"{heart.metrics_host}:{heart.metrics_port}" for heart in hearts if heart.metrics_port}
+        hearts = {kind: self.heart(kind) for kind in get_args(Kind)}
+        trainers = {run.run_id: self.heart("trainer", run.run_id) for run in self.runs[1:]}
+        hearts |= {f"trainer of {run_id}": heart for run_id, heart in trainers.items()}
+        served = {name: heart for name, heart in hearts.items() if heart.metrics_port}
+        return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in served.items()}
 
     def _metrics_token(self, kind: Kind) -> SecretStr | None:
         own = self.worker.metrics_token if kind == "worker" else None

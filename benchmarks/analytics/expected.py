@@ -17,7 +17,7 @@ def expected(trajectories: int) -> Answers:
     refused = fates["untrainable"] * TURNS
     dropped = sum(lost.values())
     return {
-        "fate_of_every_trajectory": dict(fates) | {"all": trajectories},
+        "fate_of_every_trajectory": dict(fates) | {"missing_events": late, "all": trajectories + late},
         "accounts": {
             "event": (6 * trajectories, 6 * trajectories - late, late, 0, {"late_event": late}),
             "episode": (trajectories + late, trajectories, late, 0, {"missing_events": late}),

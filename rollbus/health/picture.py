@@ -5,7 +5,7 @@ process lives: without data that is an empty namespace, and with data a problem.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rollbus.runtime.health.alarms.lags import GroupHealth, Lag, LagHistory, draw_group, find_lag_problems
@@ -25,6 +25,7 @@ from rollbus.runtime.health.alarms.runs import (
     RunHealth,
     StepRecord,
     draw_run,
+    explain_no_step,
     find_no_signal,
     find_run_problems,
     measure_no_signal,
@@ -52,8 +53,6 @@ class Look:
     """Process → when the broker took its newest beat, where this release cannot read it."""
     events: int | None = 0
     """Records that `episode-events` has; None if there is no such topic."""
-    traffic_age_ms: int | None = None
-    """Of the newest episode; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *(problem for process in alive for problem in find_process_problems(process, limits)),
         *find_low_disks(processes),
         *(problem for group in groups for problem in find_lag_problems(group, history, limits)),
-        *(problem for run in runs for problem in find_run_problems(run, limits, traffic_age_ms=look.traffic_age_ms)),
+        *(problem for run in runs for problem in find_run_problems(run, limits)),
         *find_no_signal(no_signal, limits),
         *_find_new_dead_letters(look, limits),
         *find_unread_beats(look.unread_beats, look.now_ms),
@@ -110,6 +109,12 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         problems=problems,
         verdict=_give_verdict(problems, alive),
     )
+
+
+def add_traffic(picture: Picture, newest_episode_ms: int, limits: AlarmLimits) -> Picture:
+    """Return the picture with what the time of the newest episode explains; 0 where none is known."""
+    age_ms = picture.at_ms - newest_episode_ms if newest_episode_ms else None
+    return replace(picture, problems=tuple(explain_no_step(problem, age_ms, limits) for problem in picture.problems))
 
 
 def _recent_beats(look: Look, limits: AlarmLimits) -> Iterable[Beat]:

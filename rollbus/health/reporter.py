@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rollbus.health.picture import Picture
 from rollbus.health.reading import open_health
+from rollbus.health.status import FunnelCounter, explain_problems
 from rollbus.runtime.health import metrics
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem
@@ -81,6 +82,8 @@ class HealthReporter:
     interval_s: float
     tell: Tell | None
     clock_ms: Callable[[], int]
+    counter: FunnelCounter | None = None
+    """Counts what explains a problem; without it the log alone does."""
     alarms: Alarms = field(default_factory=Alarms)
     looks: int = 0
     trouble: str | None = None
@@ -109,13 +112,16 @@ class HealthReporter:
         while True:
             try:
                 async with open_health(self.connection, self.namespace, self.limits, clock_ms=self.clock_ms) as health:
-                    self._take(await health.settled_picture())
+                    self._take(await self._explain(await health.settled_picture()))
                     while True:
                         await asyncio.sleep(self.interval_s)
-                        self._take(await health.picture())
+                        self._take(await self._explain(await health.picture()))
             except UnavailableError as error:
                 self._notice((broker_problem(self.connection, error),), self.clock_ms())
             await asyncio.sleep(self.interval_s)
+
+    async def _explain(self, picture: Picture) -> Picture:
+        return picture if self.counter is None else await explain_problems(picture, self.counter, self.limits)
 
     def _take(self, picture: Picture) -> None:
         self.looks += 1

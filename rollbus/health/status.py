@@ -6,7 +6,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from rollbus.health.funnel.counting import count_funnels
 from rollbus.health.funnel.funnel import Funnel
 from rollbus.health.funnel.numbers import FunnelSettings
 from rollbus.health.funnel.verdict import Verdict, give_verdict
-from rollbus.health.picture import Picture, to_json
+from rollbus.health.picture import Picture, add_traffic, to_json
 from rollbus.health.reading import HealthWatch, read_health
+from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -70,7 +71,7 @@ class FunnelCounter:
 async def read_status(settings: "Settings") -> NamespaceStatus:
     """Look once; a broker or a ClickHouse that is away is part of the answer."""
     connection, limits = settings.kafka, settings.health.alarms
-    return await _look(lambda: read_health(connection, settings.namespace, limits), FunnelCounter(settings))
+    return await _look(lambda: read_health(connection, settings.namespace, limits), FunnelCounter(settings), limits)
 
 
 class StatusWatch:
@@ -79,18 +80,20 @@ class StatusWatch:
     def __init__(self, settings: "Settings", fresh_s: float = FRESH_S) -> None:
         """Nothing connects before the first question."""
         self._health = HealthWatch(settings.kafka, settings.namespace, settings.health.alarms)
-        self._counter = FunnelCounter(settings, fresh_s)
+        self._counter, self._limits = FunnelCounter(settings, fresh_s), settings.health.alarms
 
     async def ask(self) -> NamespaceStatus:
         """Return what is known now."""
-        return await _look(self._health.ask, self._counter)
+        return await _look(self._health.ask, self._counter, self._limits)
 
     async def close(self) -> None:
         """Disconnect."""
         await self._health.close()
 
 
-async def _look(read_picture: Callable[[], Awaitable[Picture]], counter: FunnelCounter) -> NamespaceStatus:
+async def _look(
+    read_picture: Callable[[], Awaitable[Picture]], counter: FunnelCounter, limits: AlarmLimits
+) -> NamespaceStatus:
     picture, error = None, None
     try:
         picture = await read_picture()
@@ -100,4 +103,17 @@ async def _look(read_picture: Callable[[], Awaitable[Picture]], counter: FunnelC
     funnels = await asyncio.to_thread(counter.count, now_ms)
     if picture is None:
         return NamespaceStatus(None, funnels, Verdict("the broker does not answer", is_wrong=True), error)
+    picture = add_traffic(picture, _newest_episode_ms(funnels), limits)
     return NamespaceStatus(picture, funnels, give_verdict(picture, funnels))
+
+
+async def explain_problems(picture: Picture, counter: FunnelCounter, limits: AlarmLimits) -> Picture:
+    """Return the picture with what ClickHouse knows of its problems; it is asked only where that may help."""
+    if not any(problem.alarm == "no_step" for problem in picture.problems):
+        return picture
+    funnels = await asyncio.to_thread(counter.count, picture.at_ms)
+    return add_traffic(picture, _newest_episode_ms(funnels), limits)
+
+
+def _newest_episode_ms(funnels: Sequence[Funnel]) -> int:
+    return max((funnel.newest_episode_ms for funnel in funnels), default=0)

@@ -14,6 +14,8 @@ from rollbus.consumers.dead_letters import (
     names_control,
     origins_without_letter,
     select_letters,
+    set_aside,
+    standing_letters,
 )
 from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
@@ -35,6 +37,14 @@ def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() 
         ("InvalidRecordError", 1, 2),
     ]
     assert letter_origin(found[0].newest) == "n.episode-events:1:8"
+
+
+def test_a_letter_that_was_set_aside_no_longer_stands_and_a_later_one_does() -> None:
+    other = replace(LETTER, offset=8)
+    (dismissal,) = set_aside([LETTER, replace(LETTER, stage="sink")], "its producer is gone", 9)
+    assert standing_letters([LETTER, other, dismissal]) == [other]
+    assert standing_letters([LETTER, dismissal, replace(LETTER, attempt=2)]) == [replace(LETTER, attempt=2)]
+    assert (dismissal.message, dismissal.stage, dismissal.value) == ("its producer is gone", "operator", None)
 
 
 def test_an_origin_is_found_with_and_without_namespace() -> None:

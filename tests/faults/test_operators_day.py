@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.topics import EPISODE_EVENTS
-from tests.faults.operators_day import BAD, COMMANDS, EQUAL, Day, make_day
+from tests.faults.operators_day import BAD, COMMANDS, EQUAL, NOT_PROVOKED, Day, make_day
 from tests.faults.test_brokers import kill, start
 
 pytestmark = pytest.mark.faults
@@ -34,7 +34,7 @@ def test_every_symptom_of_the_runbook_is_reported_and_found(day: Day) -> None:
     day.train(1)
     assert day.world.started["alarms"].poll() is None
     print("\n".join(day.times))
-    assert day.sections == set(COMMANDS)
+    assert day.sections == set(COMMANDS) - NOT_PROVOKED
 
 
 def frozen_worker(day: Day) -> None:
@@ -121,10 +121,10 @@ def judge_that_hangs(day: Day) -> None:
 def paused_run(day: Day) -> None:
     day.world.rollbus("trainer", "pause", "--reason", "the new prompt looks odd")
     day.send_groups(1)
-    assert day.wait_for_alarm("no_step")["subject"] == "run main"
-    day.find_cause("no-step", "the new prompt looks odd")
+    assert "the new prompt looks odd" in day.wait_for_alarm("paused")["what"]
+    day.find_cause("paused", "the new prompt looks odd")
     day.world.rollbus("trainer", "resume")
-    day.wait_until_over("no_step")
+    day.wait_until_over("paused")
 
 
 def worse_rewards(day: Day) -> None:

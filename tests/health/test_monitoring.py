@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rollbus.cli.root import rollbus
 from rollbus.health.monitoring import FILES
 from rollbus.runtime.health import metrics
-from rollbus.settings import Kind, Settings
+from rollbus.settings import HealthSection, Kind, Settings
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
 
 DASHBOARD = FILES / "grafana" / "dashboards" / "rollbus.json"
@@ -97,3 +97,19 @@ def test_the_files_have_the_addresses_of_the_settings(tmp_path: Path) -> None:
 def test_without_a_port_the_files_say_which_setting_gives_one(tmp_path: Path) -> None:
     result = CliRunner().invoke(rollbus, ["alarms", "files", str(tmp_path / "monitoring")])
     assert "set `health: metrics_ports:`" in result.stderr
+
+
+def test_the_trainers_of_one_settings_file_have_ports_of_their_own() -> None:
+    settings = Settings.model_validate(
+        {
+            "runs": [{"run_id": "small", "model": "mouse"}, {"run_id": "large", "model": "bear"}],
+            "health": {"metrics_ports": {"trainer": 9465, "sink": 9466}},
+        }
+    )
+    ports = [settings.heart("trainer", run.run_id).metrics_port for run in settings.runs]
+    assert ports == [9465, 9475]
+    addresses = settings.metrics_addresses()
+    assert addresses["trainer of large"] == "127.0.0.1:9475"
+    assert len(set(addresses.values())) == len(addresses)
+    free = settings.model_copy(update={"health": HealthSection(metrics_ports={"trainer": 0})})
+    assert free.heart("trainer", "large").metrics_port == 0

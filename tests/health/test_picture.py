@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rollbus.health.funnel.verdict import give_verdict
-from rollbus.health.picture import Look, Picture, draw_picture
+from rollbus.health.picture import Look, Picture, add_traffic, draw_picture
 from rollbus.health.show import render
 from rollbus.health.status import NamespaceStatus
 from rollbus.runtime.health.alarms.lags import Lag, LagHistory
@@ -173,6 +173,50 @@ def test_a_run_without_a_step_for_long_and_one_whose_step_failed_are_problems() 
     assert alarms(picture) == ["failed"]
     assert picture.problems[0].what == "step 2 of run main failed: UnavailableError: art-server is away"
     assert alarms(draw(steps=[step_of(1), failed, step_of(2)])) == []
+
+
+def start_step(number: int, *, age_s: float) -> StepStarted:
+    return StepStarted(
+        run_id="main", model="agent", step=number, attempt=1, batch_hash="b", batch_number=number, base_version=1,
+        started_at_ms=NOW_MS - round(age_s * 1000),
+    )  # fmt: skip
+
+
+def test_a_run_that_was_paused_or_stopped_owes_no_step_and_says_why() -> None:
+    reason = "stopped by an operator; `rollbus run resume` continues it"
+    trainer = make_beat("trainer", holds=("run main of agent",), standing=reason)
+    picture = draw(trainer, steps=[step_of(1, age_s=4_000)])
+    assert alarms(picture) == ["paused"]
+    assert picture.problems[0].what == f"run main takes no batches: {reason}"
+    other = make_beat("trainer", holds=("run other of small",), standing=reason)
+    assert alarms(draw(other, steps=[step_of(1, age_s=4_000)])) == ["no_step"]
+
+
+def test_a_run_without_traffic_is_said_to_have_none() -> None:
+    picture = draw(make_beat("trainer"), steps=[step_of(1, age_s=8_000)])
+    assert alarms(add_traffic(picture, 0, LIMITS)) == ["no_step"]
+    assert alarms(add_traffic(picture, NOW_MS - 60_000, LIMITS)) == ["no_step"]
+    idle = add_traffic(picture, NOW_MS - 7_900_000, LIMITS)
+    assert idle.problems[0].what == "no episode has begun for 2.2 h, so run main has nothing to train"
+
+
+def test_a_long_update_is_named_and_its_processes_work() -> None:
+    busy = [make_beat(kind, waiting_since_ms=NOW_MS - 901_000) for kind in ("trainer", "art-server")]
+    picture = draw(*busy, steps=[start_step(1, age_s=900)])
+    assert [process.state for process in picture.processes] == ["working", "working"]
+    assert [problem.what for problem in picture.problems] == [
+        "step 1 of run main has been training for 15 min; it is the first"
+    ]
+    usual = replace(step_of(1), started_at_ms=NOW_MS - 860_000)
+    assert draw(*busy, steps=[usual, start_step(2, age_s=900)]).problems == ()
+    assert alarms(draw(*busy)) == ["waiting", "waiting"]
+
+
+def test_beats_of_before_the_clock_was_set_back_prove_nothing() -> None:
+    picture = draw(make_beat(age_s=-3_600.0), make_beat("sink"))
+    (problem,) = picture.problems
+    assert problem.what.startswith("worker 7 on here has not beaten since the broker's clock was set back by 60 min")
+    assert draw(make_beat(age_s=-0.5)).problems == ()
 
 
 def test_an_open_step_is_shown_with_its_age() -> None:

@@ -1,7 +1,8 @@
 -- name: dead_letters_by_class
 -- Records that could not be processed, by stage, topic and error, with the place and message of the newest.
 -- A record that several consumers refused counts once, for the first stage; the sink counts only where no stage refused it.
--- `rollbus status` counts the same records without stage `sink`, as long as Kafka keeps their letters.
+-- What an operator has set aside is left out. `rollbus status` counts the same records without stage `sink`, as long as Kafka
+-- keeps their letters.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- chart records
 SELECT
@@ -29,7 +30,12 @@ FROM
         first.2 AS first_class,
         first.3 AS text
     FROM dead_letters FINAL
-    WHERE namespace = {namespace:String}
+    WHERE namespace = {namespace:String} AND NOT (stage = 'operator' AND error_class = 'SetAside')
+        AND (topic, partition, offset) NOT IN
+        (
+            SELECT topic, partition, offset FROM dead_letters
+            WHERE namespace = {namespace:String} AND stage = 'operator' AND error_class = 'SetAside'
+        )
     GROUP BY topic, partition, offset
 )
 GROUP BY stage, topic, error_class

@@ -70,6 +70,8 @@ class Funnel:
     """The stage that no episode reaches although all that could were tried."""
     verdict: str = ""
     """One line."""
+    newest_episode_ms: int = 0
+    """When the newest episode of all began, by the broker's clock; 0 before the first."""
     trouble: str | None = None
     """Why there are no numbers; None if there are."""
 
@@ -94,6 +96,7 @@ def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
         forecast=forecast,
         blocked_at=None if blocked_at is None else blocked_at.name,
         verdict=_give_verdict(numbers, stages, blocked_at, forecast),
+        newest_episode_ms=numbers.run.newest_episode_ms,
     )
 
 

@@ -163,7 +163,7 @@ def find_empty_filter(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
     """Yield that a run's filter admits nothing of what was scored."""
     scored = sum(count.episodes for count in numbers.episodes if count.is_assembled)
     outside = sum(count.episodes for count in numbers.episodes if count.dropped_by == DropReason.NOT_TARGETED)
-    if outside and outside == scored:
+    if outside and outside == scored and settings.run.filter != FilterConfig():  # else its model is the matter
         wanted = _describe_filter(settings.run.filter)
         run = numbers.run
         has = ", ".join(
@@ -182,7 +182,7 @@ def _describe_filter(chosen: FilterConfig) -> str:
     lists = (("tasks", chosen.tasks), ("agents", chosen.agents), ("models", chosen.models))
     parts = [f"{name} {_name(values)}" for name, values in lists if values]
     parts += [f"label {name}={value}" for name, value in sorted(chosen.labels.items())]
-    return ", ".join(parts) or "its model alone"
+    return ", ".join(parts)
 
 
 def _name(values: Iterable[str]) -> str:

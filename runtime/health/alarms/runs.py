@@ -88,8 +88,8 @@ def draw_run(
     )
 
 
-def find_run_problems(run: RunHealth, limits: AlarmLimits, *, traffic_age_ms: int | None = None) -> Iterable[Problem]:
-    """Yield what is wrong with a run; `traffic_age_ms` is the age of the newest episode, None where it is not known."""
+def find_run_problems(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
+    """Yield what is wrong with a run, by its steps alone."""
     name = f"run {run.run_id}"
     if run.failure is not None:
         yield Problem("failed", name, f"step {run.step + 1} of {name} failed: {run.failure}", f"{RUNBOOK}#failed")
@@ -98,7 +98,9 @@ def find_run_problems(run: RunHealth, limits: AlarmLimits, *, traffic_age_ms: in
     elif run.open_step is not None:
         yield from _find_long_step(run, limits)
     elif limits.no_step_s is not None and run.step_age_ms is not None and run.step_age_ms > limits.no_step_s * 1000:
-        yield _explain_no_step(run, run.step_age_ms, limits.no_step_s, traffic_age_ms)
+        what = f"{name} has closed no step for {say_duration(run.step_age_ms)}"
+        remedy = "`rollbus status` says at which stage the episodes are lost; does a trainer run?"
+        yield Problem("no_step", name, what, f"{remedy} {RUNBOOK}#no-step")
     if limits.reward_fall is not None and run.reward is not None and run.reward_before is not None:
         fall = run.reward_before - run.reward
         if fall > limits.reward_fall:
@@ -106,15 +108,15 @@ def find_run_problems(run: RunHealth, limits: AlarmLimits, *, traffic_age_ms: in
             yield Problem("reward", name, what, f"`rollbus policy rollback` goes back; {RUNBOOK}#reward")
 
 
-def _explain_no_step(run: RunHealth, age_ms: int, limit_s: float, traffic_age_ms: int | None) -> Problem:
-    name = f"run {run.run_id}"
-    what = f"{name} has closed no step for {say_duration(age_ms)}"
-    if traffic_age_ms is not None and traffic_age_ms > limit_s * 1000:
-        what = f"no episode has begun for {say_duration(traffic_age_ms)}, so {name} has nothing to train"
-        remedy = "does the agent run, and does it record into this namespace (`rollbus doctor --capture`)?"
-        return Problem("no_traffic", name, what, f"{remedy} {RUNBOOK}#no-traffic")
-    remedy = "`rollbus status` says at which stage the episodes are lost; does a trainer run?"
-    return Problem("no_step", name, what, f"{remedy} {RUNBOOK}#no-step")
+def explain_no_step(problem: Problem, traffic_age_ms: int | None, limits: AlarmLimits) -> Problem:
+    """Return the problem; a run without a step since no episode has begun lacks traffic, and owes no steps."""
+    limit_s = limits.no_step_s
+    is_idle = limit_s is not None and traffic_age_ms is not None and traffic_age_ms > limit_s * 1000
+    if problem.alarm != "no_step" or traffic_age_ms is None or not is_idle:
+        return problem
+    what = f"no episode has begun for {say_duration(traffic_age_ms)}, so {problem.subject} has nothing to train"
+    remedy = "does the agent run, and does it record into this namespace?"
+    return Problem("no_traffic", problem.subject, what, f"{remedy} {RUNBOOK}#no-traffic")
 
 
 def _find_long_step(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:

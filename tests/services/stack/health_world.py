@@ -36,16 +36,21 @@ class World:
     folder: Path
     kafka: str
     namespace: str
+    database: str
+    """Of ClickHouse."""
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def rollbus(self, *words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(ROLLBUS, "-c", "settings.yaml", *words, cwd=self.folder, check=check, **environment)
 
-    def start(self, name: str, *words: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *words: str, prefix: Sequence[str] = (), stdout: int | None = None, **environment: str
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [*prefix, ROLLBUS, "-c", "settings.yaml", *words]
             env = own_environment() | environment
-            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
+            out = log if stdout is None else stdout
+            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=out, stderr=log)
         self.started[name] = process
         return process
 
@@ -101,12 +106,12 @@ def make_world(
     folder: Path, kafka: str, clickhouse: tuple[str, int], namespace: str, **sections: Any
 ) -> Iterator[World]:
     """Write settings for the session's services; end at last what was started."""
-    host, port = clickhouse
+    (host, port), database = clickhouse, f"health_{namespace[2:8]}"
     settings: dict[str, Any] = {
         "namespace": namespace,
         "insecure": True,
         "kafka": {"bootstrap_servers": kafka},
-        "clickhouse": {"host": host, "port": port, "database": f"health_{namespace[2:8]}"},
+        "clickhouse": {"host": host, "port": port, "database": database},
         "worker": {"event_partitions": 1},
         "health": {"interval_s": BEAT_S},
         "trainer": {"backend": {"type": "memory"}},
@@ -114,7 +119,7 @@ def make_world(
     }
     settings |= sections
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    world = World(folder, kafka, namespace)
+    world = World(folder, kafka, namespace, database)
     try:
         yield world
     finally:

@@ -27,6 +27,7 @@ def run(settings: Settings, url: str | None) -> None:
     """
     from rollbus.consumers.loggers.webhook import Webhook
     from rollbus.health.reporter import HealthReporter
+    from rollbus.health.status import FunnelCounter
     from rollbus.runtime.health.heart import beating
     from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -35,7 +36,9 @@ def run(settings: Settings, url: str | None) -> None:
     limits, interval_s = settings.health.alarms, settings.health.interval_s
 
     async def main() -> None:
-        watch = HealthReporter(settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms)
+        watch = HealthReporter(
+            settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms, FunnelCounter(settings)
+        )
         async with beating(settings.heart("alarms"), watch.report):
             await watch.run(stop_on_signals())
 

@@ -102,3 +102,34 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
     elif omitted:
         why = "written again before, without a value, or cut short and no longer in their topic"
         echo(f"{omitted} left out: {why}")
+
+
+@dead_letters.command()
+@click.argument("origins", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Take every dead letter, or every one of --class.")
+@class_option
+@click.option("--reason", required=True, help="Say why they stay as they are; it is kept in the log.")
+@with_settings
+def dismiss(settings: Settings, origins: tuple[str, ...], every: bool, error_class: str | None, reason: str) -> None:
+    """Set the dead letters of ORIGINS (topic:partition:offset) aside for good: no list, count or alarm has them.
+
+    Their bytes stay in the topic for its retention, and in ClickHouse. A record that fails again has a new letter.
+    """
+    from rollbus.consumers.dead_letters import letter_origin, origins_without_letter, select_letters, set_aside
+    from rollbus.consumers.dead_letters_kafka import dismiss as write_dismissals
+    from rollbus.consumers.dead_letters_kafka import read_dead_letters
+    from rollbus.schemas.wall_clock import wall_clock_ms
+
+    if not origins and not every:
+        raise ConfigurationError("give origins as `rollbus dead-letters list` shows them, or --all")
+    require_topics(settings, "dead-letters")
+    letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
+    picked = select_letters(letters, origins=origins, error_class=error_class, namespace=settings.namespace)
+    if unknown := origins_without_letter(picked, origins, namespace=settings.namespace):
+        raise ConfigurationError(f"no dead letter of {', '.join(unknown)}; see `rollbus dead-letters list`")
+    dismissals = set_aside(picked, reason, wall_clock_ms())
+    asyncio.run(write_dismissals(settings.kafka, settings.namespace, dismissals))
+    for letter in dismissals:
+        echo(f"set aside {letter_origin(letter)}")
+    if not dismissals:
+        echo("no such dead letter")

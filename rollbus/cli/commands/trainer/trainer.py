@@ -52,7 +52,7 @@ def run(settings: Settings, run_id: str | None, from_namespace: str | None, from
     log_to_stderr()
     if from_version is not None and (undone := leave_quarantined(chosen, from_version)):
         echo(f"trained from version {from_version}; rolled back: {', '.join(map(str, undone))}")
-    run_trainer(chosen, heart=settings.heart("trainer"))
+    run_trainer(chosen, heart=settings.heart("trainer", chosen.run_id))
 
 
 def _complete_replay(settings: Settings, namespace: str) -> str:

@@ -1,0 +1,136 @@
+"""What goes wrong on the way to a step, as rows in ClickHouse: one namespace in which each situation is once.
+
+`main` reads the reward `reward`, and gets `thumbs`, late; `narrow` filters a task that no episode has; `other` trains a
+model that the agent does not ask.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import Origin, Row
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.drops import Drop, DropReason, DropUnit
+from tests.builders import (
+    make_episode,
+    make_group,
+    make_member,
+    make_reward,
+    make_score,
+    make_started,
+    make_trajectory,
+    make_turn,
+)
+from tests.consumers.all_rows import rows_of
+
+RUNS = [
+    {"run_id": "main", "batching": {"groups_per_step": 16}},
+    {"run_id": "narrow", "model": "small", "filter": {"tasks": ["refunds"], "models": ["agent"]}},
+    {"run_id": "other", "model": "qwen"},
+]
+SCORING = {"rewards": [{"type": "feedback", "name": "reward"}]}
+AGE_MS, STEP_MS = 1_800_000, 100
+"""How old the first record is, and how much later the next one comes."""
+LATE_MS = 3_000
+SENTENCES = {
+    "untrainable_turns": "4 of 26 turns cannot be trained: the server that answers as gpt-4o gave no token ids",
+    "unread_rewards": "5 reports are named 'thumbs', which no component reads (read: reward)",
+    "late_rewards": "5 of 5 reports named 'thumbs' came too late for their score",
+    "short_groups": "6 groups closed with 1.0 of 8 members on average",
+    "other_prompts": "example 't-7' began with 3 prompts besides its group's",
+    "no_signal": "2 of 3 groups have equal rewards",
+    "other_model": "run other trains qwen: the learner serves no version that the agent asked for",
+    "empty_filter": "the filter of run narrow (tasks refunds, models agent) matches none of 26 episodes",
+    "open": "3 are open, the oldest for 30 min; one without an event for 30 min is given up",
+    "forecast": "1 of 16 groups: the first step can begin",
+}
+"""Each situation, and the beginning of what is said of it."""
+
+
+def records() -> Iterator[tuple[str, Any]]:
+    """Yield topic and record, in the order of their times."""
+    for number in range(3):
+        yield "episode-events", make_started(f"open-{number}")
+    for number in range(4):
+        yield from _lose(f"gpt-{number}", DropReason.UNTRAINABLE, verdict="no_token_ids")
+    for number in range(5):
+        yield from _lose(f"late-{number}", DropReason.SCORE_MISSING)
+    for number in range(6):
+        yield from _lose(f"lone-{number}", DropReason.INCOMPLETE_GROUP, unit="group", group=f"short-{number}")
+    for number in range(3):
+        yield from _lose(f"prompt-{number}", DropReason.GROUP_MISMATCH, example_id="t-7", prompt_hash=f"p-{number}")
+    for name, rewards in (("flat", (1.0, 1.0)), ("even", (0.0, 0.0)), ("good", (0.0, 1.0))):
+        yield from _group(name, rewards)
+    for number in range(2):
+        yield from _episode(f"wait-{number}")
+    for number in range(5):
+        yield "episode-events", replace(make_reward(f"late-{number}", sequence=9), name="thumbs")
+
+
+def _episode(name: str, *, verdict: str | None = None, **of_score: Any) -> Iterator[tuple[str, Any]]:
+    for event in make_episode(name, reward=None):
+        is_turn = type(event).__name__ == "TurnRecorded"
+        turn = make_turn(name, model="gpt-4o", prompt=None, untrainable=verdict) if verdict else event
+        yield "episode-events", turn if is_turn else event
+    trained: dict[str, Any] = {"trainable": verdict is None, "untrainable_reason": verdict}
+    yield "trajectories", make_trajectory(name, reward=None, **trained)
+    value = of_score.pop("value", 0.5)
+    yield "scores", make_score(trajectory_id(name), value, episode_id=name, **trained, **of_score)
+    for run in ("narrow", "other"):
+        yield "drops", _drop(name, DropReason.NOT_TARGETED, "trajectory", run)
+
+
+def _lose(
+    name: str, reason: DropReason, *, unit: DropUnit = "trajectory", group: str = "", **fields: Any
+) -> Iterator[tuple[str, Any]]:
+    yield from _episode(name, **({"value": None, "outcome": "missing"} if reason == "score_missing" else {}), **fields)
+    drop = _drop(name, reason, unit, "main")
+    yield "drops", replace(drop, unit_id=group) if group else drop
+
+
+def _group(name: str, rewards: tuple[float, ...]) -> Iterator[tuple[str, Any]]:
+    members = [f"{name}-{number}" for number in range(len(rewards))]
+    for member, reward in zip(members, rewards, strict=True):
+        yield from _episode(member, value=reward)
+    has_signal = len(set(rewards)) > 1
+    yield (
+        "run-log",
+        make_group(
+            name,
+            rewards,
+            has_signal=has_signal,
+            members=tuple(
+                replace(make_member(trajectory_id(member), reward), episode_id=member)
+                for member, reward in zip(members, rewards, strict=True)
+            ),
+        ),
+    )
+    if not has_signal:
+        ids = tuple(trajectory_id(member) for member in members)
+        yield "drops", replace(_drop(name, DropReason.NO_SIGNAL, "group", "main"), unit_id=name, trajectory_ids=ids)
+
+
+def _drop(name: str, reason: DropReason, unit: DropUnit, run: str) -> Drop:
+    trajectory = trajectory_id(name)
+    return Drop(
+        unit=unit,
+        unit_id=trajectory,
+        reason=reason,
+        stage="grouping",
+        run_id=run,
+        trajectory_ids=(trajectory,),
+        dropped_at_ms=0,
+    )
+
+
+def write_situations(client: ClickHouse, namespace: str, now_ms: int) -> None:
+    """Write all rows, as if they had come within the last half hour."""
+    tables: dict[str, list[Row]] = {}
+    at_ms = now_ms - AGE_MS
+    for offset, (topic, record) in enumerate(records()):
+        at_ms += LATE_MS if getattr(record, "name", "") == "thumbs" else STEP_MS
+        for table, row in rows_of(record, Origin(namespace, topic, 0, offset, at_ms)):
+            tables.setdefault(table, []).append(row)
+    for table, rows in tables.items():
+        client.insert(table, rows)

@@ -1,0 +1,74 @@
+"""What a user reads of episodes that come to nothing: in `rollbus status`, in its JSON and on the page."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from tests.builders import make_started
+from tests.health.situations import RUNS, SCORING, SENTENCES, write_situations
+from tests.services.stack.health_world import World, make_world, send_records
+
+pytestmark = pytest.mark.services
+
+
+def ask_page(world: World) -> dict[str, Any]:
+    """Return what the page shows of health: the answer that it is drawn from."""
+    page = world.start("ui", "ui", "--port", "0", stdout=subprocess.PIPE)
+    assert page.stdout is not None
+    address = page.stdout.readline().decode().split()[0]
+    answer: dict[str, Any] = httpx.get(f"{address.split('#')[0]}api/health", timeout=60).json()
+    return answer
+
+
+def test_each_situation_is_said_by_status_by_its_json_and_by_the_page(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace, runs=RUNS, scoring=SCORING) as world:
+        world.rollbus("topics", "create")
+        settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=world.database)
+        migrate(settings)
+        client = ClickHouse(settings)
+        write_situations(client, namespace, round(time.time() * 1000))
+        client.close()
+        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        answer = world.rollbus("status", "--json", check=False)
+        assert answer.returncode == 1
+        texts = {"status": shown, "json": sentences(json.loads(answer.stdout)), "page": sentences(ask_page(world))}
+    missing = [(name, where) for name, words in SENTENCES.items() for where, text in texts.items() if words not in text]
+    assert missing == [], texts["json"]
+    assert "cannot train" in texts["json"]
+
+
+def sentences(answer: dict[str, Any]) -> str:
+    """Return every sentence of the funnels and the verdict, one a line."""
+    lines = [answer["verdict"]["text"]]
+    for funnel in answer["funnels"]:
+        lines += [funnel["verdict"], (funnel["unassembled"] or {}).get("sentence", "")]
+        lines += [f"{notice['what']} → {notice['remedy']}" for notice in funnel["notices"]]
+    return "\n".join(lines)
+
+
+def test_a_namespace_with_data_and_no_process_is_not_well(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace) as world:
+        nothing = world.rollbus("status", check=False)
+        assert nothing.returncode == 1
+        assert "the namespace has no topics on this broker" in " ".join(nothing.stdout.split())
+        world.rollbus("topics", "create")
+        empty = world.rollbus("status")
+        assert "nothing is recorded yet, and no process runs" in empty.stdout
+        assert "the numbers are counted in ClickHouse" in " ".join(empty.stdout.split())
+        send_records(kafka, f"{namespace}episode-events", [make_started("e1")])
+        shown = world.rollbus("status", check=False)
+        assert shown.returncode == 1
+        assert "no process lives, and episode-events has data" in " ".join(shown.stdout.split())
+        assert "no_process" in [problem["alarm"] for problem in world.health()["health"]["problems"]]

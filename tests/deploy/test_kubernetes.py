@@ -13,6 +13,7 @@ import yaml
 
 from rollbus.cli.root import rollbus
 from rollbus.runtime.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, TOKEN
+from rollbus.runtime.principals import PRINCIPALS, PRINCIPALS_KEY
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.streams.kafka.names import group_id
@@ -121,10 +122,10 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
     }
     assert files == {
         "topics": {"kafka_admin"},
-        "worker": {"kafka_worker", OWNER_KEY, METRICS_TOKEN},
+        "worker": {"kafka_worker", OWNER_KEY, METRICS_TOKEN, PRINCIPALS_KEY, PRINCIPALS},
         "sink": {"kafka_sink", "clickhouse_password", METRICS_TOKEN},
         "trainer": {"kafka_trainer", TOKEN, METRICS_TOKEN},
-        "art-server": {TOKEN},
+        "art-server": {TOKEN, PRINCIPALS_KEY, PRINCIPALS},
         "alarms": {"kafka_operator", METRICS_TOKEN},
     }
     keys = {

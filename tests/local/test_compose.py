@@ -14,6 +14,7 @@ from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.kafka.jars import POM
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
+from rollbus.runtime.principals import PRINCIPALS, PRINCIPALS_KEY
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from tests.compose import BASE, ROOT, SASL, SECRETS, names_of_secrets, read_compose
@@ -118,12 +119,12 @@ def test_every_command_and_setting_of_our_containers_exists(files: list[str]) ->
 def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dict[str, Any], tmp_path: Path) -> None:
     needed = {
         "topics": set(),
-        "worker": {METRICS_TOKEN, OWNER_KEY},
+        "worker": {METRICS_TOKEN, OWNER_KEY, PRINCIPALS_KEY, PRINCIPALS},
         "sink": {METRICS_TOKEN, PASSWORD},
         "trainer": {TOKEN, METRICS_TOKEN},
         "alarms": {METRICS_TOKEN},
-        "art-server": {TOKEN},
-        "art-server-gpu": {TOKEN},
+        "art-server": {TOKEN, PRINCIPALS_KEY, PRINCIPALS},
+        "art-server-gpu": {TOKEN, PRINCIPALS_KEY, PRINCIPALS},
         "clickhouse": {PASSWORD, READONLY_PASSWORD},
     }
     given = {name: set(names_of_secrets(service)) for name, service in compose["services"].items()}
@@ -135,6 +136,7 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
         )
     worker = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)}).stream_settings()
     assert worker.signing.fingerprint, "the worker signs ticks and configurations"
+    assert worker.signing.principals, "it knows whose token signed a record"
     asked = worker.metrics_token
     assert asked is not None
     assert asked.get_secret_value() == (tmp_path / METRICS_TOKEN).read_text().strip() != (tmp_path / TOKEN).read_text()

@@ -116,7 +116,6 @@ def local_service_settings(model: str, chosen: ArtLocalBackend) -> ServiceSettin
         model=model,
         base_model=chosen.base_model,
         directory=chosen.directory,
-        host=chosen.model_host,
         port=chosen.model_port,
         api_key=chosen.token.get_secret_value() if chosen.token else None,
         retention=chosen.retention,

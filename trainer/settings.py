@@ -32,7 +32,6 @@ class ArtLocalBackend(ModelOptions):
     """Directory in Hugging Face layout."""
     directory: Path
     """Checkpoints and journal."""
-    model_host: str = "127.0.0.1"
     model_port: int = 8000
     token: SecretStr | None = None
     """Of that port; the one of `art_server` without it."""

@@ -33,6 +33,9 @@ from rollbus.runtime.health.alarms.runs import (
 )
 from rollbus.schemas.records.groups import CurriculumState
 
+FORGET_MS = 24 * 3_600_000
+"""A process that is silent for a day is no longer shown: it was replaced, or is missed by other signs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -119,7 +122,7 @@ def add_traffic(picture: Picture, newest_episode_ms: int, limits: AlarmLimits) -
 
 def _recent_beats(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
     for beat in look.beats:
-        if look.now_ms - beat.taken_ms <= limits.forget_hours * 3_600_000:
+        if look.now_ms - beat.taken_ms <= FORGET_MS:
             yield beat
 
 

@@ -55,6 +55,8 @@ FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
 """A batch of this size does not wait for more."""
 MOST_RECORDS = 2_500
 """Records of one transaction: what an open transaction holds back must not wait for long."""
+MOST_RECORDS_WITH_EFFECTS = 256
+"""Of a stage that asks the outside world, which takes longer: what it has asked is asked again after a crash."""
 QUIET_S = 10.0
 """How long ticks without effect may go without a transaction: an idle stage reads so much again after a restart."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
@@ -116,7 +118,7 @@ class Runner:
         self._on_tick = on_tick
         self._stage: EffectsStage[Any, Any] = stage if hasattr(stage, "answer") else PureAsEffects(stage)
         pure = isinstance(self._stage, PureAsEffects)
-        self._most_records = MOST_RECORDS if pure else settings.effects_batch_records
+        self._most_records = MOST_RECORDS if pure else MOST_RECORDS_WITH_EFFECTS
         self._settings, self._sessions, self._host, self._on_fatal = settings, sessions, host, on_fatal
         self._app_version = app_version
         namespace = settings.namespace

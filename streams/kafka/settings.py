@@ -35,8 +35,6 @@ class StreamSettings(BaseModel):
     that much more latency at low rates."""
     max_partition_fetch_bytes: int = Field(default=FETCH_BYTES, ge=1)
     """What a worker asks of a partition at a time; a larger record comes alone."""
-    effects_batch_records: int = Field(default=256, ge=1)
-    """Records for which an effects stage asks the outside world between two transactions."""
     tick_interval_ms: int = Field(default=1_000, ge=10)
     equal_failures: int = Field(default=5, ge=1)
     """So many equal failures in a row on the same batch end the process."""

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 """Pauses between attempts double from the first to the longest."""
+STOP_TIMEOUT_S = 10.0
+"""How long a stop tries to write what is buffered: less than supervisors wait; the next start reads the rest again."""
 SWITCH_INTERVAL_S = 0.0005
 """An insert waits several times for Python's lock, which the reading thread gives up after this time."""
 COLLECT_EVERY = 500_000
@@ -136,7 +138,7 @@ class Sink:
                     self._writing = asyncio.create_task(self.flush(self._retry))
                     await asyncio.sleep(0)  # it cuts its ranges before the next records come
         try:
-            await asyncio.wait_for(self._drain(), self._settings.stop_timeout_s)
+            await asyncio.wait_for(self._drain(), STOP_TIMEOUT_S)
         except (TimeoutError, UnavailableError) as error:
             logger.warning("stopped before all records were written; the next start reads them again error=%r", error)
 

@@ -79,8 +79,6 @@ class SinkSettings(BaseModel):
     """Bytes of the buffered records; their rows take several times as much memory."""
     linger_ms: int = Field(default=1_000, ge=0)
     """Longest time for which a record waits for others."""
-    stop_timeout_s: float = Field(default=10.0, ge=0)
-    """How long a stop tries to write the buffered records; the next start reads the others again."""
 
     @property
     def group_id(self) -> str:

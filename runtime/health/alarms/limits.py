@@ -9,8 +9,6 @@ class AlarmLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     missed_beats: int = Field(default=3, ge=2)
-    forget_hours: float = Field(default=24.0, gt=0)
-    """A process that is silent for longer is no longer shown."""
     waiting_s: float | None = Field(default=240.0, gt=0)
     """Work that is there and has not moved. A worker that is stuck for its `stalled_s` ends itself, so the default is
     shorter: it is reported while it can still be looked at. A training step is named when it is open for longer than

@@ -19,6 +19,8 @@ from rollbus.runtime.tasks import start_thread
 
 QUIET_S = 4.0
 """Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
+LEAST_SHARE = 0.05
+"""Of the whole, before the time that is left is estimated: the first of many that run at once are no pace."""
 MINUTE_S, HOUR_S = 60, 3600
 
 
@@ -56,7 +58,7 @@ def describe_progress(done: int, total: int, unit: str, elapsed_s: float) -> str
     if not total:
         return f"{format_duration(elapsed_s)} so far"
     counted = f"{done:,} of {total:,}" + (f" {unit}" if unit else "")
-    if not 0 < done < total:
+    if not LEAST_SHARE <= done / total < 1:
         return counted
     return f"{counted}, about {format_duration(elapsed_s * (total - done) / done)} left"
 

@@ -10,6 +10,7 @@ from tests.waiting import wait_until
 def test_what_is_left_is_counted_in_its_unit_and_in_time() -> None:
     assert describe_progress(412, 1_000, "tickets", 378.0) == "412 of 1,000 tickets, about 9 minutes left"
     assert describe_progress(0, 1_000, "tickets", 3.0) == "0 of 1,000 tickets"
+    assert describe_progress(49, 1_000, "tickets", 3.0) == "49 of 1,000 tickets"
     assert describe_progress(8, 8, "", 3.0) == "8 of 8"
     assert describe_progress(0, 0, "", 12.4) == "12 s so far"
 

@@ -107,10 +107,10 @@ async def on_broker(server: Server) -> set[Permission]:
 
 
 def command(config: Path, *arguments: str) -> str:
-    """What a command says, given with these settings."""
+    """What a command prints, given with these settings; what it says of them goes to stderr."""
     result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def write_configs(server: Server, namespace: str, folder: Path) -> dict[str, Path]:

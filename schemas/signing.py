@@ -121,29 +121,30 @@ class Signing(BaseModel):
         return {name: moment.timestamp() * 1000 for name, moment in self.ended.items()}
 
     @cached_property
-    def _secrets(self) -> dict[str, tuple[bytes, ...]]:
-        """By the head of a token: its secrets, once they were needed."""
-        return {}
+    def _known(self) -> dict[str, tuple[Principal | None, tuple[bytes, ...]]]:
+        """By the head of a signature: whose it is, None for a source's or the owner's, and the keys of it."""
+        return {name: (None, keys) for name, keys in self._keys.items()}
 
     def _verified(self, value: bytes, topic: str, record: Any) -> str | None:
         head = value[:-_MAC_BYTES].decode(errors="replace")
-        principal = read_head(head) if self._roots else None
-        keys = self._keys.get(head, ()) if principal is None else self._secrets_of(head)
-        macs = (_mac(key, head, topic, record.key, record.value or b"") for key in keys)
-        if not any(hmac.compare_digest(mac, value[-_MAC_BYTES:]) for mac in macs):
+        principal, keys = self._known.get(head) or self._learn(head)
+        data = record.value or b""
+        if not any(hmac.compare_digest(_mac(key, head, topic, record.key, data), value[-_MAC_BYTES:]) for key in keys):
             return None
         if principal is None:
             return head
-        is_allowed = _needs(record.value or b"") in principal.may
-        return principal.name if is_allowed and not is_ended(self.ended_ms, principal, record.timestamp) else None
+        is_ended_now = bool(self.ended) and is_ended(self.ended_ms, principal, record.timestamp)
+        return principal.name if _needs(data) in principal.may and not is_ended_now else None
 
-    def _secrets_of(self, head: str) -> tuple[bytes, ...]:
-        secrets = self._secrets.get(head)
-        if secrets is None:
-            secrets = tuple(derive_secret(root, head).encode() for root in self._roots)
-            if len(self._secrets) < _MOST_HEADS:
-                self._secrets[head] = secrets
-        return secrets
+    def _learn(self, head: str) -> tuple[Principal | None, tuple[bytes, ...]]:
+        """Derive the keys of a principal, and remember them; none for a head that names nobody."""
+        principal = read_head(head) if self._roots else None
+        if principal is None:
+            return None, ()
+        known = principal, tuple(derive_secret(root, head).encode() for root in self._roots)
+        if len(self._known) < _MOST_HEADS:
+            self._known[head] = known
+        return known
 
 
 _MAC_BYTES = 32

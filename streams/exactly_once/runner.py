@@ -57,7 +57,7 @@ MOST_RECORDS = 2_500
 """Records of one transaction: what an open transaction holds back must not wait for long."""
 MOST_RECORDS_WITH_EFFECTS = 256
 """Of a stage that asks the outside world, which takes longer: what it has asked is asked again after a crash."""
-QUIET_S = 10.0
+QUIET_S = 30.0
 """How long ticks without effect may go without a transaction: an idle stage reads so much again after a restart."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 CLOSE_S = 2.0

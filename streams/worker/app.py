@@ -22,7 +22,7 @@ from rollbus.streams.exactly_once.runner import OnTick, Runner
 from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.worker.transport import BatchApp, BatchThread
+from rollbus.streams.worker.transport import PATIENT_POLL_S, POLL_S, BatchApp, BatchThread
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,12 @@ class StageApp:
         await self._close_all()
         await self.app.stop()
 
-    def set_patience(self, wait_ms: int) -> None:
-        """Let the broker hold a fetch of this stage that finds nothing for so long."""
-        self.app.batches.thread.set_patience(wait_ms)
+    def set_patience(self, wait_ms: int | None) -> None:
+        """Let the broker hold a fetch of this stage that finds nothing for so long; None for as long as is set."""
+        batches = self.app.batches
+        batches.poll_s = POLL_S if wait_ms is None else PATIENT_POLL_S
+        configured_ms = self.settings.fetch_max_wait_ms
+        batches.thread.set_patience(configured_ms if wait_ms is None else max(wait_ms, configured_ms))
 
     @property
     def crashed(self) -> BaseException | None:

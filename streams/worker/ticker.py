@@ -44,7 +44,9 @@ NONCE_BYTES = 16
 MOST_ROWS = 10_000
 """Of one transaction: what a stage that was down makes up for must not hold back readers for long."""
 BUSY_S = 3.0
-"""So long after the last record a tick travels as fast as records do; later it goes one input further per interval."""
+"""So long after the last record there is a tick each interval; later one each IDLE_INTERVALS."""
+IDLE_INTERVALS = 5
+"""A tick that nothing waits for costs broker and stages as much as any: an idle namespace has fewer of them."""
 TOGETHER_S = 0.01
 """How long a tick waits for other partitions that pass it at the same time."""
 HELD_S = 5.0
@@ -75,7 +77,7 @@ class Ticker:
         self._pulses: list[Pulse] = []
         """Those that some input does not have yet."""
         self._moved = asyncio.Event()
-        self._busy_until_s = 0.0
+        self._busy_until_s = self._ticked_at_s = 0.0
         self._moved_at_s: dict[str, float] = {}
         """By topic: when it got its last tick."""
         self._applied: dict[str, str] = {}
@@ -171,37 +173,53 @@ class Ticker:
         logger.info("ticking from tick=%s", self.last and self.last.number)
 
     async def _tick_while_wanted(self, producer: AIOKafkaProducer) -> None:
-        interval_s = self._settings.tick_interval_ms / 1000
-        due = time.monotonic() + (interval_s if self.last else 0.0)
+        now_s = time.monotonic()
+        self._ticked_at_s = now_s - (0.0 if self.last else self._idle_interval_s)
+        self._busy_until_s = (
+            now_s + BUSY_S
+        )  # what was there before, and settings that have changed, wait for no idle tick
         while self._wanted.is_set():
-            await self._wait_until(due)
+            await self._wait_for_work()
             self._follower.set_wanted(self._needs_reports())
-            new = None
-            if time.monotonic() >= due:
-                due = max(due + interval_s, time.monotonic())
-                tick = next_tick(
-                    self.last,
-                    wall_clock_ms=self._clock(),
-                    interval_ms=self._settings.tick_interval_ms,
-                    nonce=secrets.token_hex(NONCE_BYTES),
-                )
-                new = Pulse(tick, tuple(config_changes(self._configs, self._applied)))
+            new = self._next_pulse() if time.monotonic() >= self._due_s() else None
             async with self._writing:
                 await self._write(producer, new)
 
-    async def _wait_until(self, due: float) -> None:
-        """Wait for the time of the next tick, or until one may go on that should not wait for it."""
-        while (remaining := due - time.monotonic()) > 0:
-            if self._is_hurried() and any(self._pulses_for(hop) for hop in self.watermarks.hops):
+    @property
+    def _interval_s(self) -> float:
+        return self._settings.tick_interval_ms / 1000
+
+    @property
+    def _idle_interval_s(self) -> float:
+        return IDLE_INTERVALS * self._interval_s
+
+    def _due_s(self) -> float:
+        """Return when the next tick is due: sooner if there has been work."""
+        is_busy = time.monotonic() < self._busy_until_s
+        return self._ticked_at_s + (self._interval_s if is_busy else self._idle_interval_s)
+
+    def _next_pulse(self) -> Pulse:
+        """Return the next tick, with the time since the last one as its interval, as far as that was meant to pass."""
+        now_s = time.monotonic()
+        passed_s = min(max(now_s - self._ticked_at_s, self._interval_s), self._idle_interval_s)
+        self._ticked_at_s = now_s
+        tick = next_tick(
+            self.last,
+            wall_clock_ms=self._clock(),
+            interval_ms=int(passed_s * 1000),
+            nonce=secrets.token_hex(NONCE_BYTES),
+        )
+        return Pulse(tick, tuple(config_changes(self._configs, self._applied)))
+
+    async def _wait_for_work(self) -> None:
+        """Wait for the time of the next tick, or until one may go on."""
+        while (remaining := self._due_s() - time.monotonic()) > 0:
+            if any(self._pulses_for(hop) for hop in self.watermarks.hops):
                 await asyncio.sleep(min(TOGETHER_S, remaining))
                 return
             self._moved.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), remaining)
-
-    def _is_hurried(self) -> bool:
-        """Say whether records are on their way, or an input has more to make up for than an idle one."""
-        return time.monotonic() < self._busy_until_s or len(self._pulses) > len(self.watermarks.hops)
 
     def _needs_reports(self) -> bool:
         """Say whether another worker has a partition that time waits for."""

@@ -27,8 +27,8 @@ from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.kafka.settings import StreamSettings
 
 T = TypeVar("T")
-POLL_S = 0.25
-"""How long one fetch waits; a partition that is resumed meanwhile waits no longer than this."""
+POLL_S, PATIENT_POLL_S = 0.25, 1.0
+"""How long one fetch waits, the second while nothing comes; a partition that is resumed meanwhile waits no longer."""
 RECORDS_AT_ONCE = 2_000
 """Records of one hand-over, about as many as a transaction has: the rest of a fetch stays compressed."""
 IDLE_S = 0.02
@@ -121,6 +121,7 @@ class BatchConsumer(driver.Consumer):
 
     _thread: BatchThread
 
+    poll_s: float = POLL_S
     is_open: Callable[[TP], bool] = staticmethod(lambda tp: False)
     """Whether the partition's runner is open; set by the app."""
 
@@ -156,7 +157,7 @@ class BatchConsumer(driver.Consumer):
     async def _drain_messages(self, fetcher: Any) -> None:
         while not (self._stopped.is_set() or fetcher._stopped.is_set()):
             try:
-                batches, _ = await self._wait_next_records(POLL_S)
+                batches, _ = await self._wait_next_records(self.poll_s)
             except self.consumer_stopped_errors:
                 if self.app.should_stop:
                     return

@@ -4,6 +4,7 @@ SIGTERM and SIGINT end it cleanly with status 0; it raises an error that an oper
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -39,8 +40,10 @@ PARTITIONS_CHECK_S = 10.0
 """How often the number of partitions is checked: if it changes, keys that belong together no longer meet."""
 IDLE_S = 3.0
 """So long after the last record the stages ask for the next one seldom; the first one lets all of them ask often."""
-IDLE_WAIT_MS = 500
+IDLE_WAIT_MS = 1_000
 """How long the broker holds a fetch of an idle stage: it answers at once if a producer's record comes."""
+IDLE_CHECKS = 5
+"""Of so many checks one asks where the inputs end, while nothing comes."""
 STOP_S = 2.5
 """A stop that takes longer is cut off, which loses nothing."""
 GIVE_UP_S = 10.0
@@ -215,22 +218,23 @@ class Worker:
         is_patient = time.monotonic() > self._busy_at_s + IDLE_S
         if is_patient != self._is_patient:
             self._is_patient = is_patient
-            wait_ms = self._settings.fetch_max_wait_ms
             for app in self.apps:
-                app.set_patience(max(IDLE_WAIT_MS, wait_ms) if is_patient else wait_ms)
+                app.set_patience(IDLE_WAIT_MS if is_patient else None)
 
     def _open_partitions(self) -> set[tuple[str, int]]:
         runners = (runner for app in self.apps for runner in app.runners.values())
         return {(runner.metrics.stage, runner.metrics.partition) for runner in runners}
 
     async def _check_for_ever(self) -> None:
-        while True:
+        for check in itertools.count():
             await asyncio.sleep(CHECK_S)
             self._watchdog.beat()
             self._set_patience()
             for app in self.apps:
                 if app.crashed is not None:
                     self._fail(RunStoppedError(f"Faust ended stage {app.stage.name}: {app.crashed!r}"))
+            if self._is_patient and check % IDLE_CHECKS:
+                continue
             self._stalled = self._progress.observe(await self._progress_of_parts(), now_s=time.monotonic())
             self._watchdog.judge(self._stalled)
 

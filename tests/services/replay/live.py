@@ -44,7 +44,13 @@ CONFIG: dict[str, Any] = {
             "curriculum": {"mode": "harness", "groups_per_window": 3},
             "batching": {"groups_per_step": 1},
         },
-        {"run_id": "alone", "grouping": {"strategy": "single"}, "batching": {"groups_per_step": 4}},
+        {
+            "run_id": "alone",
+            "model": "alone",
+            "filter": {"models": ["agent"]},
+            "grouping": {"strategy": "single"},
+            "batching": {"groups_per_step": 4},
+        },
     ],
 }
 

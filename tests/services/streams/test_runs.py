@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    FilterConfig,
+    GroupingConfig,
+    RunConfig,
+    ScoringConfig,
+)
 from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, RUN_LOG
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
@@ -26,7 +33,11 @@ PAIRS = RunConfig(
     run_id="pairs", grouping=GroupingConfig(group_size=2), batching=BatchingConfig(groups_per_step=1, batches_ahead=9)
 )
 FOURS = RunConfig(
-    run_id="fours", grouping=GroupingConfig(group_size=4), batching=BatchingConfig(groups_per_step=1, batches_ahead=9)
+    run_id="fours",
+    model="fours",
+    filter=FilterConfig(models=("agent",)),
+    grouping=GroupingConfig(group_size=4),
+    batching=BatchingConfig(groups_per_step=1, batches_ahead=9),
 )
 
 
@@ -34,7 +45,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
     settings = stream_settings(kafka, namespace)
     stages = [*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(PAIRS), *run_stages(FOURS)]
     await ensure_topics(settings, stages)
-    runs = [{"run_id": run.run_id} for run in (PAIRS, FOURS)]
+    runs = [{"run_id": run.run_id, "model": run.model} for run in (PAIRS, FOURS)]
     cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace, runs=runs), "run")
 
     async def play(first: int) -> None:

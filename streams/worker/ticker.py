@@ -49,8 +49,8 @@ IDLE_INTERVALS = 5
 """A tick that nothing waits for costs broker and stages as much as any: an idle namespace has fewer of them."""
 TOGETHER_S = 0.01
 """How long a tick waits for other partitions that pass it at the same time."""
-HELD_S = 5.0
-"""Time that an input has waited longer for is shown."""
+HELD_S = 15.0
+"""An input that gets no tick for longer is shown: even an idle one has them more often."""
 
 
 class Ticker:

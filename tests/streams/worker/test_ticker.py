@@ -261,6 +261,44 @@ async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.Mon
     assert held[0] == "time in trajectories for assembly[2] before its first tick"
 
 
+async def ticker_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Ticker:
+    """A ticker so long after its last tick."""
+    Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    ticker._ticked_at_s = 100.0
+    monkeypatch.setattr(ticker_kafka, "time", SimpleNamespace(monotonic=lambda: 100.0 + seconds))
+    return ticker
+
+
+async def test_an_idle_namespace_ticks_less_often_and_the_first_record_ends_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticker = await ticker_after(2.0, monkeypatch)
+    assert ticker._due_s() == 105.0
+    ticker.note("assembly", 0, 0, is_busy=True)
+    assert ticker._due_s() == 101.0
+
+
+@pytest.mark.parametrize(("seconds", "interval_ms"), [(0.0, 1_000), (3.0, 3_000), (3_600.0, 5_000)])
+async def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_meant(
+    seconds: float, interval_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticker = await ticker_after(seconds, monkeypatch)
+    assert ticker._next_pulse().tick.interval_ms == interval_ms
+
+
+async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
+    worker = Worker(StreamSettings(), [])
+    app = SimpleNamespace(patience=[], set_patience=lambda wait_ms: app.patience.append(wait_ms))
+    worker.apps = [app]  # type: ignore[list-item]
+    worker._set_patience()
+    worker._busy_at_s -= 60
+    worker._set_patience()
+    worker._set_patience()
+    worker._note_tick("assembly", 0, 1, True)
+    assert app.patience == [1_000, None]
+
+
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:
     worker = Worker(StreamSettings(), [])
     assert await worker._progress_of_parts() == []

@@ -1,0 +1,103 @@
+"""Early records wait for the tick of their round, over restarts too; what producers write counts where it lies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig
+from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.processing import Processed, StagePartition
+from rollbus.streams.exactly_once.rounds import EarlyRecords, header_of, round_of
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.state.stage import PureAsEffects
+from tests.builders import make_episode, make_score, make_tick
+from tests.streams.replay.memory import Raw
+from tests.streams.simulation.naive import ended
+
+PAIRS = RunConfig(
+    grouping=GroupingConfig(strategy="by_example", group_size=2, window_ms=1_500, reward_wait_ms=0, reward_grace_ms=0)
+)
+
+
+def raw(offset: int, record: Any, number: int | None = None) -> Raw:
+    headers = () if number is None else (("round", str(number).encode()),)
+    return Raw(offset, getattr(record, "group_hint", "").encode() or None, encode(record), headers=headers)
+
+
+def grouping() -> StagePartition:
+    return StagePartition(PureAsEffects(GroupingStage(PAIRS)), Partition("scores", 0), app_version="")
+
+
+def taken(work: StagePartition, *records: Raw) -> Processed:
+    processed: Processed = ended(work.process(records))
+    return processed
+
+
+def topics(processed: Processed) -> list[str]:
+    return [output.topic for output in processed.outputs]
+
+
+def test_a_record_of_a_later_round_counts_after_the_tick_of_that_round() -> None:
+    """Taken where it lies it would fill the group; the window of the first one is over before its round begins."""
+    work = grouping()
+    processed = taken(
+        work,
+        raw(0, make_tick(0)),
+        raw(1, make_score("t1"), 0),
+        raw(2, make_score("t2"), 2),
+        raw(3, make_tick(1)),
+        raw(4, make_tick(2)),
+    )
+    assert topics(processed) == ["drops"]
+    assert [output.round for output in processed.outputs] == [2]
+
+
+def test_an_early_record_outlives_its_worker() -> None:
+    rows = dict(
+        taken(grouping(), raw(0, make_tick(0)), raw(1, make_score("t1"), 0), raw(2, make_score("t2"), 1)).changelog
+    )
+    successor = grouping()
+    for key, value in rows.items():
+        successor.restore(key, value)
+    processed = taken(successor, raw(3, make_tick(1)))
+    assert topics(processed) == [RUN_LOG.name]
+    assert [value for key, value in processed.changelog if key.startswith(b"\x1fearly")] == [None]
+
+
+def test_a_producer_that_names_a_round_holds_back_nothing() -> None:
+    work = StagePartition(
+        PureAsEffects(AssemblyStage(AssemblyConfig())), Partition("episode-events", 0), app_version=""
+    )
+    events = [raw(number, event, 10**9) for number, event in enumerate(make_episode("e1"), start=1)]
+    assert topics(taken(work, raw(0, make_tick(0)), *events)) == [TRAJECTORIES.name]
+
+
+def test_only_what_stages_write_for_stages_names_its_round() -> None:
+    assert header_of(RUN_LOG, 7) == (("round", b"7"),)
+    assert header_of(EPISODE_EVENTS, 7) == ()
+    assert header_of(RUN_LOG, -1) == ()
+    assert round_of(Raw(0, None, b"", headers=(("round", b"no number"),))) is None
+
+
+Early = tuple[int, bytes | None, bytes | None]
+"""Round, key and value."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=9))))
+def test_early_records_come_back_from_their_rows(records: Sequence[Early]) -> None:
+    early, restored = EarlyRecords(), EarlyRecords()
+    for offset, (number, key, value) in enumerate(records):
+        early.keep(Raw(offset, key, value or b""), number)
+    for row_key, row in early.drain():
+        restored.restore(row_key, row)
+    for number in range(6):
+        released = restored.release(number)
+        assert released == early.release(number)
+        assert [record.round for record in released] == [number] * len(released)
+        assert [record.offset for record in released] == sorted(record.offset for record in released)
+    assert len(restored) == 0

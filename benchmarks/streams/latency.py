@@ -27,7 +27,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.streams.broker import broker
 from benchmarks.streams.events import EVENTS, episode
 from benchmarks.streams.load import settings
-from benchmarks.streams.pipeline import three_stages
+from benchmarks.streams.pipeline import STAGES, three_stages
 from benchmarks.streams.worker_process import a_worker
 from benchmarks.trainer.verdicts import Verdict
 from rollbus.producers.sending.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
@@ -211,7 +211,7 @@ async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
 async def prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
     """Make the topics of a new namespace; return its settings, and events to send."""
     made = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
-    await ensure_topics(made, three_stages())
+    await ensure_topics(made, three_stages((*STAGES, "alias")))
     return made, list(itertools.islice(traffic(random.Random(1)), count))
 
 

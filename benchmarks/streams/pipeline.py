@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.streams.load import settings
+from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.process import prepare_process
@@ -26,6 +28,20 @@ def three_stages(names: tuple[str, ...] = STAGES) -> list[Any]:
     assembly = AssemblyConfig()
     every = [*namespace_stages(assembly, ScoringConfig()), *run_stages(RunConfig())]
     return [stage for stage in every if stage.name in names]
+
+
+def configurations() -> list[ConfigApplied]:
+    """Return the stages' configurations: with them a tick waits for the stages before, as on any other worker."""
+    configs = (
+        ("assembly", None, AssemblyConfig()),
+        ("scoring", None, ScoringConfig()),
+        ("grouping", "main", RunConfig()),
+    )
+    return [
+        ConfigApplied(stage=stage, run_id=run, config_hash=config.config_hash(),
+                      content=canonical_json(config.model_dump(mode="json")))
+        for stage, run, config in configs
+    ]  # fmt: skip
 
 
 def _is_open(app: StageApp) -> bool:
@@ -51,7 +67,9 @@ async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any], n
     prepare_process()
     stop, workers = asyncio.Event(), list[Worker]()
     made = settings(bootstrap_servers, namespace).model_copy(update=changes)
-    serving = asyncio.create_task(serve(made, three_stages(names), stop=stop, on_ready=workers.append))
+    import os
+    stages = [*three_stages(names), *three_stages(("alias",))] if "assembly" in names else three_stages(names)
+    serving = asyncio.create_task(serve(made, stages, [] if os.environ.get('PLAIN') else configurations(), stop=stop, on_ready=workers.append))
     while not (workers and all(map(_is_open, workers[0].apps))):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     open_s = max(runner.metrics.open_s for app in workers[0].apps for runner in app.runners.values())

@@ -289,14 +289,14 @@ async def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_me
 
 async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
     worker = Worker(StreamSettings(), [])
-    app = SimpleNamespace(patience=[], set_patience=lambda wait_ms: app.patience.append(wait_ms))
-    worker.apps = [app]  # type: ignore[list-item]
+    waits_ms: list[int | None] = []
+    worker.apps = [SimpleNamespace(set_patience=waits_ms.append)]  # type: ignore[list-item]
     worker._set_patience()
     worker._busy_at_s -= 60
     worker._set_patience()
     worker._set_patience()
     worker._note_tick("assembly", 0, 1, True)
-    assert app.patience == [1_000, None]
+    assert waits_ms == [1_000, None]
 
 
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:

@@ -67,9 +67,8 @@ async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any], n
     prepare_process()
     stop, workers = asyncio.Event(), list[Worker]()
     made = settings(bootstrap_servers, namespace).model_copy(update=changes)
-    import os
     stages = [*three_stages(names), *three_stages(("alias",))] if "assembly" in names else three_stages(names)
-    serving = asyncio.create_task(serve(made, stages, [] if os.environ.get('PLAIN') else configurations(), stop=stop, on_ready=workers.append))
+    serving = asyncio.create_task(serve(made, stages, configurations(), stop=stop, on_ready=workers.append))
     while not (workers and all(map(_is_open, workers[0].apps))):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     open_s = max(runner.metrics.open_s for app in workers[0].apps for runner in app.runners.values())

@@ -6,8 +6,9 @@ right exactly if that row equals the committed offset: both came from the same t
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from rollbus.runtime.log_mark import LogMark, parse_note
 from rollbus.schemas.errors import DataLossError, UndecodableError
 from rollbus.streams.exactly_once.claims import Committed, start_of
 from rollbus.streams.exactly_once.processing import OWN_ROWS
@@ -20,28 +21,39 @@ REMEDY = "restore changelog and offsets from one moment, or delete both to start
 _VERSION = 1
 
 
-def position_row(position: int) -> tuple[bytes, bytes]:
-    """Return the row that names the input position after a transaction."""
-    return POSITION_KEY, _POSITION.pack(_VERSION, position)
+class Restored(NamedTuple):
+    """What a changelog says of its input."""
+
+    position: int | None
+    """None if it is empty."""
+    rows: int
+    """How many were read."""
+    mark: LogMark | None = None
+    """Of the input's log; None of a position that was written without one."""
+
+
+def position_row(position: int, mark: LogMark | None = None) -> tuple[bytes, bytes]:
+    """Return the row that names the input position after a transaction, and the log that it is of."""
+    return POSITION_KEY, _POSITION.pack(_VERSION, position) + (mark.note.encode() if mark is not None else b"")
 
 
 async def restore(
     reading: SharedReading, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
-) -> tuple[int | None, int]:
-    """Apply every row; return the input position that the changelog describes (None if empty) and the rows read.
+) -> Restored:
+    """Apply every row; return the input position that the changelog describes.
 
     Raises UndecodableError for a row that cannot be read.
     """
-    position, rows = None, 0
+    position, rows, mark = None, 0, None
 
     def take(row: Any) -> None:
-        nonlocal position, rows
+        nonlocal position, rows, mark
         key, value = row.key, row.value
         if key is None:
             return
         try:
             if key == POSITION_KEY and value is not None:
-                position = _position(value)
+                position, mark = _position(value)
             else:
                 apply(key, value)
                 rows += 1
@@ -53,21 +65,21 @@ async def restore(
             ) from error
 
     await reading.read(topic, partition, take)
-    return position, rows
+    return Restored(position, rows, mark)
 
 
-def _position(value: bytes) -> int:
-    version, position = _POSITION.unpack(value)
+def _position(value: bytes) -> tuple[int, LogMark | None]:
+    version, position = _POSITION.unpack_from(value)
     if version != _VERSION:
         raise UndecodableError(
             f"the row of the position has version {version}, this code reads {_VERSION}; run the newer release that "
             "wrote it"
         )
-    return int(position)
+    return int(position), parse_note(value[_POSITION.size :].decode())
 
 
 def agreed_position(
-    described: int | None, found: Committed | None, *, topic: str, partition: int, group: str
+    described: int | None, found: Committed | None, *, topic: str, partition: int, group: str, stage: str
 ) -> int | None:
     """Return the position to continue from; raises DataLossError unless changelog and offset are of one transaction."""
     try:
@@ -76,5 +88,5 @@ def agreed_position(
         raise DataLossError(
             f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
             f"{found and found.offset}; offsets or changelog were changed by hand or lost: restore both from the same "
-            "moment, or delete both to start again from the input's beginning"
+            f"moment, or go on from what is left by `rollbus worker accept-loss {stage}`"
         ) from None

@@ -25,6 +25,7 @@ from aiokafka.errors import CommitFailedError, KafkaError
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
 from rollbus.runtime.kafka.writing import Row, partition_of
+from rollbus.runtime.log_mark import LogId, LogMark
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import (
     ConfigurationError,
@@ -38,6 +39,7 @@ from rollbus.schemas.topics import topic_of
 from rollbus.streams.exactly_once import changelog, claims
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.exactly_once.claims import Committed
+from rollbus.streams.exactly_once.looking_back import find_difference
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
 from rollbus.streams.exactly_once.rounds import header_of
@@ -64,6 +66,9 @@ CLOSE_S = 2.0
 """How long a closing runner waits for its running transaction."""
 
 
+ACCEPT_LOSS = "`rollbus worker accept-loss"
+
+
 class Host(Protocol):
     """What a runner needs from the consumer that fetches for it."""
 
@@ -81,6 +86,10 @@ class Host(Protocol):
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the first offset that still exists and the one after the last."""
+        ...
+
+    async def log_id(self, partition: Partition) -> LogId:
+        """Return which log the partition's topic is."""
         ...
 
     async def seek(self, partition: Partition, offset: int) -> None:
@@ -137,6 +146,8 @@ class Runner:
         self._paused = False
         self.trouble: str | None = None
         """What its last failed transaction or opening failed by; None again once a transaction is committed."""
+        self._mark: LogMark | None = None
+        """How the position knows its log."""
         self._position = 0
         """Position of the state; the committed one may be some ticks without effect behind."""
         self._committed_s = 0.0
@@ -249,7 +260,7 @@ class Runner:
             max_record_bytes=self._settings.kafka.max_record_bytes,
             signer_of=self._settings.signer_of(self._stage.input),
         )
-        changelog_position, rows = await changelog.restore(
+        changelog_position, rows, mark = await changelog.restore(
             self._sessions.reading, self._changelog, self.partition.partition, self._stage_partition.restore
         )
         if session_end is not None and changelog_position != session_end:
@@ -267,7 +278,9 @@ class Runner:
             topic=self._changelog,
             partition=self.partition.partition,
             group=self._group,
+            stage=self._stage.name,
         )
+        self._mark = await self._require_same_log(committed, mark)
         position = await self._require_records_exist(committed)
         self._queue.clear()
         self._position = self.metrics.position = position
@@ -303,6 +316,22 @@ class Runner:
                 "see `rollbus topics check`"
             )
 
+    async def _require_same_log(self, committed: int | None, mark: LogMark | None) -> LogMark:
+        """Return the mark to go on with; raises DataLossError if the position is of another log."""
+        log = await self._host.log_id(self.partition)
+        where = f"{self.partition.topic}[{self.partition.partition}]"
+        if committed is None:
+            return LogMark(*log)
+        if mark is None:
+            logger.info("position %d of %s has no mark yet; its topic id is %s", committed, where, log.topic_id)
+            return LogMark(*log)
+        if (difference := await find_difference(self._sessions.reading, self.partition, mark, log)) is not None:
+            raise DataLossError(
+                f"{where} is not the log that group {self._group} has read up to {committed}: {difference}. "
+                f"{ACCEPT_LOSS} {self._stage.name}` shows what is lost, and with --yes lets the stage go on"
+            )
+        return mark
+
     async def _require_records_exist(self, committed: int | None) -> int:
         """Return the offset to continue from; raises DataLossError if its records no longer exist."""
         first, end = await self._host.bounds(self.partition)
@@ -314,13 +343,12 @@ class Runner:
         if first > committed:
             raise DataLossError(
                 f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
-                f"read them; raise `retention_hours`, and continue without them by `rollbus worker accept-loss "
-                f"{self._stage.name}`"
+                f"read them; raise `retention_hours`, and continue without them by {ACCEPT_LOSS} {self._stage.name}`"
             )
         if end < committed:
             raise DataLossError(
                 f"{where} ends at {end}, but group {self._group} has committed {committed}: the topic was truncated "
-                "or created again; use a new namespace, or delete the group's offsets and the changelog"
+                f"or created again; {ACCEPT_LOSS} {self._stage.name}` reads it from its beginning"
             )
         return committed
 
@@ -386,7 +414,8 @@ class Runner:
         with self._session.preparing():
             processed = await self._stage_partition.process(batch.records, hold_quiet=hold)
             quiet = hold and processed.quiet
-            rows = [] if quiet else await self._rows_of(processed, batch.end)
+            mark = self._mark.after(batch.records) if self._mark is not None else None
+            rows = [] if quiet else await self._rows_of(processed, batch.end, mark)
         if quiet:
             self._position = batch.end
             self.metrics.passed(batch)
@@ -399,6 +428,7 @@ class Runner:
         finally:
             self._writing = False
         self._position, self._retry_wait_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
+        self._mark = mark
         self.trouble = None
         TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - started)
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
@@ -410,9 +440,9 @@ class Runner:
         tick = self._stage_partition.last_tick if processed.tick is None else processed.tick
         self._on_tick(self.metrics.stage, self.partition.partition, tick, not processed.quiet)
 
-    async def _rows_of(self, processed: Processed, end: int) -> list[Row]:
+    async def _rows_of(self, processed: Processed, end: int, mark: LogMark | None) -> list[Row]:
         rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
-        rows.append(Row(self._changelog, self.partition.partition, *changelog.position_row(end)))
+        rows.append(Row(self._changelog, self.partition.partition, *changelog.position_row(end, mark)))
         rows.extend([await self._output_row(output) for output in processed.outputs])
         return rows
 

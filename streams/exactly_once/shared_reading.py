@@ -33,6 +33,8 @@ Take = Callable[[Any], None]
 class _Waiting:
     place: TopicPartition
     take: Take
+    only: int | None = None
+    """The one offset to read; None reads all."""
     done: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -53,18 +55,26 @@ class SharedReading:
 
     async def read(self, topic: str, partition: int, take: Take) -> None:
         """Give every committed record up to the present end to `take`; raises what that raises, and broker errors."""
+        await self._wait_for(_Waiting(TopicPartition(topic, partition), take))
+
+    async def read_one(self, topic: str, partition: int, offset: int) -> Any:
+        """Return the committed record at an offset; None if there is none."""
+        records = list[Any]()
+        await self._wait_for(_Waiting(TopicPartition(topic, partition), records.append, offset))
+        return next((record for record in records if record.offset == offset), None)
+
+    async def _wait_for(self, waiting: _Waiting) -> None:
         if self._closed:
             raise UnavailableError(_CLOSED)
-        waiting = _Waiting(TopicPartition(topic, partition), take)
         self._waiting.append(waiting)
         if self._reading is None or self._reading.done():
-            self._reading = start_task(self._read_waiting(), f"reading {topic}", endless=False)
+            self._reading = start_task(self._read_waiting(), f"reading {waiting.place.topic}", endless=False)
         await waiting.done
 
     async def close(self) -> None:
         """Stop reading; each reader that waits gets an UnavailableError."""
         self._closed = True
-        unread = [each for each in (*self._together, *self._waiting) if not each.done.done()]
+        unread = [reader for reader in (*self._together, *self._waiting) if not reader.done.done()]
         _fail(unread, UnavailableError(_CLOSED))
         if self._reading is not None:
             if unread:  # else its client is just being closed
@@ -73,9 +83,9 @@ class SharedReading:
 
     async def _read_waiting(self) -> None:
         try:
-            while waiting := [each for each in self._waiting if not each.done.done()]:
-                self._together = [each for each in waiting if each.place not in self._alone] or waiting[:1]
-                self._waiting = [each for each in waiting if each not in self._together]
+            while waiting := [reader for reader in self._waiting if not reader.done.done()]:
+                self._together = [reader for reader in waiting if reader.place not in self._alone] or waiting[:1]
+                self._waiting = [reader for reader in waiting if reader not in self._together]
                 try:
                     await self._read(self._together)
                 except BaseException as error:  # whatever it is, its readers wait for the news
@@ -86,36 +96,38 @@ class SharedReading:
             _fail([*self._together, *self._waiting], UnavailableError(_CLOSED))
 
     async def _read(self, together: list[_Waiting]) -> None:
-        places = [each.place for each in together]
+        places = [reader.place for reader in together]
         async with open_reader(self._connection, f"reading {places[0].topic}") as consumer:
             self._alone.update(places)  # not before: if no broker answers, no partition is the cause
             assign_paused(consumer, places)  # only the one that is read is fetched ahead
             bounds = await read_bounds(consumer, places)
-            for place, (begin, _) in bounds.items():
-                consumer.seek(place, begin)
-            for each in together:
-                if not each.done.done():  # its partition may have been closed while it waited
-                    await self._read_one(consumer, each, bounds[each.place][1])
-                self._alone.discard(each.place)
+            for reader in together:
+                begin, end = bounds[reader.place]
+                if reader.only is not None:
+                    begin, end = max(begin, min(reader.only, end)), min(end, reader.only + 1)
+                consumer.seek(reader.place, begin)
+                if not reader.done.done():  # its partition may have been closed while it waited
+                    await self._read_one(consumer, reader, end)
+                self._alone.discard(reader.place)
 
-    async def _read_one(self, consumer: AIOKafkaConsumer, each: _Waiting, end: int) -> None:
-        async with aclosing(read_on(consumer, {each.place: end}, patience_s=PATIENCE_S)) as records:
+    async def _read_one(self, consumer: AIOKafkaConsumer, reader: _Waiting, end: int) -> None:
+        async with aclosing(read_on(consumer, {reader.place: end}, patience_s=PATIENCE_S)) as records:
             async for record in records:
-                if each.done.done():
+                if reader.done.done():
                     break
                 if record.offset >= end:
                     continue
                 self.records += 1
                 try:
-                    each.take(record)
+                    reader.take(record)
                 except BaseException as error:
-                    _fail([each], error)
-        consumer.pause(each.place)
-        if not each.done.done():
-            each.done.set_result(None)
+                    _fail([reader], error)
+        consumer.pause(reader.place)
+        if not reader.done.done():
+            reader.done.set_result(None)
 
 
 def _fail(several: Iterable[_Waiting], error: BaseException) -> None:
-    for each in several:
-        if not each.done.done():
-            each.done.set_exception(error)
+    for reader in several:
+        if not reader.done.done():
+            reader.done.set_exception(error)

@@ -1,23 +1,31 @@
 """Continue after a loss that an operator accepts: write position, changelog and a dead letter that names the loss.
 
-All in one transaction per partition. Only for a stopped stage: like any new owner it fences a running worker.
+What a stage has read may be lost in three ways: retention deleted records before they were read; the input is another
+log (made again, restored from a backup, on another cluster); offset and changelog do not fit, since a tool set one of
+them. All is written in one transaction per partition. Only for a stopped stage: like any new owner it fences a running
+worker.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 
 from rollbus.runtime.kafka.clients import new_consumer, running
+from rollbus.runtime.kafka.log_id import read_log_ids
+from rollbus.runtime.kafka.reading import read_bounds
 from rollbus.runtime.kafka.writing import Row
+from rollbus.runtime.log_mark import LogId, LogMark, digest_of
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.batch import Partition
-from rollbus.streams.exactly_once.claims import Committed
+from rollbus.streams.exactly_once.claims import Committed, start_of
 from rollbus.streams.exactly_once.claims_on_broker import committed_offset
+from rollbus.streams.exactly_once.looking_back import find_difference
 from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.exactly_once.transaction import ProducerSession
 from rollbus.streams.kafka import names
@@ -30,63 +38,111 @@ logger = logging.getLogger(__name__)
 WRITER_ID = "repair"
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """How a stage goes on in one partition after a loss."""
+
+    why: str
+    resumes_at: int
+    """The offset that it reads next."""
+    first: int
+    last: int
+    """Offsets that it will never read; an empty range where none is known."""
+    mark: LogMark
+    """Of the log as it is now, written with the position."""
+
+
 async def accept_loss(
     settings: StreamSettings, stage: Any, *, now_ms: int = 0, dry_run: bool = False
-) -> dict[int, tuple[int, int]]:
-    """Skip records that retention deleted before the stage read them; return (first, last) lost by partition.
+) -> dict[int, AcceptedLoss]:
+    """Let a stage go on after a loss; return what was lost by partition.
 
-    Each such range becomes a dead letter of class DataLossError, without a value, dated `now_ms`. A dry run only reads.
+    Each loss becomes a dead letter of class DataLossError, without a value, dated `now_ms`. A dry run only reads.
     Raises ConfigurationError if a topic is missing, UnavailableError.
     """
     await require_partitions(settings, [stage])
     group = names.group_id(settings.namespace, stage.name)
     topic = stage.input.full_name(settings.namespace)
-    lost = {}
-    async with running(settings.kafka, new_consumer(settings.kafka, group_id=group)) as consumer:
-        for partition in range(partitions_of(stage.input, settings)):
-            place = TopicPartition(topic, partition)
-            first = (await consumer.beginning_offsets([place]))[place]
-            last = await committed_offset(consumer, Partition(topic, partition))
-            committed = await _position(settings, stage, partition, last)
-            if committed is not None and committed < first:
-                lost[partition] = (committed, first - 1)
-                if dry_run:
-                    continue
-                await _write_position(settings, stage, place, last.owner if last else "", *lost[partition], now_ms)
-                logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, *lost[partition])
-    return lost
-
-
-async def _position(settings: StreamSettings, stage: Any, partition: int, last: Committed | None) -> int | None:
-    """Return the position that the stage would continue from; after a claim the changelog decides."""
-    if last is not None and last.by == "transaction":
-        return last.offset
-    group, topic = names.group_id(settings.namespace, stage.name), names.changelog_topic(settings.namespace, stage.name)
-    reading = SharedReading(settings.kafka)
+    losses, reading = {}, SharedReading(settings.kafka)
     try:
-        described, _ = await changelog.restore(reading, topic, partition, lambda key, value: None)
+        async with running(settings.kafka, new_consumer(settings.kafka, group_id=group)) as consumer:
+            log = (await read_log_ids(consumer, [topic]))[topic]
+            for partition in range(partitions_of(stage.input, settings)):
+                place = TopicPartition(topic, partition)
+                bounds = (await read_bounds(consumer, [place]))[place]
+                last = await committed_offset(consumer, Partition(topic, partition))
+                loss = await _find_loss(settings, stage, Partition(topic, partition), last, log, bounds, reading)
+                if loss is None:
+                    continue
+                losses[partition] = loss
+                if not dry_run:
+                    await _write_position(settings, stage, place, last.owner if last else "", loss, now_ms)
+                    logger.warning("group %s accepts in %s[%d]: %s", group, *place, loss.why)
     finally:
         await reading.close()
-    return changelog.agreed_position(described, last, topic=topic, partition=partition, group=group)
+    return losses
+
+
+async def _find_loss(
+    settings: StreamSettings,
+    stage: Any,
+    partition: Partition,
+    last: Committed | None,
+    log: LogId,
+    bounds: tuple[int, int],
+    reading: SharedReading,
+) -> AcceptedLoss | None:
+    changelog_topic = names.changelog_topic(settings.namespace, stage.name)
+    described, _, mark = await changelog.restore(reading, changelog_topic, partition.partition, lambda key, value: None)
+    first, end = bounds
+    try:
+        committed = start_of(described, last)
+    except ValueError:
+        return _find_misfit(described, last, mark or LogMark(*log), bounds)
+    if committed is None:
+        return None
+    if mark is not None and (difference := await find_difference(reading, partition, mark, log)) is not None:
+        record = await reading.read_one(*partition, mark.last_offset) if mark.last_offset >= 0 else None
+        if record is not None and digest_of(record) == mark.digest:
+            same = f"{difference}; its record {mark.last_offset} is the one that was read, so reading goes on behind it"
+            return AcceptedLoss(same, committed, committed, committed - 1, LogMark(*log).after([record]))
+        return AcceptedLoss(f"{difference}; it is read from its beginning", first, first, first - 1, LogMark(*log))
+    if committed < first:
+        why = f"records {committed} … {first - 1} were deleted by retention before they were read"
+        return AcceptedLoss(why, first, committed, first - 1, mark or LogMark(*log))
+    if end < committed:
+        why = f"it ends at {end}, and {committed} was committed: the topic was truncated; it is read from its beginning"
+        return AcceptedLoss(why, first, first, first - 1, LogMark(*log))
+    return None
+
+
+def _find_misfit(described: int | None, last: Committed | None, mark: LogMark, bounds: tuple[int, int]) -> AcceptedLoss:
+    """Return how to go on if offset and changelog do not fit: from the state, or from the offset if that is gone."""
+    assert last is not None  # without an offset the changelog decides
+    if described is None:
+        resumes_at = max(last.offset, bounds[0])
+        why = f"the changelog is empty, and {last.offset} was committed: open work from before is forgotten"
+        return AcceptedLoss(why, resumes_at, resumes_at, resumes_at - 1, mark)
+    why = f"the offset was set to {last.offset}, and the state is that of {described}: reading goes on there"
+    return AcceptedLoss(why, described, described, described - 1, mark)
 
 
 async def _write_position(
-    settings: StreamSettings, stage: Any, place: TopicPartition, owner: str, first: int, last: int, now_ms: int
+    settings: StreamSettings, stage: Any, place: TopicPartition, owner: str, loss: AcceptedLoss, now_ms: int
 ) -> None:
-    group, position = names.group_id(settings.namespace, stage.name), last + 1
+    group = names.group_id(settings.namespace, stage.name)
     changelog_topic = names.changelog_topic(settings.namespace, stage.name)
     letter = DeadLetter(
         topic=place.topic,
         partition=place.partition,
-        offset=first,
+        offset=loss.first,
         timestamp_ms=now_ms,
         stage=stage.name,
         error_class=DataLossError.__name__,
-        message=f"records {first} … {last} were deleted by retention before they were read; the loss was "
-        "accepted by an operator",
+        message=f"{loss.why}; the loss was accepted by an operator",
     )
     rows = [
-        Row(changelog_topic, place.partition, *changelog.position_row(position)),
+        Row(changelog_topic, place.partition, *changelog.position_row(loss.resumes_at, loss.mark)),
         Row(DEAD_LETTERS.full_name(settings.namespace), 0, None, encode(letter)),
     ]
     session = ProducerSession(settings, group, names.transactional_id(settings.namespace, stage.name, WRITER_ID))
@@ -94,6 +150,6 @@ async def _write_position(
         await session.start()
         if owner:
             await session.fence(owner)
-        await session.commit(Partition(*place), position, rows)
+        await session.commit(Partition(*place), loss.resumes_at, rows)
     finally:
         await session.stop()

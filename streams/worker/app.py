@@ -14,7 +14,9 @@ from typing import Any, cast
 from aiokafka import TopicPartition
 from faust.types import TP
 
+from rollbus.runtime.kafka.log_id import read_log_ids
 from rollbus.runtime.kafka.reading import read_bounds
+from rollbus.runtime.log_mark import LogId
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation
@@ -152,6 +154,10 @@ class FaustHost:
         """Ask the broker for the first and the last offset."""
         place = TopicPartition(*partition)
         return (await self._thread.call_with_consumer(read_bounds, [place]))[place]
+
+    async def log_id(self, partition: Partition) -> LogId:
+        """Ask the broker for the ids of cluster and topic."""
+        return (await self._thread.call_with_consumer(read_log_ids, [partition.topic]))[partition.topic]
 
     async def seek(self, partition: Partition, offset: int) -> None:
         """Seek in the fetch thread."""

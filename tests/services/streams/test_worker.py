@@ -8,6 +8,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka import clients
+from rollbus.runtime.kafka.partitions import count_partitions
 from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, UnavailableError
@@ -29,6 +30,7 @@ from tests.builders import make_tick
 from tests.hostile.attacker import keys
 from tests.services.streams.fixtures import (
     CountStage,
+    commit_offsets,
     delete_before,
     read_topic,
     send,
@@ -36,11 +38,16 @@ from tests.services.streams.fixtures import (
     stream_settings,
 )
 from tests.services.streams.process import check_exactly_once, running, until_counted, until_ended
-from tests.waiting import until
+from tests.waiting import until, until_found
 
 pytestmark = pytest.mark.services
 
 KEYS = [f"k{number}" for number in range(10)]
+
+
+async def lost_offsets(settings: StreamSettings, *, dry_run: bool) -> set[tuple[int, int]]:
+    losses = await accept_loss(settings, CountStage(), now_ms=5, dry_run=dry_run)
+    return {(loss.first, loss.last) for loss in losses.values()}
 
 
 @pytest.fixture
@@ -140,12 +147,11 @@ async def test_records_deleted_before_they_were_read_are_data_loss_until_it_is_a
     await delete_all_records(settings)
     if forgotten:
         await forget_offsets(settings, CountStage())
-        assert set((await accept_loss(settings, CountStage(), dry_run=True)).values()) == {(3, 8)}
+        assert await lost_offsets(settings, dry_run=True) == {(3, 8)}
     with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
         await until_ended(settings, [CountStage()])
     for dry_run in (True, True, False):
-        found = await accept_loss(settings, CountStage(), now_ms=5, dry_run=dry_run)
-        assert set(found.values()) == {(3, 8)}
+        assert await lost_offsets(settings, dry_run=dry_run) == {(3, 8)}
     assert await accept_loss(settings, CountStage(), now_ms=5) == {}
     (letter,) = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
     assert (letter.offset, letter.value, letter.timestamp_ms, letter.error_class) == (3, None, 5, "DataLossError")
@@ -154,6 +160,54 @@ async def test_records_deleted_before_they_were_read_are_data_loss_until_it_is_a
         await send_events(settings, ["k0"], range(9, 10))
         drops = await until_counted(settings, 4)
     assert ("k0/9", "k0:4") in {(drop.unit_id, drop.detail) for drop in drops}
+
+
+async def make_input_again(settings: StreamSettings) -> None:
+    topic = EPISODE_EVENTS.full_name(settings.namespace)
+    async with clients.running(settings.kafka, admin := clients.new_admin(settings.kafka)):
+
+        async def is_gone() -> bool:
+            return topic not in await count_partitions(admin, [topic])
+
+        await admin.delete_topics([topic])
+        await until_found(is_gone, "the topic is not gone")
+    await ensure_topics(settings, [CountStage()])
+
+
+async def test_a_topic_that_was_made_again_is_not_read_from_the_old_position(settings: StreamSettings) -> None:
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(3))
+        await until_counted(settings, 3)
+    await make_input_again(settings)
+    await send_events(settings, ["k0"], range(3, 9))
+    with pytest.raises(DataLossError, match=r"was deleted and made again.*`rollbus worker accept-loss counter`"):
+        await until_ended(settings, [CountStage()])
+    assert await accept_loss(settings, CountStage(), now_ms=5)
+    assert await accept_loss(settings, CountStage(), now_ms=5) == {}
+    letters = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
+    assert all("deleted and made again" in letter.message for letter in letters)
+    async with running(settings, [CountStage()]):
+        drops = await until_counted(settings, 9)
+    assert {drop.unit_id for drop in drops} == {f"k0/{number}" for number in range(9)}
+
+
+async def test_an_offset_that_a_tool_has_set_is_refused_until_the_stage_goes_on_from_its_state(
+    settings: StreamSettings,
+) -> None:
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(3))
+        await until_counted(settings, 3)
+    name, group = EPISODE_EVENTS.full_name(settings.namespace), group_id(settings.namespace, CountStage().name)
+    place = TopicPartition(name, partition_of(b"k0", settings.event_partitions))
+    await commit_offsets(settings.kafka, group, {place: 1})
+    with pytest.raises(DataLossError, match=r"has committed 1;.*`rollbus worker accept-loss counter`"):
+        await until_ended(settings, [CountStage()])
+    losses = await accept_loss(settings, CountStage(), now_ms=5)
+    assert [loss.resumes_at for loss in losses.values()] == [3]
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(3, 4))
+        drops = await until_counted(settings, 4)
+    check_exactly_once(drops, ["k0"], 4)
 
 
 async def test_a_loss_is_not_looked_for_without_a_broker_or_without_topics(settings: StreamSettings) -> None:

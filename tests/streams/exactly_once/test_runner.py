@@ -1,6 +1,8 @@
 """The transaction runner against a fake host and a fake producer: positions, pauses, failures, and the way back."""
 
 import asyncio
+import logging
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,14 +11,16 @@ from typing import Any
 import pytest
 from aiokafka.errors import CommitFailedError, ProducerFenced
 
+from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.schemas.errors import DataLossError, RunStoppedError, UnavailableError
 from rollbus.streams.exactly_once import changelog, runner, transaction
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.exactly_once.changelog import position_row
 from rollbus.streams.exactly_once.claims import Committed, parse
 from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.runner import BATCHES_AHEAD, Runner
+from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka.settings import StreamSettings
 from tests.services.streams.fixtures import CountStage, tool_event
@@ -39,6 +43,9 @@ class Broker:
     """Whether the group has gone on without this process."""
     first: int = 0
     end: int = 100
+    log: LogId = field(default_factory=lambda: LogId("cluster", "topic"))
+    records: dict[int, Any] = field(default_factory=dict)
+    """Those that can be read again, by offset."""
     changelog: dict[bytes, bytes | None] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
@@ -88,6 +95,9 @@ class Host:
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         return self.broker.first, self.broker.end
 
+    async def log_id(self, partition: Partition) -> LogId:
+        return self.broker.log
+
     async def seek(self, partition: Partition, offset: int) -> None:
         self.broker.told.append(("seek", offset))
 
@@ -111,7 +121,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         for key, value in broker.changelog.items():
             if key != position_row(0)[0]:
                 apply(key, value)
-        return broker.committed, len(broker.changelog)
+        row = broker.changelog.get(changelog.POSITION_KEY)
+        mark = changelog._position(row)[1] if row is not None else None
+        return changelog.Restored(broker.committed, len(broker.changelog), mark)
 
     async def partition_count(producer: Any, topic: str) -> int:
         return 1
@@ -123,6 +135,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         broker.told.append(("producer", name))
         return broker
 
+    async def read_one(reading: Any, topic: str, partition: int, offset: int) -> Any:
+        return broker.records.get(offset)
+
+    monkeypatch.setattr(SharedReading, "read_one", read_one)
     monkeypatch.setattr(transaction, "new_producer", new_producer)
     monkeypatch.setattr(transaction, "write", write)
     monkeypatch.setattr(changelog, "restore", restore)
@@ -166,6 +182,60 @@ def batch(start: int | None, end: int) -> Batch:
 
 def counted(broker: Broker) -> list[str]:
     return [decode(row.value).detail for row in broker.outputs]
+
+
+async def test_a_position_knows_its_log_by_ids_and_the_last_record(broker: Broker) -> None:
+    async with running(broker) as runner:
+        runner.enqueue(batch(0, 3))
+        await until(lambda: broker.committed == 3)
+    broker.records[2] = batch(2, 3).records[0]
+    async with running(broker) as runner:
+        runner.enqueue(batch(3, 4))
+        await until(lambda: broker.committed == 4)
+    broker.records.clear()  # retention has deleted it: the ids still say which log it is
+    async with running(broker):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("log", "record", "words"),
+    [
+        (LogId("cluster", "made again"), None, r"deleted and made again: its id is made again"),
+        (LogId("elsewhere", "topic"), None, r"on cluster elsewhere, and the position is of cluster cluster"),
+        (LogId("cluster", "topic"), Raw(2, b"of a backup"), r"its record 2 is not the one that was read"),
+    ],
+    ids=["topic made again", "another cluster", "restored backup"],
+)
+async def test_another_log_of_the_same_name_is_not_read(broker: Broker, log: LogId, record: Any, words: str) -> None:
+    async with running(broker) as runner:
+        runner.enqueue(batch(0, 3))
+        await until(lambda: broker.committed == 3)
+    broker.log, fatal = log, list[BaseException]()
+    if record is not None:
+        broker.records[2] = record
+    broker.told.clear()
+    async with running(broker, fatal):
+        await until(lambda: bool(fatal))
+    assert isinstance(fatal[0], DataLossError)
+    assert re.search(words, str(fatal[0]))
+    assert "`rollbus worker accept-loss counter`" in str(fatal[0])
+    assert ("resume", 0) not in broker.told
+
+
+async def test_a_position_without_a_mark_is_taken_as_it_is_and_gets_one(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.committed = 7
+    broker.changelog[changelog.POSITION_KEY] = changelog.position_row(7)[1]
+    with caplog.at_level(logging.INFO):
+        async with running(broker) as runner:
+            assert "position 7 of t.episode-events[0] has no mark yet; its topic id is topic" in caplog.text
+            runner.enqueue(batch(7, 9))
+            await until(lambda: broker.committed == 9)
+    row = broker.changelog[changelog.POSITION_KEY]
+    assert row is not None
+    position, mark = changelog._position(row)
+    assert (position, mark and (mark.topic_id, mark.last_offset)) == (9, ("topic", 8))
 
 
 @pytest.mark.parametrize("owner", ["", ME], ids=["of nobody", "of its own, which is nothing to fence"])
@@ -407,8 +477,8 @@ async def test_records_that_retention_took_are_never_stepped_over(
     """A stage that fails from its first batch on, or a worker that stands still, may do so for longer than a week."""
     broker.committed, broker.owner, broker.first = committed, owner, 9
 
-    async def restore(*_: Any) -> tuple[int | None, int]:
-        return described, 0
+    async def restore(*_: Any) -> changelog.Restored:
+        return changelog.Restored(described, 0)
 
     async def claim(self: Host, partition: Partition, claimed: Committed) -> None:
         broker.committed, broker.owner = claimed.offset, claimed.note

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.runtime.kafka.writing import Row
+from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, topic_of
 from rollbus.streams.exactly_once import changelog, runner, transaction
@@ -134,6 +135,9 @@ class Host:
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         await self._process.world.turn()
         return 0, len(self._process.world.broker.entries[EPISODE_EVENTS.name, partition.partition])
+
+    async def log_id(self, partition: Partition) -> LogId:
+        return LogId("cluster", "topic")
 
     async def seek(self, partition: Partition, offset: int) -> None:
         await self._process.world.trouble()
@@ -342,16 +346,16 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def restore(
         settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
-    ) -> tuple[int | None, int]:
+    ) -> changelog.Restored:
         world = WORLD.get()
         rows, described = list(world.broker.changelogs[task_of(partition)]), None
         for key, value in rows:
             if key == POSITION_KEY and value is not None:
-                described = changelog._POSITION.unpack(value)[1]
+                described = changelog._position(value)[0]
             else:
                 apply(key, value)
         await world.turn()
-        return described, len(rows)
+        return changelog.Restored(described, len(rows))
 
     async def partition_count(producer: Producer, topic: str) -> int:
         return PARTITIONS

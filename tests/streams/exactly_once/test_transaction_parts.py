@@ -236,9 +236,9 @@ def test_keys_go_where_every_kafka_client_sends_them() -> None:
 
 
 def test_a_changelog_of_another_moment_than_the_offset_is_refused_with_both_positions() -> None:
-    place = {"topic": "c", "partition": 0, "group": "g"}
+    place = {"topic": "c", "partition": 0, "group": "g", "stage": "counter"}
     assert agreed_position(5, Committed(5, "me"), **place) == 5  # type: ignore[arg-type]
-    with pytest.raises(DataLossError, match=r"position 4.*committed 5"):
+    with pytest.raises(DataLossError, match=r"position 4.*committed 5.*`rollbus worker accept-loss counter`"):
         agreed_position(4, Committed(5, "me"), **place)  # type: ignore[arg-type]
 
 

@@ -51,26 +51,28 @@ def run(settings: Settings, stages: tuple[str, ...]) -> None:
 @click.option("--yes", is_flag=True, help="Do it; without this, only show what would be lost.")
 @with_settings
 def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None:
-    """Continue STAGEs after records that retention deleted before they were read. Stop their workers first.
+    """Continue STAGEs after a loss of records or positions. Stop their workers first.
 
-    Without --yes nothing is changed. Each range of lost records is kept as a dead letter of class DataLossError; see
-    `rollbus dead-letters list`. The state that the stage made from earlier records stays.
+    Records are lost if retention deleted them before they were read, or if the topic is another one by now: made again,
+    restored from a backup, on another cluster. Without --yes nothing is changed. Each loss is kept as a dead letter of
+    class DataLossError; see `rollbus dead-letters list`. The state that the stage made from earlier records stays.
     """
     from rollbus.schemas.wall_clock import wall_clock_ms
     from rollbus.streams.operate.repair import accept_loss
 
     verb, has_lost = ("continues" if yes else "would continue"), False
     for stage in select_stages(settings, stages):
-        lost = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
-        for partition, (first, last) in lost.items():
-            place = f"{stage.input.name}[{partition}]"
-            echo(f"{stage.name}: {place} {verb} without records {first} … {last} ({last - first + 1} at most)")
-        if not lost:
+        losses = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
+        for partition, loss in losses.items():
+            count = loss.last - loss.first + 1
+            without = f" without records {loss.first} … {loss.last} ({count} at most)" if count > 0 else ""
+            echo(f"{stage.name}: {stage.input.name}[{partition}] {verb}{without} at {loss.resumes_at}: {loss.why}")
+        if not losses:
             echo(f"{stage.name}: nothing is lost, and nothing was changed")
-        has_lost = has_lost or bool(lost)
+        has_lost = has_lost or bool(losses)
     if has_lost and not yes:
         echo(
-            "Nothing was changed. No worker will ever see these records: their episodes end as drops with reason "
-            "`missing_events`, or leave no trace if all their records are lost. A sink or a replay that read them in "
-            "time still has them. To continue, stop the workers and add --yes."
+            "Nothing was changed. No worker will ever see records that are gone: their episodes end as drops with "
+            "reason `missing_events`, or leave no trace if all their records are lost. A sink or a replay that read "
+            "them in time still has them. To continue, stop the workers and add --yes."
         )

@@ -7,8 +7,9 @@ The order that leaves readers undisturbed and the sink running, for all tables t
 4. It exchanges the names of the two, waits for inserts into the old one, copies what the sink wrote meanwhile, and
    drops the old one.
 
-A table that is lost is made from the migrations as `<table>_rebuild`, and takes its name once it is full, so a rebuild
-that is killed leaves no empty table that looks whole. A rebuild of all tables also notes in `sink_ranges` what it read
+A table that was altered by hand is set aside under another name, and counts as lost. A table that is lost is made from
+the migrations as `<table>_rebuild`, and takes its name once it is full, so a rebuild that is killed leaves no empty
+table that looks whole. A rebuild of all tables also notes in `sink_ranges` what it read
 and no range covers: the log before a new database, and what retention took from the sink and an archive still has.
 
 Forgotten episodes stay forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
@@ -37,8 +38,9 @@ from rollbus.consumers.clickhouse.maintain.noted import Digests, note_ranges, re
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
 from rollbus.consumers.clickhouse.sink.log import Log, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
+from rollbus.consumers.clickhouse.store.altered import set_aside
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost
+from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost, statements_of
 from rollbus.consumers.clickhouse.store.retention import alive_condition
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 
@@ -113,6 +115,7 @@ async def rebuild(
         raise ConfigurationError(
             f"{', '.join(unknown)}: no such table is built from the log; there are {', '.join(all_tables())}"
         )
+    set_aside(client, statements_of())
     lost = {name for name, is_table in find_lost(client).items() if is_table}
     if RANGES in lost and tables:
         raise ConfigurationError(f"{RANGES} is lost, which says what the sink has read; rebuild every table: name none")

@@ -26,6 +26,7 @@ from clickhouse_connect.driver.insert import InsertContext
 
 from rollbus.consumers.clickhouse.store.fills import Filled
 from rollbus.consumers.clickhouse.store.origin import Row
+from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN
 
 _PACKED = {"Array(Int32)": "i", "Array(Float32)": "f"}
@@ -66,6 +67,11 @@ def column_type(name: str) -> ClickHouseType:
 def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType], compression: str | None) -> bytes:
     """Return the statement and the data of an insert; raises DataError for what a column cannot hold."""
     columns = rows.columns() if isinstance(rows, Filled) else _columns(rows)
+    if missing := [name for name in columns if name not in types]:
+        raise RejectedError(
+            f"table {table} has no column {', '.join(missing)}: it was altered by hand; stop the sink, and let "
+            f"`rollbus sink rebuild {table}` make it again"
+        )
     context = InsertContext(table, list(columns), [types[name] for name in columns])
     names = ", ".join(quote_identifier(name) for name in columns)
     body = bytearray(f"INSERT INTO {table} ({names}) FORMAT Native\n".encode())

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rollbus.consumers.clickhouse.store.altered import require_unaltered
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread
 from rollbus.consumers.clickhouse.store.retention import apply_retention
@@ -82,8 +83,15 @@ def migrate(
             _mend(client, known, lost)
         for migration in pending:
             _apply(client, migration, without=lost if rebuilding else {})
+        if not rebuilding:
+            require_unaltered(client, statements_of(known))
         apply_retention(client)
         return pending
+
+
+def statements_of(known: tuple[Migration, ...] | None = None) -> list[str]:
+    """Return the statements of these migrations, or of all."""
+    return [statement for migration in known or load_migrations() for statement in migration.statements]
 
 
 def find_lost(client: ClickHouse, applied: tuple[Migration, ...] | None = None) -> dict[str, bool]:

@@ -74,6 +74,42 @@ async def test_the_sink_names_a_dropped_table_and_the_command_that_brings_it_bac
     assert all(row["absorbed"] <= 1 and row["holes"] == 0 for row in is_anything_lost(written).values())
 
 
+async def test_the_sink_names_a_column_that_was_altered_by_hand_and_the_command_that_brings_it_back(
+    written: SinkSettings, tmp_path: Path
+) -> None:
+    before = counts(written)
+    command(written, "ALTER TABLE episodes RENAME COLUMN task TO task_name")
+    command(written, "ALTER TABLE drops DROP COLUMN detail")
+    config = config_of(written, tmp_path)
+    refused = " ".join((await say_installed(config, "sink run", expect=1)).split())
+    database = written.clickhouse.database
+    assert f"table {database}.drops lacks column detail; table {database}.episodes lacks column task" in refused
+    assert "and has column task_name: altered by hand." in refused
+    assert "`rollbus sink rebuild drops episodes`" in refused
+    await say_installed(config, "sink rebuild drops episodes")
+    assert counts(written) == before
+    assert leftovers(written) == []
+    await send(written, late_drops(0, 1))
+    await run_until_written(written)
+    assert counts(written) == before | {"drops": before["drops"] + 1}
+
+
+async def test_a_range_that_a_frozen_sink_notes_too_late_hides_no_longer_one(written: SinkSettings) -> None:
+    """Its successor has cut a longer range from the same offset, and written it, before the frozen one goes on."""
+    client = ClickHouse(written.clickhouse)
+    place = {"namespace": written.namespace, "kafka_topic": "drops", "kafka_partition": 0, "from_offset": 9_000}
+    numbers = dict.fromkeys(("records", "stored", "rows", "dead_letters", "bytes"), 1) | {"digest": ""}
+    for last in (9_099, 9_049):  # the later insert is the frozen one's
+        row = place | numbers | {"last_offset": last, "next_offset": last + 1, "end_offset": 9_100}
+        client.insert("sink_ranges", [row])
+    _, rows = client.query(
+        "SELECT next_offset FROM sink_ranges FINAL WHERE namespace = {namespace:String} AND from_offset = 9000",
+        {"namespace": written.namespace},
+    )
+    client.close()
+    assert rows == [(9_100,)]
+
+
 async def test_a_table_dropped_under_a_running_sink_stops_it_and_loses_nothing(written: SinkSettings) -> None:
     running = asyncio.create_task(run_sink_async(written, stop=asyncio.Event()))
     command(written, "DROP TABLE drops")

@@ -106,7 +106,7 @@ CREATE TABLE IF NOT EXISTS sink_ranges
     digest String COMMENT 'hash of the bytes of its records, in order',
     ingested_at DateTime64(6, 'UTC') DEFAULT now64(6)
 )
-ENGINE = ReplacingMergeTree(ingested_at)
+ENGINE = ReplacingMergeTree(next_offset)
 ORDER BY (namespace, kafka_topic, kafka_partition, from_offset)
 SETTINGS min_bytes_for_full_part_storage = 16777216
 COMMENT 'What the sink read, range by range; written before the rows of the range, so that a restart rebuilds the same one';

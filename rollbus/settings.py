@@ -56,7 +56,18 @@ from rollbus.trainer.settings import (
 
 logger = logging.getLogger(__name__)
 Kind = Literal[
-    "worker", "trainer", "art-server", "sink", "resample", "proxy", "ingest", "log-to", "alarms", "estimate", "shadow"
+    "worker",
+    "trainer",
+    "art-server",
+    "sink",
+    "resample",
+    "proxy",
+    "ingest",
+    "log-to",
+    "alarms",
+    "estimate",
+    "shadow",
+    "archive",
 ]
 """Of long-running processes."""
 SHARED = (

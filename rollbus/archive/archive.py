@@ -1,6 +1,7 @@
 """An archive at a place: its chain of manifests read, its files read and checked, and the next manifest published.
 
-manifests/00000017.json                                 what was added, with SHA-256; written last
+manifests/00000017.json                                 what was added, with SHA-256; written after its files
+heads/00000017                                          its SHA-256, written last, so a manifest that is gone is noticed
 data/00000017/episode-events-3-120000-9c41f0d2.parquet  its files: number of the manifest, partition, first offset, hash
 """
 
@@ -15,7 +16,7 @@ from rollbus.archive.manifest import ArchivedFile, Contents, Manifest, Partition
 from rollbus.archive.storage import Storage
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 
-MANIFESTS, DATA = "manifests", "data"
+MANIFESTS, HEADS, DATA = "manifests", "heads", "data"
 Progress = Callable[[int, int], None]
 
 
@@ -25,6 +26,8 @@ class Archive:
 
     storage: Storage
     contents: Contents = field(default_factory=Contents)
+    damage: list[str] = field(default_factory=list)
+    """Manifests that are gone or altered, a sentence each; only if it was opened in spite of them."""
 
     @property
     def url(self) -> str:
@@ -59,8 +62,8 @@ class Archive:
                 yield self.read_file(file)
 
     def verify(self, progress: Progress = lambda done, of: None) -> list[str]:
-        """Read every file, and return a sentence for each that is not as it was written."""
-        troubles: list[str] = []
+        """Read every file, and return a sentence for each, and each manifest, that is not as it was written."""
+        troubles = list(self.damage)
         for number, file in enumerate(sorted(self.contents.files.values()), 1):
             try:
                 self.read_file(file)
@@ -96,8 +99,15 @@ class Archive:
         )
 
     def publish(self, **fields: Any) -> Manifest:
-        """Write the next manifest; raises FencedError if another archiver has written it."""
-        manifest = Manifest(number=self.contents.number + 1, previous=self.contents.last_digest, **fields)
+        """Write the next manifest; raises FencedError if another archiver has written it.
+
+        Behind a damaged manifest its files are replaced: what they hold is archived again, as far as the log has it.
+        """
+        number, previous = self.contents.number + 1, self.contents.last_digest
+        if previous is None:
+            fields["replaced"] = (*fields.get("replaced", ()), *self.storage.list(f"{DATA}/{number - 1:08}"))
+            previous = self._read_head(number - 1)
+        manifest = Manifest(number=number, previous=previous, **fields)
         name, data = _manifest_name(manifest.number), manifest.to_bytes()
         try:
             self.storage.create(name, data)
@@ -107,10 +117,29 @@ class Archive:
                 "counts; let one of them end, and give the command again"
             ) from None
         self.contents.add(data, name)
+        self.write_head()
         return manifest
 
+    def write_head(self) -> None:
+        """Note the newest manifest, if that was not done: a run may have been cut off before."""
+        if self.contents.number and self.contents.last_digest is not None:
+            with suppress(FileExistsError):
+                self.storage.create(_head_name(self.contents.number), self.contents.last_digest.encode())
+
+    def _read_head(self, number: int) -> str:
+        """Return the SHA-256 of a manifest as it was written; empty if that is not known."""
+        try:
+            return self.storage.read(_head_name(number)).decode()
+        except FileNotFoundError:
+            return ""
+
     def find_unnamed(self, folder: str = DATA) -> list[str]:
-        """Return the files that no manifest names and none will: what was cut off or replaced."""
+        """Return the files that no manifest names and none will: what was cut off or replaced.
+
+        None behind damage: a manifest that cannot be read may name them.
+        """
+        if self.damage:
+            return []
         ours = f"{DATA}/{self.contents.number:08}/~"  # a later number may be another archiver's at this moment
         return [name for name in self.storage.list(folder) if name not in self.contents.files and name < ours]
 
@@ -119,16 +148,28 @@ class Archive:
         self.storage.delete(self.find_unnamed(f"{DATA}/{self.contents.number:08}"))
 
 
-def open_archive(url: str, *, may_be_new: bool = False) -> Archive:
-    """Return the archive at a place; raises ConfigurationError where there is none, DataLossError."""
+def open_archive(url: str, *, may_be_new: bool = False, despite_damage: bool = False) -> Archive:
+    """Return the archive at a place; raises ConfigurationError where there is none, DataLossError if it is damaged.
+
+    With `despite_damage` a damaged manifest is left out and named in `damage`, and the others are read.
+    """
     archive = Archive(Storage(url))
-    names = [name for name in archive.storage.list(MANIFESTS) if name.endswith(".json")]
-    if not names and not may_be_new:
+    manifests = [name for name in archive.storage.list(MANIFESTS) if name.endswith(".json")]
+    if not manifests and not may_be_new:
         raise ConfigurationError(f"there is no archive at {url}; `rollbus archive run` makes one")
-    for number, name in enumerate(names, 1):
-        if name != _manifest_name(number):
-            raise DataLossError(f"{_manifest_name(number)} of the archive {url} is gone; take it from a copy")
-        archive.contents.add(archive.storage.read(name), f"{name} of the archive {url}")
+    heads = archive.storage.list(HEADS)
+    newest = max((_number_of(name) for name in (*manifests, *heads)), default=0)
+    for number in range(1, newest + 1):
+        name = _manifest_name(number)
+        try:
+            if name not in manifests:
+                raise DataLossError(f"{name} of the archive {url} is gone; take it from a copy")
+            archive.contents.add(archive.storage.read(name), f"{name} of the archive {url}")
+        except DataLossError as error:
+            if not despite_damage:
+                raise
+            archive.damage.append(str(error))
+            archive.contents.skip_damaged()
     return archive
 
 
@@ -144,9 +185,19 @@ def require_same_log(archive: Archive, namespace: str, cluster: str) -> None:
 
 def total(files: Iterable[ArchivedFile]) -> tuple[int, int]:
     """Return the number of records and of bytes of files."""
-    found = list(files)
-    return sum(each.records for each in found), sum(each.bytes for each in found)
+    counted = list(files)
+    return sum(file.records for file in counted), sum(file.bytes for file in counted)
 
 
 def _manifest_name(number: int) -> str:
     return f"{MANIFESTS}/{number:08}.json"
+
+
+def _head_name(number: int) -> str:
+    return f"{HEADS}/{number:08}"
+
+
+def _number_of(name: str) -> int:
+    """Return the number of a manifest or of its head; 0 for a file of another name."""
+    digits = name.rpartition("/")[2].removesuffix(".json")
+    return int(digits) if digits.isdigit() else 0

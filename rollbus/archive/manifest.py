@@ -95,36 +95,40 @@ class Contents:
     """What an archive holds, by its manifests."""
 
     manifests: list[Manifest] = field(default_factory=list)
-    last_digest: str = ""
+    number: int = 0
+    """Of the newest manifest, damaged or not."""
+    last_digest: str | None = ""
+    """SHA-256 of the newest manifest; None if that is damaged, so the next one cannot be compared with it."""
     files: dict[str, ArchivedFile] = field(default_factory=dict)
     """By path, without those that were replaced."""
     missing: list[Missing] = field(default_factory=list)
 
     @property
-    def number(self) -> int:
-        """Number of the newest manifest; 0 without any."""
-        return len(self.manifests)
-
-    @property
     def partitions(self) -> Mapping[Partition, ArchivedPartition]:
-        """Every partition, in order."""
-        found = self.manifests[-1].partitions if self.manifests else ()
-        return {(each.topic, each.partition): each for each in sorted(found)}
+        """Every partition, in order, as the newest manifest that can be read has it."""
+        partitions = self.manifests[-1].partitions if self.manifests else ()
+        return {(partition.topic, partition.partition): partition for partition in sorted(partitions)}
 
     def add(self, data: bytes, name: str) -> None:
         """Add the next manifest; raises DataLossError, with its name, if it is not what was written."""
         manifest = read_manifest(data, name)
-        if manifest.number != self.number + 1 or manifest.previous != self.last_digest:
+        follows = self.last_digest is None or manifest.previous == self.last_digest
+        if manifest.number != self.number + 1 or not follows:
             raise DataLossError(
                 f"{name} does not follow manifest {self.number} of this archive: one of the two was altered or belongs "
                 "to another archive; take both from a copy"
             )
         self.manifests.append(manifest)
+        self.number += 1
         self.last_digest = hashlib.sha256(data).hexdigest()
         self.files |= {file.path: file for file in manifest.files}
         for path in manifest.replaced:
             self.files.pop(path, None)
         self.missing += manifest.missing
+
+    def skip_damaged(self) -> None:
+        """Leave out the next manifest: what it added is not known."""
+        self.number, self.last_digest = self.number + 1, None
 
     def files_of(self, partition: Partition) -> list[ArchivedFile]:
         """Return a partition's files in the order of their offsets."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from rollbus.runtime.health.alarms.archive import find_archive_problems
 from rollbus.runtime.health.alarms.lags import GroupHealth, Lag, LagHistory, draw_group, find_lag_problems
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem, say_duration
@@ -98,6 +99,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *(problem for run in runs for problem in find_run_problems(run, limits)),
         *find_no_signal(no_signal, limits),
         *_find_new_dead_letters(look, limits),
+        *find_archive_problems(look.beats, look.now_ms),
         *find_unread_beats(look.unread_beats, look.now_ms),
     )
     return Picture(

@@ -93,6 +93,8 @@ class Heart:
     metrics_port: int | None = None
     metrics_token: str | None = None
     clock_ms: Callable[[], int] = wall_clock_ms
+    has_beaten: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the broker has taken a beat."""
     _beat: Heartbeat | None = None
     _ended_by: str | None = None
     """The error that ends the process; then its silence is a death, and its last beat says why."""
@@ -196,6 +198,7 @@ class Heart:
         self._beat = beat
         topic = HEARTBEATS.full_name(self.namespace)
         await producer.send_and_wait(topic, encode(beat), beat.process.encode())  # type: ignore[attr-defined]
+        self.has_beaten.set()
 
     async def _require_topic(self) -> None:
         """Raise ConfigurationError without the topic: the client would look for it many times a second."""

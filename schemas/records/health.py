@@ -15,7 +15,7 @@ class Heartbeat:
     process: str
     """The Kafka key: kind, host, process id and start; the topic keeps the newest beat of each."""
     kind: str
-    """worker, trainer, art-server, sink, resample, proxy, ingest, log-to or alarms."""
+    """worker, trainer, art-server, sink, resample, proxy, ingest, log-to, alarms or archive."""
     host: str
     pid: int
     version: str

@@ -11,7 +11,12 @@ claims the partition, in the generation of the group in which the partition was 
 from dataclasses import dataclass
 from typing import Literal
 
-_CLAIM, _FIRST = "claimed by ", "first claimed by "
+_NOTES = {
+    "transaction": "",
+    "claim": "claimed by ",
+    "first claim": "first claimed by ",
+    "tool claim": "claimed after a tool by ",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +26,21 @@ class Committed:
     offset: int
     owner: str
     """The transactional id; empty if a tool committed the offset."""
-    by: Literal["transaction", "claim", "first claim"] = "transaction"
-    """A claim repeats the committed offset; the first claim finds none, and names where reading begins."""
+    by: Literal["transaction", "claim", "first claim", "tool claim"] = "transaction"
+    """A claim repeats the committed offset; the first claim finds none, and names where reading begins. A tool claim
+    repeats what a tool has set: that must be what the changelog says."""
 
     @property
     def note(self) -> str:
         """The text that is committed with the offset."""
-        return {"transaction": "", "claim": _CLAIM, "first claim": _FIRST}[self.by] + self.owner
+        return _NOTES[self.by] + self.owner
 
 
 def parse(offset: int, note: str) -> Committed:
     """Return what an offset and its note mean."""
-    if note.startswith(_FIRST):
-        return Committed(offset, note.removeprefix(_FIRST), "first claim")
-    if note.startswith(_CLAIM):
-        return Committed(offset, note.removeprefix(_CLAIM), "claim")
+    for by in ("first claim", "tool claim", "claim"):
+        if note.startswith(_NOTES[by]):
+            return Committed(offset, note.removeprefix(_NOTES[by]), by)
     return Committed(offset, note)
 
 
@@ -43,7 +48,9 @@ def claim(committed: Committed | None, owner: str, *, first: int) -> Committed:
     """Return the claim of a new owner: it keeps the offset, or takes the partition's first if there is none."""
     if committed is None:
         return Committed(first, owner, "first claim")
-    return Committed(committed.offset, owner, "first claim" if committed.by == "first claim" else "claim")
+    if committed.by in ("first claim", "tool claim"):
+        return Committed(committed.offset, owner, committed.by)
+    return Committed(committed.offset, owner, "claim" if committed.owner else "tool claim")
 
 
 def start_of(described: int | None, committed: Committed | None) -> int | None:
@@ -58,7 +65,7 @@ def start_of(described: int | None, committed: Committed | None) -> int | None:
         return described
     if committed.by == "first claim":
         return committed.offset if described is None else described
-    if committed.by == "transaction":
+    if committed.by in ("transaction", "tool claim"):
         fits = described == committed.offset
     else:
         fits = described is not None and described >= committed.offset

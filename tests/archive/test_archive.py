@@ -180,3 +180,65 @@ def test_a_forgotten_persons_records_leave_the_archive_wherever_it_is_killed(tmp
     assert len(values) == len(of_ann_and_bob()) + 1 - count
     assert [value for value in values if b"ann-7" in value] == [encode(make_excluded("ann-7"))]
     assert b"junk" in values
+
+
+def damage(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def test_one_damaged_manifest_hides_no_other_damage(tmp_path: Path) -> None:
+    archive = new_archive(str(tmp_path))
+    for records in (FIRST, SECOND, THIRD):
+        add_records(archive, records)
+    damage(tmp_path / "manifests" / "00000002.json")
+    (file,) = archive.contents.manifests[2].files
+    (tmp_path / file.path).unlink()
+    damaged = open_archive(str(tmp_path), despite_damage=True)
+    troubles = damaged.verify()
+    assert len(troubles) == 2, troubles
+    assert "manifests/00000002.json" in troubles[0]
+    assert file.path in troubles[1]
+    assert damaged.find_unnamed() == [], "what a damaged manifest names must not be deleted"
+
+
+def test_a_deleted_last_manifest_is_noticed(tmp_path: Path) -> None:
+    archive = new_archive(str(tmp_path))
+    for records in (FIRST, SECOND):
+        add_records(archive, records)
+    (tmp_path / "manifests" / "00000002.json").unlink()
+    with pytest.raises(DataLossError, match=r"manifests/00000002\.json of the archive .* is gone"):
+        open_archive(str(tmp_path))
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "damaged"])
+def test_archiving_goes_on_behind_a_damaged_last_manifest_and_a_copy_of_it_heals_the_archive(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    archive = new_archive(str(tmp_path))
+    for records in (FIRST, SECOND):
+        add_records(archive, records)
+    path = tmp_path / "manifests" / "00000002.json"
+    copy = path.read_bytes()
+    if is_gone:
+        path.unlink()
+    else:
+        damage(path)
+    add_records(open_archive(str(tmp_path), despite_damage=True), SECOND, THIRD)  # as the log still has them
+    damaged = open_archive(str(tmp_path), despite_damage=True)
+    assert records_of(damaged) == [*FIRST, *SECOND, *THIRD]
+    assert [("00000002.json" in trouble) for trouble in damaged.verify()] == [True]
+    path.unlink(missing_ok=True)
+    path.write_bytes(copy)
+    healed = open_archive(str(tmp_path))
+    assert (healed.verify(), records_of(healed)) == ([], [*FIRST, *SECOND, *THIRD])
+
+
+def test_a_run_that_was_cut_off_before_its_head_is_no_damage(tmp_path: Path) -> None:
+    archive = new_archive(str(tmp_path))
+    add_records(archive, FIRST)
+    (tmp_path / "heads" / "00000001").unlink()
+    opened = open_archive(str(tmp_path))
+    opened.write_head()
+    add_records(opened, SECOND)
+    assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == ["00000001", "00000002"]

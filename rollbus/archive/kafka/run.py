@@ -18,6 +18,8 @@ from rollbus.archive.archive import Archive, require_same_log
 from rollbus.archive.files import ArchivedRecord, archived, digest_of
 from rollbus.archive.forget import Forgotten, find_aliases
 from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, Partition
+from rollbus.runtime.health.alarms.archive import ARCHIVED_TO, KEPT
+from rollbus.runtime.health.heart import Report
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.partitions import count_partitions
 from rollbus.runtime.kafka.reading import Bounds, assign_paused, open_reader, read_bounds, read_on
@@ -31,6 +33,7 @@ FILE_BYTES = 64 * 1024 * 1024
 """Of keys and values: a file is in memory whole."""
 PORTION_BYTES = 4 * FILE_BYTES
 """What a kill costs at most."""
+HOUR_MS = 3_600_000
 Progress = Callable[[int, int], None]
 
 
@@ -55,8 +58,21 @@ class ArchiveRun:
     _portion: int = 0
     _done: int = 0
 
+    trouble: str | None = None
+    """What is wrong: damaged manifests, and what this run found missing."""
+    archived_to_ms: int = 0
+    """All that the log had at that time is archived; 0 until then."""
+
+    def report(self) -> Report:
+        """Say how far the archive reaches, and what is wrong; a job that ends keeps its last beat."""
+        kept_ms = self.settings.retention_hours * HOUR_MS
+        positions = {ARCHIVED_TO: self.archived_to_ms, KEPT: kept_ms} if self.archived_to_ms else {}
+        return Report(("archive",), positions, self.records, trouble=self.trouble)
+
     async def run(self) -> None:
         """Archive; raises ConfigurationError, DataLossError, FencedError, ServiceError."""
+        began_ms = self.now_ms()
+        self.trouble = "; ".join(self.archive.damage) or None
         cluster, counts = await self._look()
         require_same_log(self.archive, self.settings.namespace, cluster)
         forgotten = await read_forgotten(self.settings)
@@ -84,7 +100,11 @@ class ArchiveRun:
                 self._done += bounds[place][1] - starts[place].end
         if self._files or self._new_missing or partitions != self.archive.contents.partitions:
             await self._publish(cluster, partitions)
+        await asyncio.to_thread(self.archive.write_head)
         await asyncio.to_thread(self.archive.delete_unnamed)
+        self.archived_to_ms = began_ms
+        lost = [f"retention deleted {missing} before this run" for missing in self.missing]
+        self.trouble = "; ".join([*lost, *self.archive.damage]) or None
 
     async def _look(self) -> tuple[str, dict[str, int]]:
         """Return the id of the cluster, and how many partitions each topic has."""

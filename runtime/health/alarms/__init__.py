@@ -8,6 +8,7 @@ limits       when: the settings of `health: alarms:`
 processes    beats → processes, and what is wrong with each
 lags         consumer groups → which fall behind
 runs         steps → runs, and what is wrong with each
+archive      an archive job's beats → what is lost, and how far it is behind
 divergence   metrics of steps → a reason to pause
 stall        positions of a worker's parts → those that do not move
 """

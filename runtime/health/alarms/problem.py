@@ -20,6 +20,8 @@ AlarmName = Literal[
     "no_signal",
     "dead_letters",
     "disk",
+    "archive_behind",
+    "archive_missing",
     "clock",
 ]
 RUNBOOK = "docs/runbook.md"

@@ -111,7 +111,8 @@ class Replay:
         if self.is_shadow:
             refuse_missing(found.missing, f"`rollbus replay delete {plan.name}` lets the shadow begin again from now")
         else:
-            refuse_missing(() if plan.allow_missing else found.missing)
+            if not plan.allow_missing:
+                refuse_missing(found.missing, whole_from=found.whole_from)
             refuse_empty(found)
         excluded, position = await read_exclusions(settings)
         manifest = self._make_manifest(found, position)
@@ -197,7 +198,7 @@ class Replay:
             earlier = (await read_manifests(settings)).get(plan.name)
             if earlier is not None and earlier.state == "following" and earlier.stages == plan.stages:
                 start = Bound(offsets=tuple((one.partition, one.from_offset) for one in earlier.ranges))
-        found = await resolve(settings, plan.input, start, plan.end)
+        found = await resolve(settings, plan.input, start, plan.end, from_first_record=not self.is_shadow)
         if not self.is_shadow:
             return found
         ranges = tuple(replace(one, to_offset=one.from_offset) for one in found.ranges)

@@ -23,6 +23,7 @@ from rollbus.streams.kafka.topics_on_broker import partitions_on_broker
 from rollbus.streams.replay.plan.range import Bound
 
 GO_ON = "begin later, or go on without it by --allow-missing"
+BRING_BACK = "`rollbus archive restore` brings back what an archive has"
 POLL_MS = 500
 LOOK_BYTES = 128 * 1024
 """Fetched at once where only the next tick is looked for."""
@@ -35,6 +36,8 @@ class ResolvedRange:
     ranges: tuple[ReplayRange, ...]
     missing: tuple[ReplayRange, ...] = ()
     """Records of the range that retention has deleted."""
+    whole_from: int | None = None
+    """Number of a tick from which every partition is whole; looked for only where something is missing."""
     last_tick: Tick | None = None
     """How far stream time has come in a partition; looked for only where the range is empty."""
 
@@ -44,8 +47,13 @@ class ResolvedRange:
         return not self.missing and all(one.from_offset >= one.to_offset for one in self.ranges)
 
 
-async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bound) -> ResolvedRange:
-    """Return the offsets between two bounds; raises ConfigurationError where there is no such topic or range."""
+async def resolve(
+    settings: StreamSettings, topic: Topic, start: Bound, end: Bound, *, from_first_record: bool = False
+) -> ResolvedRange:
+    """Return the offsets between two bounds; raises ConfigurationError where there is no such topic or range.
+
+    With `from_first_record` the earliest is the first record that ever was: what retention deleted of it is missing.
+    """
     name = topic.full_name(settings.namespace)
     places = [TopicPartition(name, number) for number in range(partitions_of(topic, settings))]
     known = await partitions_on_broker(settings, name)
@@ -54,18 +62,21 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
             f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
         )
     _refuse_unknown(topic, len(places), start, end)
-    ranges, missing = [], []
+    ranges, missing, cut = [], [], list[_Partition]()
     async with open_reader(settings.kafka, max_partition_fetch_bytes=LOOK_BYTES) as consumer:
         assign_paused(consumer, places)
         for place, bounds in (await read_bounds(consumer, places)).items():
             there = _Partition(consumer, place, *bounds, settings.signer_of(topic))
-            wanted = min(await there.start(start), there.last)
+            wanted = 0 if from_first_record and start == Bound() else min(await there.start(start), there.last)
             until = max(wanted, await there.end(end))
             begin = min(max(wanted, there.first), until)
             ranges.append(_range(topic, place, begin, until))
             if wanted < begin:
                 missing.append(_range(topic, place, wanted, begin))
-        found = ResolvedRange(tuple(ranges), tuple(missing))
+                cut.append(there)
+        first_ticks = [await there.first_tick() for there in cut]
+        whole_from = max((tick.number for tick in first_ticks if tick is not None), default=None)
+        found = ResolvedRange(tuple(ranges), tuple(missing), whole_from)
         return replace(found, last_tick=await there.last_tick()) if found.empty else found
 
 
@@ -82,11 +93,15 @@ async def starts_of(settings: StreamSettings, topic: Topic, from_ms: int | None)
     return {one.partition: one.from_offset for one in found.ranges if one.from_offset < one.to_offset}
 
 
-def refuse_missing(missing: tuple[ReplayRange, ...], remedy: str = GO_ON) -> None:
-    """Raise DataLossError that names what is gone."""
-    if missing:
-        gone = ", ".join(f"{one.topic}[{one.partition}] {one.from_offset} … {one.to_offset - 1}" for one in missing)
-        raise DataLossError(f"retention has deleted a part of the range: {gone}; {remedy}")
+def refuse_missing(
+    missing: tuple[ReplayRange, ...], remedy: str = f"{GO_ON}; {BRING_BACK}", *, whole_from: int | None = None
+) -> None:
+    """Raise DataLossError that names what is gone, and from which tick nothing is."""
+    if not missing:
+        return
+    gone = ", ".join(f"{span.topic}[{span.partition}] {span.from_offset} … {span.to_offset - 1}" for span in missing)
+    whole = f"; every partition is whole from tick:{whole_from} on" if whole_from is not None else ""
+    raise DataLossError(f"retention has deleted a part of the range: {gone}{whole}; {remedy}")
 
 
 def refuse_empty(found: ResolvedRange) -> None:
@@ -162,6 +177,11 @@ class _Partition:
         """Return the last tick there is."""
         behind = await self._after_tick_before(self.last)
         found = await self._tick_from(behind - 1, self.last) if behind > self.first else None
+        return found[1] if found else None
+
+    async def first_tick(self) -> Tick | None:
+        """Return the first tick that is left."""
+        found = await self._tick_from(self.first, self.last)
         return found[1] if found else None
 
     async def _after_tick_before(self, offset: int) -> int:

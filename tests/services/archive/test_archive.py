@@ -107,8 +107,13 @@ async def test_what_retention_took_between_two_runs_is_named_and_not_restored_un
     await fill(settings, rounds=range(3, 6))
     end = open_archive(url).contents.partitions["episode-events", 1].end
     await delete_before(stream.kafka, {events(stream, 1): end + 4})
-    run = await archive_run(settings, url)
-    assert [str(each) for each in run.missing] == [f"episode-events[1] {end} … {end + 3}"]
+    said = await say_in_thread(path, "archive", "run", "--at", url, expect=1)
+    assert f"retention deleted episode-events[1] {end} … {end + 3} before this run" in " ".join(said.split())
+    status = await say_in_thread(path, "status", expect=1)
+    assert f"the last archive job: retention deleted episode-events[1] {end}" in " ".join(status.split())
+    assert f"missing: episode-events[1] {end}" in await say_in_thread(path, "archive", "verify", "--at", url, expect=1)
+    await say_in_thread(path, "archive", "run", "--at", url)
+    assert "the last archive job" not in await say_in_thread(path, "status", expect=1)
     told = await say_in_thread(path, "archive", "restore", "holey", expect=1)
     assert f"episode-events[1] {end} … {end + 3}" in told
     assert "--allow-missing" in told

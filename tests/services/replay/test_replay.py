@@ -176,6 +176,8 @@ async def delete_first(stream: StreamSettings, offset: int, topic: Topic = EPISO
 async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
     stream, name = settings.stream_settings(), name_of(settings, "gone")
     await delete_first(stream, 40)
+    with pytest.raises(DataLossError, match=r"events\[0\] 0 … 39; every partition is whole from tick:\d+ on.*archive"):
+        await replay_of(settings, name, start=Bound()).run()
     for start in (Bound(offset=2), Bound(tick=0)):
         with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
             await replay_of(settings, name, start=start).run()

@@ -29,21 +29,27 @@ def archive() -> None:
 @at_url
 @with_settings
 def run(settings: Settings, url: str | None) -> None:
-    """Archive what has come since the last time; a run that was cut off goes on where its last manifest ends."""
+    """Archive what has come since the last time; a run that was cut off goes on where its last manifest ends.
+
+    It ends with status 1 if retention deleted something before, or if a manifest is damaged; all else is archived.
+    """
     from rollbus.archive.archive import open_archive
+    from rollbus.archive.kafka.job import run_job
     from rollbus.archive.kafka.run import ArchiveRun
 
     place = _place(settings, url)
     with show_progress("archiving") as progress:
-        opened = open_archive(place, may_be_new=True)
+        opened = open_archive(place, may_be_new=True, despite_damage=True)
         work = ArchiveRun(settings.stream_settings(), opened, wall_clock_ms, progress)
-        asyncio.run(work.run())
+        asyncio.run(run_job(work, settings.heart("archive")))
     manifests = format_count(opened.contents.number, "manifest")
     echo(f"{format_count(work.records, 'record')} archived; {place} has {manifests}")
     if work.left_out:
         echo(f"left out: {format_count(work.left_out, 'record')} of forgotten episodes")
-    for lost in work.missing:
-        echo(f"missing: {lost}; retention deleted it before this run, so run it more often than `retention_hours`")
+    if work.missing:
+        echo("run it more often than `retention_hours`: retention deletes what is not archived by then")
+    if work.trouble is not None:
+        raise DataLossError(work.trouble)
 
 
 @archive.command()
@@ -82,15 +88,17 @@ def ls(settings: Settings, url: str | None) -> None:
 @at_url
 @with_settings
 def verify(settings: Settings, url: str | None) -> None:
-    """Read the whole archive, and name each manifest and file that is not as it was written."""
+    """Read the whole archive; name each manifest and file that is not as it was written, and offsets that are missing.
+
+    It ends with status 1 if there is any.
+    """
     from rollbus.archive.archive import total
 
-    opened = _open(settings, url)
+    opened = _open(settings, url, despite_damage=True)
     with show_progress("verifying") as progress:
         troubles = opened.verify(progress)
     if troubles:
         raise DataLossError("\n".join(troubles))
-    _print_missing(opened)
     if unnamed := opened.find_unnamed():
         cause = f"of a run that was cut off or of a forgotten episode, such as {unnamed[0]}"
         files = format_count(len(unnamed), "file")
@@ -99,6 +107,9 @@ def verify(settings: Settings, url: str | None) -> None:
     counts = [format_count(opened.contents.number, "manifest"), format_count(len(opened.contents.files), "file")]
     counts += [format_count(records, "record"), format_count(size, "byte")]
     echo(f"{', '.join(counts)}: each is as it was written")
+    if opened.contents.missing:
+        lines = [f"missing: {lost}; retention deleted it before it was archived" for lost in opened.contents.missing]
+        raise DataLossError("\n".join(lines))
 
 
 @archive.command()
@@ -141,10 +152,10 @@ def _place(settings: Settings, url: str | None) -> str:
     raise ConfigurationError("say where the archive is: `archive: url:` in the settings, or --at FOLDER or URL")
 
 
-def _open(settings: Settings, url: str | None) -> "Archive":
+def _open(settings: Settings, url: str | None, *, despite_damage: bool = False) -> "Archive":
     from rollbus.archive.archive import open_archive
 
-    return open_archive(_place(settings, url))
+    return open_archive(_place(settings, url), despite_damage=despite_damage)
 
 
 def _print_missing(opened: "Archive") -> None:

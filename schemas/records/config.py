@@ -136,6 +136,10 @@ class FilterConfig(Config):
     labels: dict[str, str] = Field(default_factory=dict)
     without_tokens: bool = False
     """Also those that lack only token ids or log-probs: for a backend that trains on messages."""
+    unfinished: Literal["rewarded_after", "all", "none"] = Field(
+        default="rewarded_after", exclude_if=lambda value: value == "rewarded_after"
+    )
+    """Which episodes without an end are taken: those that got a reward after their last turn, all, or none."""
 
 
 class GroupingConfig(Config):

@@ -29,6 +29,8 @@ class DropReason(StrEnum):
     """Its principal has reported more on this episode than `max_reports` or `max_reports_per_name` lets one."""
     MISSING_EVENTS = "missing_events"
     """An event is missing by its writer's count, or the start of the episode is."""
+    UNFINISHED = "unfinished"
+    """Its agent was killed or cut off: no end came, and no reward after its last turn."""
     TOO_LARGE = "too_large"
     """It, or a turn of it, is above the limit on records."""
     NO_TURNS = "no_turns"

@@ -157,6 +157,8 @@ class Trajectory:
     tools_hash: str = ""
     trainable: bool
     untrainable_reason: str | None = None
+    is_rewarded_after: bool = False
+    """True if a valid reward came after its last turn and tool call."""
     partial: tuple[str, ...] = ()
     """Why it may lack turns: `missing_events`, or what its writers say; empty if nothing is known to be missing."""
     config_hash: str = ""
@@ -234,3 +236,7 @@ class Score:
     latency_ms: int | None = None
     """Of its slowest turn."""
     tool_errors: int = 0
+    closed_by: ClosedBy = "ended"
+    """`inactivity` if no end came: its agent may have been killed in the middle."""
+    is_rewarded_after: bool = False
+    """True if a valid reward came after its last turn and tool call, also by a revision."""

@@ -62,6 +62,7 @@ SELECT
     fates.step AS step,
     fates.stage AS stage,
     fates.reason AS reason,
+    found.closed_by AS closed_by,
     found.started_at AS started_at,
     found.ended_at AS ended_at
 FROM

@@ -21,11 +21,12 @@ SELECT
     chosen.step AS step,
     chosen.stage AS stage,
     chosen.reason AS reason,
+    found.closed_by AS closed_by,
     found.ended_at AS ended_at
 FROM chosen
 LEFT JOIN
 (
-    SELECT trajectory_key, trajectory_id, episode_id, task, ended_at
+    SELECT trajectory_key, trajectory_id, episode_id, task, closed_by, ended_at
     FROM trajectories FINAL
     WHERE namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM chosen)
 ) AS found ON found.trajectory_key = chosen.trajectory_key

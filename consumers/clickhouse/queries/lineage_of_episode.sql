@@ -5,19 +5,20 @@
 -- id episode = episode
 WITH
     (
-        SELECT groupUniqArray((trajectory_id, episode_id))
+        SELECT groupUniqArray((trajectory_id, episode_id, toString(closed_by)))
         FROM
         (
-            SELECT trajectory_id, episode_id FROM trajectories
+            SELECT trajectory_id, episode_id, closed_by FROM trajectories
             WHERE namespace = {namespace:String} AND episode_id = {episode:String}
             UNION ALL
-            SELECT trajectory_id, episode_id FROM trajectories
+            SELECT trajectory_id, episode_id, closed_by FROM trajectories
             WHERE namespace = {namespace:String} AND root_episode_id = {episode:String}
         )
     ) AS found
 SELECT
     arrayFirst(pair -> pair.1 = ids.trajectory_id, found).2 AS episode_id,
     ids.trajectory_id AS trajectory_id,
+    arrayFirst(pair -> pair.1 = ids.trajectory_id, found).3 AS closed_by,
     members.run_id AS run_id,
     members.group_id AS group_id,
     members.reward AS reward,

@@ -28,7 +28,9 @@ FROM
     WHERE episode_id = {id:String}
     UNION ALL
     SELECT 1, trajectory_id, assembled_at, 'assembly',
-        if(trainable, 'assembled', 'assembled, not trainable'), ifNull(untrainable_reason, ''),
+        concat('assembled', if(closed_by = 'inactivity', ', closed by inactivity', ''),
+            if(trainable, '', ', not trainable')),
+        ifNull(untrainable_reason, ''),
         kafka_topic, kafka_partition, kafka_offset
     FROM trajectories FINAL
     WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)

@@ -38,7 +38,7 @@ _trajectory = copier(
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
     "first_seen_ms",
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
-    *("trainable", "untrainable_reason", "partial", "config_hash", "principal"),
+    *("trainable", "untrainable_reason", "is_rewarded_after", "partial", "config_hash", "principal"),
 )
 """What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
 
@@ -105,10 +105,22 @@ def build(
         tools_hash=targeted[0].tools_hash if targeted else "",
         trainable=reason is None,
         untrainable_reason=reason,
+        is_rewarded_after=_is_rewarded_after(ordered, rewards),
         partial=_partial(of[WriterClosed], closing),
         config_hash=config_hash,
         principal=closing.principal,
     )
+
+
+def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> bool:
+    """Say whether a reward that counts comes after everything that the agent did."""
+    counted = {reward.event_id for reward in rewards}
+    for event in reversed(ordered):
+        if isinstance(event, TurnRecorded | ToolCalled):
+            return False
+        if isinstance(event, RewardReported) and event.event_id in counted:
+            return True
+    return False
 
 
 def _partial(closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ from rollbus.streams.stages.grouping.state import (
     OpenGroup,
     ScoreRow,
     fingerprint,
+    is_unfinished,
     open_group_key,
     problem_key,
     task_key,
@@ -61,6 +62,10 @@ _OWN_CODES = {
     DropReason.TOO_LARGE,
 }
 """Reasons of assembly that are drop codes themselves; any other is a detail of `untrainable`."""
+UNFINISHED = (
+    "no end came, and no reward after its last turn: its agent was killed or cut off. "
+    "`filter: {unfinished: all}` takes such episodes"
+)
 
 
 class GroupingStage(RunStage[GroupingState]):
@@ -156,6 +161,9 @@ class GroupingStage(RunStage[GroupingState]):
 
     def _join(self, state: GroupingState, row: ScoreRow, score: Score, why: str = "") -> Iterator[Outgoing]:
         """Place a score whose waiting is over."""
+        if is_unfinished(score, state.config.value.filter.unfinished):
+            yield self._drop_score(state, score, DropReason.UNFINISHED, UNFINISHED)
+            return
         if not _is_comparable(score.value):
             reason, detail = _without_value(score, state.clock.now_ms - state.clock.since(row.arrived_ms))
             yield self._drop_score(state, score, reason, "; ".join(filter(None, (detail, why))))

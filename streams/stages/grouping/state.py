@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
+from typing import Literal
 
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.trajectories import Score
@@ -266,7 +267,9 @@ class GroupingState(StageState[RunConfig]):
         """Return how long a score waits before it joins a group."""
         config = self.config.value.grouping
         grace_ms = row.grace_ms if config.reward_grace_ms is None else config.reward_grace_ms
-        return max(grace_ms, config.reward_wait_ms) if score.outcome == "missing" else grace_ms
+        taken = self.config.value.filter.unfinished
+        waits = score.outcome == "missing" or (taken == "rewarded_after" and is_unfinished(score, taken))
+        return max(grace_ms, config.reward_wait_ms) if waits else grace_ms
 
     def grace_ms(self, score: Score) -> int:
         """Return how long a score of this task that has a reward waits for a further one."""
@@ -324,3 +327,10 @@ def _example(score: Score) -> str:
 
 def _prompt(score: Score) -> str:
     return f"prompt:{score.task}:{score.prompt_hash}"
+
+
+def is_unfinished(score: Score, taken: Literal["rewarded_after", "all", "none"]) -> bool:
+    """Say whether a score is left out since its episode has no end: its agent may have been killed in the middle."""
+    if score.closed_by == "ended" or taken == "all":
+        return False
+    return taken == "none" or not score.is_rewarded_after

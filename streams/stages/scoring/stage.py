@@ -192,7 +192,12 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         if record.revision <= old.revision:
             return
         answers = {**_answers_of_score(old, state.config.value.rewards), **answer}
-        score = replace(old, revision=record.revision, excluded=record.excluded or old.excluded)
+        score = replace(
+            old,
+            revision=record.revision,
+            excluded=record.excluded or old.excluded,
+            is_rewarded_after=old.is_rewarded_after or bool(record.rewards),
+        )
         if score.excluded:  # from now on no record repeats what the person said
             score = replace(score, labels={}, opening_sketch="")
         yield from self._score(state, score, answers, state.config.value.rewards)

@@ -141,6 +141,17 @@ def test_inactivity_closes_an_episode_that_never_ended_and_keeps_it_trainable() 
     assert (trajectory.closed_by, trajectory.trainable) == ("inactivity", True)
 
 
+def test_a_trajectory_says_whether_a_reward_came_after_all_that_its_agent_did() -> None:
+    for reward_ms, other_ms, is_after in ((30, 20, True), (15, 20, False)):
+        stepper = assembling()
+        reward = make_reward(writer="user", at_ms=START_MS + reward_ms)
+        stepper.feed(
+            make_started(), make_turn(at_ms=START_MS + 10), make_turn(sequence=2, at_ms=START_MS + other_ms), reward
+        )
+        trajectory = only_trajectory(stepper.tick(1_800))
+        assert (trajectory.closed_by, trajectory.is_rewarded_after) == ("inactivity", is_after)
+
+
 def test_a_late_reward_is_a_revision_with_all_rewards_that_stand() -> None:
     stepper = assembling()
     stepper.feed(*make_episode(reward=0.5))

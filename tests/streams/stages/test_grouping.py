@@ -65,6 +65,40 @@ def test_a_fixed_grace_makes_scores_wait_alike_however_fast_their_feedback() -> 
     assert [member.reward for member in only_group(stepper.tick(1)).members] == [1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("unfinished", "is_after", "reasons_of_drops"),
+    [
+        ("rewarded_after", True, []),
+        ("rewarded_after", False, ["unfinished"]),
+        ("none", True, ["unfinished"]),
+        ("all", False, []),
+    ],
+)
+def test_an_episode_without_an_end_trains_only_if_it_was_rewarded_after_or_the_run_takes_all(
+    unfinished: Any, is_after: bool, reasons_of_drops: list[str]
+) -> None:
+    stepper = grouping(run={"filter": FilterConfig(unfinished=unfinished)}, group_size=2, reward_wait_ms=1_000)
+    killed = make_score("killed", 1.0, closed_by="inactivity", is_rewarded_after=is_after)
+    found = [*stepper.feed(make_score("whole", 0.0), killed), *stepper.tick(2)]
+    assert reasons(found) == reasons_of_drops
+    assert any(isinstance(record, Group) for record in found) == (not reasons_of_drops)
+
+
+def test_a_killed_episode_waits_for_the_reward_that_comes_after() -> None:
+    stepper = grouping(reward_wait_ms=300_000, group_size=2)
+    killed = make_score("killed", None, closed_by="inactivity", outcome="missing")
+    found = stepper.feed(make_score("whole", 0.0), killed)
+    rewarded = replace(killed, revision=1, outcome="scored", value=1.0, is_rewarded_after=True)
+    found += [*stepper.feed(rewarded), *stepper.tick(300)]
+    assert len(only_group(found).members) == 2
+
+
+def test_a_killed_episode_with_a_score_of_another_kind_waits_as_long_as_one_without() -> None:
+    stepper = grouping(reward_wait_ms=300_000)
+    assert stepper.feed(make_score("killed", 1.0, closed_by="inactivity")) == []
+    assert reasons(stepper.tick(300)) == ["unfinished"]
+
+
 def test_a_reward_that_never_comes_is_missing_after_the_wait() -> None:
     stepper = grouping(reward_wait_ms=300_000)
     assert stepper.feed(make_score("t1", None)) == []

@@ -392,6 +392,14 @@ def test_a_revision_in_the_batch_of_its_trajectory_gives_the_same_score() -> Non
     assert [score.outcome for score in apart] == ["missing", "scored"]
 
 
+def test_a_reward_that_comes_by_a_revision_came_after_the_episode() -> None:
+    stepper = scoring()
+    (first,) = stepper.feed(make_trajectory("e1", reward=None, closed_by="inactivity"))
+    assert (first.closed_by, first.is_rewarded_after) == ("inactivity", False)
+    (score,) = stepper.feed(revised("e1", 1.0))
+    assert (score.closed_by, score.is_rewarded_after) == ("inactivity", True)
+
+
 def test_a_retracted_reward_makes_the_score_missing_again() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1", reward=1.0))

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS trajectories
     tools_hash String,
     trainable Bool,
     untrainable_reason LowCardinality(Nullable(String)),
+    is_rewarded_after Bool COMMENT 'a reward came after its last turn and tool call',
     partial Array(LowCardinality(String)) COMMENT 'why it may lack turns: its episode lost events, or its writers missed calls',
     config_hash String,
     ${origin},
@@ -189,6 +190,8 @@ CREATE TABLE IF NOT EXISTS scores
     served_versions Array(Int64) COMMENT 'of all turns, also of those that cannot be trained',
     latency_ms Nullable(Int64) COMMENT 'of the slowest turn',
     tool_errors Int64,
+    closed_by LowCardinality(String) COMMENT 'inactivity: no end came, its agent may have been killed',
+    is_rewarded_after Bool COMMENT 'a reward came after its last turn and tool call',
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id)
 )

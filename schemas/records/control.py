@@ -10,7 +10,8 @@ from rollbus.schemas.records.events import Excluded
 
 OPERATOR = "operator"
 """The writer of what an operator says of episodes."""
-RunCommandName = Literal["pause", "resume", "stop", "end_window"]
+RunCommandName = Literal["pause", "resume", "stop", "end_window", "removed"]
+"""`removed` is no operator's: the ticker writes it once a run is no longer in the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ class DropReason(StrEnum):
     SOURCE_SHARE = "source_share"
     """Its source has more of the batch than `max_share_per_source` lets one have."""
     RUN_STOPPED = "run_stopped"
+    RUN_REMOVED = "run_removed"
+    """Its run is no longer in the settings: a fate that follows from the run's log, without a record of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

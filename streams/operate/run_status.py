@@ -8,7 +8,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import Group, StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion
 
-STATES = {"pause": "paused", "resume": "running", "stop": "stopped"}
+STATES = {"pause": "paused", "resume": "running", "stop": "stopped", "removed": "removed"}
 """State after a command; `end_window` changes none."""
 
 
@@ -18,7 +18,7 @@ class RunStatus:
 
     run_id: str
     state: str = "running"
-    """By the last command: running, paused or stopped."""
+    """By the last command: running, paused, stopped or removed."""
     groups: int = 0
     batches: int = 0
     answered: int = 0

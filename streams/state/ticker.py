@@ -49,6 +49,17 @@ class Pulse:
         return self.tick.number
 
 
+def removed_runs(configs: Iterable[ConfigApplied], applied: Iterable[str]) -> dict[str, list[str]]:
+    """Return the runs that configurations were applied for and that have none now, each with its places."""
+    runs = {record.run_id for record in configs if record.run_id}
+    removed: dict[str, list[str]] = {}
+    for place in applied:
+        run_id = place.split(" in ")[0].partition(".")[2]
+        if run_id and run_id not in runs:
+            removed.setdefault(run_id, []).append(place)
+    return removed
+
+
 def config_changes(configs: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
     """Yield the configurations that are not applied yet; raises ConfigurationError for a stage that takes none."""
     for record in configs:

@@ -30,7 +30,7 @@ from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.table import NO_TICK
-from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
+from rollbus.streams.state.ticker import Pulse, config_changes, next_tick, removed_runs
 from rollbus.streams.state.watermarks import Hop, Watermarks, hops
 from rollbus.streams.worker.reports import TickReportReader
 from rollbus.streams.worker.ticker_log import TickerLog
@@ -81,6 +81,8 @@ class Ticker:
         self._moved_at_s: dict[str, float] = {}
         """By topic: when it got its last tick."""
         self._applied: dict[str, str] = {}
+        self._removed: dict[str, list[str]] = {}
+        """Runs that are no longer in the settings, and the places of their configurations: the next tick says so."""
         self._old_reports: tuple[str, ...] = ()
         """Processes whose reports were there at the start; those that still run write theirs again."""
         self._follower = TickReportReader(settings, self._note_report, on_fatal=on_fatal)
@@ -159,6 +161,7 @@ class Ticker:
             for place, (config_hash, signed_with) in written.configs.items()
             if signed_with == fingerprint
         }
+        self._removed = removed_runs(self._configs, written.configs) if self._configs else {}
         topics = [hop.topic for hop in self.watermarks.hops]
         if self.last is None and (last := await self._log.last_in(topics)) is not None:
             logger.warning("%s has lost the last tick, continuing from tick=%d", self._log.topic, last.number)
@@ -251,6 +254,9 @@ class Ticker:
     async def _write(self, producer: AIOKafkaProducer, new: Pulse | None) -> None:
         """Write a new tick, and those before it, as far as each input may have them."""
         rows = list(self._log.pulse_rows(new)) if new else []
+        removed = self._removed if new else {}
+        for run_id, places in removed.items():
+            rows += self._log.removed_rows(run_id, places, new.number if new else NO_TICK)
         reached = dict(self.watermarks.reached)
         for hop in self.watermarks.hops:
             count = max(1, MOST_ROWS // (len(reached) * partitions_of(hop.topic, self._settings)))
@@ -276,7 +282,13 @@ class Ticker:
         self._moved_at_s |= {name: now_s for name, number in reached.items() if number != self.watermarks.reached[name]}
         self.watermarks.reached = reached
         if new is not None:
-            self.last = new.tick
+            self.last, self._removed = new.tick, {}
+            for run_id in removed:
+                logger.warning(
+                    "run %s is no longer in the settings: what waited in it gets the fate run_removed. Under its old "
+                    "name it goes on from where it stood; under a new one it begins at the oldest scores that are left",
+                    run_id,
+                )
             for change in new.changes:
                 self._applied[change.place] = change.record.config_hash
                 logger.info("applied configuration %s of %s", change.record.config_hash, change.place)

@@ -16,9 +16,9 @@ from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.control import RunCommand, Tick
 from rollbus.schemas.signing import OWNER
-from rollbus.schemas.topics import Topic, topic_of
+from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.state.ticker import ConfigChange, Pulse
@@ -59,6 +59,8 @@ class WrittenTicks:
             _put(self.changes, (int(number), place), change)
         elif key.startswith(_PASSED):
             _put(self.passed, key.removeprefix(_PASSED).decode(), value and read_passed(value)[0])
+        elif key.startswith(_CONFIG) and value is None:
+            self.configs.pop(key.removeprefix(_CONFIG).decode(), None)
         elif value is None:
             return
         elif key == _TICK:
@@ -108,6 +110,13 @@ class TickerLog:
         yield self._row(_pulse_key(pulse), None)
         for change in pulse.changes:
             yield self._row(_change_key(pulse, change), None)
+
+    def removed_rows(self, run_id: str, places: Iterable[str], tick: int) -> Iterator[Row]:
+        """Yield what says that a run is removed, and what forgets its configurations: a run that is back gets them."""
+        removed = RunCommand(run_id=run_id, command="removed", command_id=f"removed before tick {tick}")
+        yield Row(RUN_LOG.full_name(self._settings.namespace), 0, run_id.encode(), encode(removed))
+        for place in places:
+            yield self._row(_CONFIG + place.encode(), None)
 
     def reached_row(self, reached: Mapping[str, int]) -> Row:
         """Return the row of the last tick of each input."""

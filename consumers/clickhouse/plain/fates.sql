@@ -13,6 +13,21 @@ WITH
         )
         GROUP BY namespace
     ),
+    removed_runs AS
+    (
+        SELECT namespace, run
+        FROM
+        (
+            SELECT namespace, toString(run_id) AS run, kafka_timestamp AS removed_at, toDateTime64(0, 3, 'UTC') AS configured_at
+            FROM ${database}.run_commands
+            WHERE command = 'removed'
+            UNION ALL
+            SELECT namespace, toString(run_id), toDateTime64(0, 3, 'UTC'), kafka_timestamp
+            FROM ${database}.config_applied
+        )
+        GROUP BY namespace, run
+        HAVING max(removed_at) > max(configured_at)
+    ),
     facts AS
     (
         SELECT namespace, arrayJoin(runs) AS run, trajectory_key, trajectory_id AS id, '' AS said, 0 AS in_step,
@@ -72,10 +87,13 @@ FROM
         run,
         trajectory_key,
         any(id) AS trajectory_id,
-        multiIf(countIf(said = 'trained') > 0, 'trained', countIf(said = 'dropped') > 0, 'dropped', 'pending') AS fate,
+        (namespace, run) IN (SELECT namespace, run FROM removed_runs) AS is_removed,
+        multiIf(countIf(said = 'trained') > 0, 'trained', countIf(said = 'dropped') > 0 OR is_removed, 'dropped',
+            'pending') AS fate,
         if(fate = 'trained', minIf(in_step, said = 'trained'), NULL) AS step,
         if(fate = 'trained', '', argMinIf(drop_stage, (at, drop_stage), said = 'dropped')) AS stage,
-        if(fate = 'trained', '', argMinIf(drop_reason, (at, drop_stage), said = 'dropped')) AS reason
+        multiIf(fate = 'trained', '', countIf(said = 'dropped') > 0,
+            argMinIf(drop_reason, (at, drop_stage), said = 'dropped'), is_removed, 'run_removed', '') AS reason
     FROM facts
     GROUP BY namespace, run, trajectory_key
 ) AS fates

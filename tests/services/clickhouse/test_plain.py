@@ -14,7 +14,7 @@ from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.consumers.story import story
 from tests.services.clickhouse.test_apart import of_run
-from tests.services.clickhouse.test_queries import new_database, write
+from tests.services.clickhouse.test_queries import make_removal, new_database, write
 
 pytestmark = pytest.mark.services
 
@@ -29,6 +29,7 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
         write(client, "rollbus.", story(), first_offset=delivery * 1000)
     groups = [(topic, key, of_run(record, "second")) for topic, key, record in story() if topic == "run-log"]
     write(client, "rollbus.", [each for each in groups if each[2] is not None], first_offset=5000)
+    write(client, "rollbus.", [("run-log", "second", make_removal("second"))], first_offset=6000)
     yield settings
     client.close()
 

@@ -18,7 +18,8 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig
+from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.steps import TrainedMember
 from rollbus.schemas.records.trajectories import Reward
@@ -171,6 +172,26 @@ def test_another_run_has_fates_of_its_own(filled: ClickHouseSettings) -> None:
         ("pending", "", 8),
         ("all", "", 9),
     ]
+
+
+def make_removal(run: str) -> RunCommand:
+    return RunCommand(run_id=run, command="removed", command_id=f"removed {run}")
+
+
+def test_what_waited_in_a_removed_run_is_dropped_until_the_run_is_back(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    write(client, NAMESPACE, story())
+    before = answer(settings, "fate_of_every_trajectory")
+    write(client, NAMESPACE, [("run-log", "main", make_removal("main"))], first_offset=5000)
+    removed = {
+        (row["fate"], row["reason"]): row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")
+    }
+    pending = sum(row["trajectories"] for row in before if row["fate"] == "pending")
+    assert (removed["dropped", "run_removed"], ("pending", "") in removed) == (pending, False)
+    write(client, NAMESPACE, [("scores", "", make_config("grouping", RunConfig(), run_id="main"))], first_offset=6000)
+    assert answer(settings, "fate_of_every_trajectory") == before
+    client.close()
 
 
 def test_staleness_counts_trained_lags_and_what_was_too_old(filled: ClickHouseSettings) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.state.ticker import Pulse, config_changes, next_tick
+from rollbus.streams.state.ticker import Pulse, config_changes, next_tick, removed_runs
 from rollbus.streams.worker import ticker as ticker_kafka
 from rollbus.streams.worker import ticker_log
 from rollbus.streams.worker.ticker import Ticker
@@ -84,6 +84,12 @@ def test_what_assembly_is_configured_to_goes_to_all_who_remember_as_long_as_it_d
 def test_a_stage_that_takes_no_configuration_is_refused_with_those_that_do(stage: str) -> None:
     with pytest.raises(ConfigurationError, match=r"takes no configuration.*assembly.*scoring"):
         list(config_changes([applied(stage)], {}))
+
+
+def test_a_run_without_a_configuration_was_removed_with_all_its_places() -> None:
+    places = ["assembly", "grouping.main", "grouping.old", "curriculum.old", "delivery.old in scores"]
+    removed = removed_runs([applied("assembly"), applied("grouping", run_id="main")], places)
+    assert removed == {"old": ["grouping.old", "curriculum.old", "delivery.old in scores"]}
 
 
 async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() -> None:
@@ -305,3 +311,28 @@ async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it
     worker.ticker._wanted.set()
     worker.ticker.last = next_tick(None, wall_clock_ms=1, interval_ms=1_000)
     assert await worker._progress_of_parts() == [("ticker", 0, True)]
+
+
+async def test_a_run_that_is_no_longer_in_the_settings_is_removed_once_and_begins_anew_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(monkeypatch)
+    both = (*CONFIGS, applied("grouping", run_id="old"))
+    await pulse(await ticker_on(SETTINGS, *both))
+
+    def removals() -> list[RunCommand]:
+        commands = [decode_if(row.value, RunCommand) for row in log.rows if row.topic == "t.run-log"]
+        return [command for command in commands if command is not None]
+
+    for _ in range(2):  # in the second life it is known already
+        await pulse(await ticker_on(SETTINGS, *CONFIGS))
+        assert [(command.run_id, command.command) for command in removals()] == [("old", "removed")]
+    changes = [change.place for change in config_changes(both, (await ticker_on(SETTINGS, *both))._applied)]
+    assert changes == ["grouping.old"]
+
+
+async def test_a_worker_without_configurations_removes_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    await pulse(await ticker_on(SETTINGS, *CONFIGS))
+    await pulse(await ticker_on(SETTINGS))
+    assert "RunCommand" not in log.kinds("run-log")

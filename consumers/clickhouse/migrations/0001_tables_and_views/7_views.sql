@@ -17,12 +17,21 @@ WHERE namespace = {namespace:String}
 -- The one definition of a trajectory's fate: trained wins over dropped, the first of several drops counts, what is neither
 -- is pending. Every aggregate takes repeats without harm, so no FINAL is needed.
 CREATE OR REPLACE VIEW trajectory_fates AS
+WITH
+    (
+        SELECT max(kafka_timestamp) FROM run_commands
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND command = 'removed'
+    ) > (
+        SELECT max(kafka_timestamp) FROM config_applied
+        WHERE namespace = {namespace:String} AND run_id = {run:String}
+    ) AS is_removed
 SELECT
     any(id) AS trajectory_id,
     trajectory_key,
-    multiIf(max(is_trained), 'trained', max(is_dropped), 'dropped', 'pending') AS fate,
+    multiIf(max(is_trained), 'trained', max(is_dropped) OR is_removed, 'dropped', 'pending') AS fate,
     minIf(in_step, is_trained) AS step,
-    if(max(is_trained), '', argMinIf(drop_reason, (at, drop_stage), is_dropped)) AS reason,
+    multiIf(max(is_trained), '', max(is_dropped), argMinIf(drop_reason, (at, drop_stage), is_dropped),
+        is_removed, 'run_removed', '') AS reason,
     if(max(is_trained), '', argMinIf(drop_stage, (at, drop_stage), is_dropped)) AS stage,
     if(max(is_trained), '', argMinIf(drop_unit, (at, drop_stage), is_dropped)) AS unit,
     if(max(is_trained), '', argMinIf(drop_unit_id, (at, drop_stage), is_dropped)) AS unit_id,

@@ -31,6 +31,11 @@ LOSSES: Mapping[str, Loss] = {
     DropReason.MISSING_EVENTS: Loss(
         TRAINABLE, "lost events on their way", "look at the agent's log, and let it end with `recorder.close()`"
     ),
+    DropReason.UNFINISHED: Loss(
+        TRAINABLE,
+        "have no end, since their agent was killed or cut off, and no reward after it",
+        "let the agent end its episodes; `filter: {unfinished: all}` takes them as they are",
+    ),
     DropReason.TOO_LARGE: Loss(TRAINABLE, "have a turn above the limit on records", "record smaller turns"),
     DropReason.NO_TURNS: Loss(
         TRAINABLE, "have no turn", "call the model inside the episode, by a client that rollbus sees"
@@ -89,6 +94,9 @@ LOSSES: Mapping[str, Loss] = {
         IN_STEP, "are of a source that has its share of the step", "see `batching: max_share_per_source:`"
     ),
     DropReason.RUN_STOPPED: Loss(IN_STEP, "came while the run was stopped", "`rollbus run resume` continues it"),
+    DropReason.RUN_REMOVED: Loss(
+        IN_STEP, "waited in a run that is no longer in the settings", "put its section back, and it goes on"
+    ),
 }
 UNKNOWN = Loss(IN_STEP, "were dropped", "`rollbus sql run drops-by-reason` has the details")
 

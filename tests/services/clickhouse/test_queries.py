@@ -74,11 +74,13 @@ def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     client.close()
 
 
-def write(client: ClickHouse, namespace: str, records: list[Record], first_offset: int = 0) -> None:
-    """Write the rows of records, at offsets from the first one on."""
+def write(
+    client: ClickHouse, namespace: str, records: list[Record], first_offset: int = 0, at_ms: int = START_MS
+) -> None:
+    """Write the rows of records, at offsets from the first one on, a millisecond after one another."""
     tables: dict[str, list[Row]] = {}
     for offset, (topic, _, record) in enumerate(records):
-        origin = Origin(namespace, topic, 0, first_offset + offset, START_MS + offset)
+        origin = Origin(namespace, topic, 0, first_offset + offset, at_ms + offset)
         for table, row in rows_of(record, origin):
             tables.setdefault(table, []).append(row)
     for table, rows in tables.items():
@@ -181,15 +183,16 @@ def make_removal(run: str) -> RunCommand:
 def test_what_waited_in_a_removed_run_is_dropped_until_the_run_is_back(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
-    write(client, NAMESPACE, story())
+    write(client, NAMESPACE, [*story(), *beside_the_story()])
     before = answer(settings, "fate_of_every_trajectory")
-    write(client, NAMESPACE, [("run-log", "main", make_removal("main"))], first_offset=5000)
+    write(client, NAMESPACE, [("run-log", "main", make_removal("main"))], 5000, START_MS + 10_000)
     removed = {
         (row["fate"], row["reason"]): row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")
     }
     pending = sum(row["trajectories"] for row in before if row["fate"] == "pending")
     assert (removed["dropped", "run_removed"], ("pending", "") in removed) == (pending, False)
-    write(client, NAMESPACE, [("scores", "", make_config("grouping", RunConfig(), run_id="main"))], first_offset=6000)
+    back = make_config("grouping", RunConfig(), run_id="main")
+    write(client, NAMESPACE, [("scores", "", back)], 6000, START_MS + 20_000)
     assert answer(settings, "fate_of_every_trajectory") == before
     client.close()
 

@@ -106,8 +106,10 @@ def find_own_token(bootstrap_servers: str) -> str | None:
     """Return the token by which a program signs what it records: ROLLBUS_TOKEN, or an agent's of the stack here."""
     if given := os.environ.get(PRINCIPAL_VARIABLE):
         return given
-    is_here = all(is_local(f"//{server.strip()}") for server in bootstrap_servers.split(","))
-    return read_secret(secrets_folder(DATA_DIR, os.environ), AGENT_TOKEN) if is_here else None
+    if all(is_local(f"//{server.strip()}") for server in bootstrap_servers.split(",")):
+        with suppress(ConfigurationError):  # another user's stack: what is recorded is then nobody's
+            return read_secret(secrets_folder(DATA_DIR, os.environ), AGENT_TOKEN)
+    return None
 
 
 def token_for(url: str | None) -> str | None:

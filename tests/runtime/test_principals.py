@@ -81,6 +81,9 @@ def test_the_local_stack_has_one_of_each_kind_and_a_program_finds_its_own(
     assert read_token("http://127.0.0.1:8000/v1") == agent, "an agent's key, not the owner's"
     assert find_own_token("127.0.0.1:9092") == agent
     assert find_own_token("broker.example:9092") is None
+    monkeypatch.setenv(FOLDER_VARIABLE, f"/proc/1/fd/{'x' * 300}")
+    assert find_own_token("127.0.0.1:9092") is None, "a folder that cannot be read ends no agent"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setenv(PRINCIPAL_VARIABLE, "rb.x.r.1.y")
     assert (read_token("http://127.0.0.1:9/v1"), find_own_token("broker.example:9092")) == ("rb.x.r.1.y",) * 2
     assert read_token("http://model.example/v1") == "none", "it leaves this machine to no model server"

@@ -6,14 +6,15 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { BUSY, CLICKHOUSE, FRESH, LONG, OWNER, PAGE, SCREENSHOTS } = process.env;
-const TRAJECTORIES = "12,800", STEPS = 99;
+const { BUSY, CLICKHOUSE, FRESH, LONG, LOST, OWNER, PAGE, SCREENSHOTS, SENTENCES } = process.env;
+const EPISODES = "12,813", STEPS = 99;
+// 13 of them were lost before they were assembled.
 
 test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
   await open();
   const glance = await page.locator(".figures").innerText();
   assert.match(glance, new RegExp(`steps\\s+${STEPS}`));
-  assert.match(glance, new RegExp(`episodes\\s+${TRAJECTORIES}`));
+  assert.match(glance, new RegExp(`episodes\\s+${EPISODES}`));
   for (const name of ["reward", "metric loss", "metric KL to reference", "metric entropy", "metric clip fraction", "metric gradient norm", "staleness"]) {
     assert.ok(await inked(name), `${name}: nothing is drawn`);
   }
@@ -22,6 +23,38 @@ test("the overview shows reward, fates, staleness, every metric of a step, lag a
   assert.match(await text("dead letters"), /assembly episode-events DecodeError 4/);
   assert.match(await text("decisions"), /2 \S+ \S+ quarantine 98 97 – worse:reward -0.061 \[-0.100, -0.020\] 312 \/ 9,800/);
   assert.match(await text("decisions"), /1 \S+ \S+ canary 98 97 98, 5.0 % newest_candidate – –/);
+});
+
+test("the overview opens with the funnel of the run: each stage, what is lost there, and what to do", async () => {
+  await open("#/", { address: LOST });
+  assert.equal(await page.locator("main > section").first().getAttribute("data-card"), "funnel");
+  const funnel = await text("funnel");
+  assert.match(funnel, /0 of 29 episodes are trained; 1 of 16 groups/);
+  assert.match(funnel, /trainable .* 3 4 4 have no turn that can be trained \(no_token_ids\) → serve the model/);
+  assert.match(funnel, /6 waited for members of their group that never came/);
+  for (const [scheme, width] of SCREENSHOTS ? [["light", 1360], ["dark", 1360], ["light", 390]] : []) {
+    await page.emulateMedia({ colorScheme: scheme });
+    await page.setViewportSize({ width, height: 900 });
+    await page.waitForTimeout(300);
+    await page.screenshot({ path: join(SCREENSHOTS, `ui-funnel-${scheme}-${width}.png`) });
+  }
+});
+
+test("each situation that keeps episodes from a step is said in words on the page of its run", async () => {
+  let said = "";
+  for (const run of ["main", "narrow", "other"]) {
+    await open("#/", { address: LOST });
+    await page.locator("#run").selectOption(run);
+    await page.waitForFunction((name) => document.querySelector("h1")?.textContent === `Run ${name}` && document.querySelector("main").getAttribute("aria-busy") === "false", run);
+    said += await text("funnel");
+    if (run !== "other") await context.close();
+  }
+  for (const [name, words] of Object.entries(JSON.parse(SENTENCES))) assert.ok(said.includes(words), `${name}: ${words}\n${said}`);
+});
+
+test("without traffic for a day the funnel says when the newest episode began", async () => {
+  await open();
+  assert.match(await text("funnel"), /no episode has begun in the last 24 hours; the newest began [\d.]+ h ago/);
 });
 
 test("a strip says which processes live, who is silent, how old the newest step is, and what to do", async () => {
@@ -59,11 +92,11 @@ test("without Kafka the strip says so in one line, and the rest of the page is t
 test("fates flow from all trajectories to trained, dropped by stage and reason, and pending", async () => {
   await open();
   const flow = await card("fates").locator("svg").innerHTML();
-  for (const [name, count] of [["began", "12,800"], ["dropped in curriculum", "3,752"], ["no signal", "3,752"], ["untrainable", "256"], ["stale", "189"], ["pending", "125"]]) {
+  for (const [name, count] of [["began", "12,813"], ["dropped in curriculum", "3,752"], ["no signal", "3,752"], ["untrainable", "256"], ["stale", "189"], ["pending", "125"]]) {
     assert.match(flow, new RegExp(`${name}</tspan><tspan[^>]*>${count} `), name);
   }
   const spoken = await card("fates").locator("svg").getAttribute("aria-label");
-  assert.match(spoken, /Of 12,800 episodes: 8,478 trained/);
+  assert.match(spoken, /Of 12,813 episodes: 8,478 trained/);
 });
 
 test("a chart's numbers are there as a table too, and stand open when the page draws anew", async () => {

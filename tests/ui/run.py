@@ -3,16 +3,23 @@
 python -m tests.ui.run FOLDER_OF_NODE_MODULES [SCREENSHOT_FOLDER]
 """
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
@@ -20,6 +27,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
+from tests.health.situations import RUNS, SCORING, SENTENCES, write_situations
 from tests.ui import database, hostile, world
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
@@ -44,6 +52,7 @@ def main(modules: Path, screenshots: Path | None) -> int:
             world.write_now(broker.address)
             database.fill(ClickHouseSettings(port=port, database="page"))
             database.fill_long(ClickHouseSettings(port=port, database="long"))
+            fill_situations(ClickHouseSettings(port=port, database="lost"))
             trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
             with (
                 page(port, "page", folder) as calm,
@@ -51,19 +60,33 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "long", folder) as long,
                 page(port, "fresh", folder, run="orders") as fresh,
                 page(port, "page", folder, kafka=broker.address) as busy,
+                page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING) as lost,
             ):
                 told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
-                told |= {"FRESH": fresh, "OWNER": OWNER}
+                told |= {"FRESH": fresh, "OWNER": OWNER, "LOST": lost, "SENTENCES": json.dumps(SENTENCES)}
                 return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
             kafka.stop()
 
 
+def fill_situations(settings: ClickHouseSettings) -> None:
+    """Write what goes wrong on the way to a step, as if it were now."""
+    migrate(settings)
+    client = ClickHouse(settings)
+    try:
+        write_situations(client, "rollbus.", round(time.time() * 1000))
+    finally:
+        client.close()
+
+
 @contextmanager
-def page(port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9", run: str = "main") -> Iterator[str]:
+def page(
+    port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9", run: str = "main", **sections: Any
+) -> Iterator[str]:
     """Start the page as a user does; yields its address. Without an address of Kafka, there is none."""
-    (folder / f"{run}.yaml").write_text(f"runs: [{{run_id: {run}, model: agent}}]\n")
+    settings = {"runs": [{"run_id": run, "model": "agent"}], **sections}
+    (folder / f"{run}.yaml").write_text(yaml.safe_dump(settings))
     own = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
         "ROLLBUS_CLICKHOUSE__PORT": str(port),
         "ROLLBUS_CLICKHOUSE__DATABASE": database,

@@ -67,12 +67,13 @@ class World:
         assert is_wrong >= (found["error"] is not None or bool((found["health"] or {}).get("problems")))
         return found
 
-    def until(self, is_so: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-        """Look until the picture is so; return what `rollbus status --json` then prints."""
+    def until(self, is_so: Callable[[dict[str, Any]], object], what: str, *, from_log: bool = True) -> dict[str, Any]:
+        """Look until the picture is so, in the log first, which is cheaper; return what `status --json` then prints."""
         deadline, connection = time.monotonic() + WAIT_S, KafkaConnection(bootstrap_servers=self.kafka)
         while True:
-            found = {"health": to_json(asyncio.run(read_health(connection, self.namespace)))}
-            if is_so(found) and is_so(found := self.health()):
+            if from_log:
+                found = {"health": to_json(asyncio.run(read_health(connection, self.namespace)))}
+            if (not from_log or is_so(found)) and is_so(found := self.health()):
                 return found
             logs = "\n".join(f"{name}: {self.log(name)[-1500:]}" for name in self.started)
             assert time.monotonic() < deadline, f"{what}: {json.dumps(found)[:3000]}\n{logs}"

@@ -83,6 +83,12 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
     assert explain_loss("a reason of a newer release").what == "were dropped"
 
 
+def test_one_lost_episode_is_told_in_the_singular() -> None:
+    shown = printed(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
+    assert "1 is in a group whose rewards are all equal" in shown
+    assert "1 has no turn that can be trained (echo)" in shown
+
+
 def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None:
     patient = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=None)))
     waiting = {"waiting_groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - 51 * 60_000, "groups": 9}

@@ -119,7 +119,7 @@ def _draw_stage(number: int, counts: Sequence[EpisodeCount]) -> FunnelStage:
     losses = []
     for (reason, detail), episodes in sorted(lost.items(), key=lambda item: (-item[1], item[0])):
         loss = explain_loss(reason, detail)
-        losses.append(LostEpisodes(detail or reason, episodes, loss.what, loss.remedy))
+        losses.append(LostEpisodes(detail or reason, episodes, agree(loss.what, episodes), loss.remedy))
     return FunnelStage(STAGES[number], reached, waiting, tuple(losses))
 
 

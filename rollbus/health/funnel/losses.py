@@ -21,6 +21,8 @@ class Loss:
     remedy: str
 
 
+OF_ONE = {"have": "has", "are": "is", "were": "was"}
+"""Verbs, in the plural, with which the words of a loss begin → the same of one episode."""
 NO_VERSION = "no_policy_version"
 """Why a run cannot use an episode of which every turn could be trained; the verdicts on turns are the producers'."""
 _SELECT = "`rollbus sql run why-not-trained --param id=EPISODE` shows where"
@@ -107,6 +109,12 @@ def explain_loss(reason: str, detail: str = "") -> Loss:
     if reason == DropReason.UNTRAINABLE and detail:
         return Loss(loss.stage, f"have no turn that can be trained ({detail})", advise_turns(detail))
     return loss
+
+
+def agree(what: str, number: int) -> str:
+    """Return a loss's words with its verb as the number asks for."""
+    verb, _, rest = what.partition(" ")
+    return f"{OF_ONE[verb]} {rest}" if number == 1 and verb in OF_ONE else what
 
 
 def advise_turns(verdict: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollbus.health.funnel.forecast import Forecast, forecast_step
-from rollbus.health.funnel.losses import explain_loss
+from rollbus.health.funnel.losses import agree, explain_loss
 from rollbus.health.funnel.notices import Notice, find_notices
 from rollbus.health.funnel.numbers import EPISODES, IN_STEP, STAGES, EpisodeCount, FunnelNumbers, FunnelSettings
 from rollbus.runtime.health.alarms.problem import say_duration

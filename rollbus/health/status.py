@@ -51,9 +51,8 @@ class NamespaceStatus:
 class FunnelCounter:
     """Counts the funnels of the settings' runs; repeats an answer for a moment. Thread-safe."""
 
-    def __init__(self, settings: "Settings", fresh_s: float = FRESH_S) -> None:
+    def __init__(self, settings: "Settings") -> None:
         """Nothing is asked before the first question."""
-        self._fresh_s = fresh_s
         self._clickhouse, self._namespace = settings.clickhouse, settings.namespace
         self._runs = [FunnelSettings(run, settings.scoring, settings.assembly) for run in settings.runs]
         self._lock = threading.Lock()
@@ -64,7 +63,7 @@ class FunnelCounter:
         with self._lock:
             if time.monotonic() >= self._until:
                 self._funnels = count_funnels(self._clickhouse, self._namespace, self._runs, now_ms)
-                self._until = time.monotonic() + self._fresh_s
+                self._until = time.monotonic() + FRESH_S
             return self._funnels
 
 
@@ -77,10 +76,10 @@ async def read_status(settings: "Settings") -> NamespaceStatus:
 class StatusWatch:
     """Answers several askers over one connection to the broker, which stays open."""
 
-    def __init__(self, settings: "Settings", fresh_s: float = FRESH_S) -> None:
+    def __init__(self, settings: "Settings") -> None:
         """Nothing connects before the first question."""
         self._health = HealthWatch(settings.kafka, settings.namespace, settings.health.alarms)
-        self._counter, self._limits = FunnelCounter(settings, fresh_s), settings.health.alarms
+        self._counter, self._limits = FunnelCounter(settings), settings.health.alarms
 
     async def ask(self) -> NamespaceStatus:
         """Return what is known now."""

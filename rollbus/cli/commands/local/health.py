@@ -73,7 +73,7 @@ async def _follow(settings: Settings, interval_s: float) -> None:
     from rollbus.health.show import render
     from rollbus.health.status import StatusWatch
 
-    console, watch = Console(), StatusWatch(settings, fresh_s=0.0)
+    console, watch = Console(), StatusWatch(settings)
     live = Live(Text("looking at Kafka"), console=console, screen=True, auto_refresh=False)
     try:
         with live if console.is_terminal else nullcontext():

@@ -137,7 +137,7 @@ def _wait_for_episodes(settings: Settings, wait_s: float) -> "NamespaceStatus":
     deadline = time.monotonic() + wait_s
 
     async def look() -> "NamespaceStatus":
-        watch = StatusWatch(settings, fresh_s=0.0)
+        watch = StatusWatch(settings)
         try:
             with show_progress("waiting for the first episodes") as progress:
                 while True:

@@ -15,6 +15,12 @@ from rollbus.producers.imports.formats.messages import Message, read_json, read_
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, answer_of, count_of, read, text_of
 
 INPUT_TOKENS = ("prompt_tokens", "input_tokens", "input", "promptTokens", "inputTokens")
+FINISH_REASONS = {
+    **dict.fromkeys(("tool_call", "tool_calls", "tool_use", "tool-calls"), "tool_calls"),
+    **dict.fromkeys(("stop", "end_turn", "stop_sequence", "completed"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), "length"),
+    **dict.fromkeys(("content_filter", "content-filter", "safety"), "content_filter"),
+}
 OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output", "completionTokens", "outputTokens")
 
 
@@ -43,13 +49,14 @@ def read_answer(
     usage: Any = None,
 ) -> ServerAnswer | None:
     """Return the answer that a value holds, None where it holds none; the named fields fill what it does not say."""
-    answer = _whole_answer(read_json(value)) or _of_messages(value)
+    answer = value if isinstance(value, ServerAnswer) else _whole_answer(read_json(value)) or _of_messages(value)
     if answer is None:
         return None
     counts = usage if isinstance(usage, Mapping) else {}
     prompt, completion = _count(counts, INPUT_TOKENS), _count(counts, OUTPUT_TOKENS)
     choices = tuple(
-        choice if choice.finish_reason else replace(choice, finish_reason=finish_reason) for choice in answer.choices
+        replace(choice, finish_reason=spell_finish_reason(choice.finish_reason or finish_reason))
+        for choice in answer.choices
     )
     return replace(
         answer,
@@ -59,6 +66,11 @@ def read_answer(
         completion_tokens=answer.completion_tokens if answer.completion_tokens is not None else completion,
         choices=choices,
     )
+
+
+def spell_finish_reason(reason: str | None) -> str | None:
+    """Return why an answer ended, as the OpenAI API spells it, whichever name another API or a tracing tool has."""
+    return None if reason is None else FINISH_REASONS.get(reason.lower(), reason)
 
 
 def choice_of(message: Mapping[str, Any], index: int = 0) -> AnswerChoice:

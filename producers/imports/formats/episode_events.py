@@ -107,6 +107,7 @@ class EpisodeWriter:
     def _turns(self, span: ImportedSpan, call: ImportedCall, function: str) -> Iterator[TurnRecorded]:
         sampled = [token_ids_of(choice) for choice in call.answer.choices]
         withheld = None if sampled and all(sampled) else NO_TOKEN_IDS if sampled else FAILED_CALL
+        withheld = call.answer.problem or withheld
         at_ms = max(span.start_ns, span.end_ns) // MS
         exchange = Exchange(
             request=call.request,

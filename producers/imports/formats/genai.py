@@ -6,12 +6,14 @@ attributes (`gen_ai.prompt.0.content`), two events with JSON (`gen_ai.content.pr
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from rollbus.producers.imports.formats.answers import read_answer, read_request
+from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
 from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 
 CALLS = ("chat", "text_completion", "generate_content")
 TOOLS = ("execute_tool",)
@@ -19,6 +21,8 @@ AGENTS = ("invoke_agent", "create_agent", "invoke_workflow")
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
 CHOICE = "gen_ai.choice"
+NO_CONTENT = "no_content"
+"""The reason of a turn whose trace holds no texts, as most tools are set up at first."""
 MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
@@ -55,15 +59,32 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     messages, outputs = _read_messages(fields, events)
     request = read_request({"messages": messages}, model=model, **asked)
     request["tools"] = read_tools(tools) or read_tools(flat_tools) or None
+    reasons = [str(reason) for reason in finish] if isinstance(finish, list) else []
     answer = read_answer(
-        outputs,
+        _choices_of(outputs, reasons, usage),
         model=fields.text("gen_ai.response.model") or model,
         response_id=fields.text("gen_ai.response.id"),
-        finish_reason=str(finish[0]) if isinstance(finish, list) and finish else None,
+        finish_reason=reasons[0] if reasons else None,
         usage=usage,
     )
     streamed = fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
     return None if answer is None else ImportedCall(request=request, answer=answer, streamed=streamed)
+
+
+def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, Any]) -> Any:
+    """Return the choices of an answer: the messages, if there is a reason for the end of each; a choice without content
+    where only a reason, or the count of its tokens, was recorded.
+    """
+    if not outputs and (reasons or usage["completion_tokens"]):
+        return ServerAnswer(choices=tuple(AnswerChoice(index=i) for i in range(len(reasons) or 1)), problem=NO_CONTENT)
+    if len(outputs) < 2 or (len(reasons) != len(outputs) and not all(each.get("finish_reason") for each in outputs)):
+        return outputs
+    choices = [choice_of(message, index) for index, message in enumerate(outputs)]
+    pairs = zip(choices, reasons or [None] * len(choices), strict=True) if len(reasons) in (0, len(choices)) else ()
+    return ServerAnswer(
+        choices=tuple(replace(choice, finish_reason=choice.finish_reason or reason) for choice, reason in pairs)
+        or tuple(choices)
+    )
 
 
 def read_tool(fields: Fields, name: str) -> ImportedTool:
@@ -117,6 +138,7 @@ def _of_events(events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
             inner = read_json(body.get("message"))
             message = dict(inner) if isinstance(inner, Mapping) else {"content": inner or body.get("content")}
             message.setdefault("tool_calls", read_json(body.get("tool_calls")))
+            message.setdefault("finish_reason", body.get("finish_reason"))
             said += read_messages([{"role": "assistant", **message}])
         elif name in MESSAGE_EVENTS:
             called = {"tool_call_id": body.get("id")} if name == "gen_ai.tool.message" else {}

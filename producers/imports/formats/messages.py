@@ -24,7 +24,7 @@ ROLES = {
     "humanmessagechunk": "user",
 }
 """Other names of OpenAI's roles, in small letters."""
-CARRIED = ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning")
+CARRIED = ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning", "finish_reason")
 """Fields of a message that have the same name everywhere."""
 RESULTS = ("tool_result", "tool_call_response")
 CALLS = ("tool_use", "tool_call")

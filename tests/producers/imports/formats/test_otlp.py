@@ -250,3 +250,32 @@ def test_spans_whose_parents_did_not_come_are_one_episode_that_says_so() -> None
 def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
     found = read(call(1, [("user", "q")], "a", parent=2), make_span(2, parent=1))
     assert [turn.completion.content for turn in found.turns] == ["a"]
+
+
+def test_a_call_whose_texts_were_not_traced_is_no_failed_one() -> None:
+    usage = {"gen_ai.usage.input_tokens": 130, "gen_ai.usage.output_tokens": 41}
+    span = make_span(1, **ASKED, **usage, **{"gen_ai.response.finish_reasons": ["STOP"]})
+    (turn,) = read(span).turns
+    assert (turn.untrainable_reason, turn.finish_reason) == ("no_content", "stop")
+    assert (turn.prompt_tokens, turn.completion_tokens, turn.completion.content) == (130, 41, None)
+
+
+def test_two_choices_are_two_answers_each_with_its_own_reason() -> None:
+    said = [
+        {"role": "assistant", "parts": [{"type": "text", "content": text}], "finish_reason": reason}
+        for text, reason in (("first", "stop"), ("second", "max_tokens"))
+    ]
+    span = make_span(1, **ASKED, **{"gen_ai.output.messages": json.dumps(said)})
+    assert [(turn.choice, turn.completion.content, turn.finish_reason) for turn in read(span).turns] == [
+        (0, "first", "stop"),
+        (1, "second", "length"),
+    ]
+
+
+@pytest.mark.parametrize("reason", ["tool_call", "tool_calls", "tool_use"])
+def test_a_reason_has_one_spelling_wherever_it_was_written(reason: str) -> None:
+    said = [{"role": "assistant", "parts": [{"type": "text", "content": "x"}], "finish_reason": reason}]
+    within = make_span(1, **ASKED, **{"gen_ai.output.messages": json.dumps(said)})
+    beside = make_span(1, **ASKED, **NEWEST, **{"gen_ai.response.finish_reasons": [reason]})
+    for span in (within, beside):
+        assert [turn.finish_reason for turn in read(span).turns] == ["tool_calls"]

@@ -1,0 +1,74 @@
+"""Run one program in this very environment, recorded without a change, and hold its turns against the server's answers.
+
+python -m tests.newest.try_program <framework>
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rollbus import instrument
+from rollbus.producers import MemorySink, init
+from rollbus.producers.turns.turn_record import NOT_CAPTURED
+from rollbus.schemas.records.events import ToolCalled, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.agents.model_server import Faults, ModelServer
+from tests.newest.frameworks import FRAMEWORKS
+
+PROGRAM = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
+
+
+def load(name: str) -> Any:
+    """Import a framework's program."""
+    path = FRAMEWORKS[name].program(name)
+    if path.suffix == ".md":
+        (text,) = PROGRAM.findall(path.read_text())
+        path = Path(tempfile.mkdtemp()) / "app.py"
+        path.write_text(text)
+    spec = importlib.util.spec_from_file_location("app", path)
+    assert spec is not None
+    assert spec.loader is not None
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    return app
+
+
+def find_faults(name: str) -> list[str]:
+    """Return what the record lacks; nothing if all is there."""
+    server = ModelServer(Faults())
+    os.environ |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "k"}
+    sink = MemorySink()
+    recorder = init(sink=sink)
+    patches = instrument(recorder)
+    app = load(name)
+    with recorder.episode(task="newest"):
+        app.main()
+    recorder.close(120)
+    server.close()
+    events = list(sink.records("episode-events"))
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    turns = [turn for turn in turns if turn.untrainable_reason != NOT_CAPTURED]  # these give way
+    faults = [f"{library}: {error}" for library, error in patches.failed.items()]
+    faults += [f"{count} × {counter}" for counter, count in recorder.counters.items() if "hook_errors" in counter]
+    faults += [f"a turn is {turn.untrainable_reason}" for turn in turns if not turn.trainable]
+    tokens = sorted((decode_token_ids(turn.completion_token_ids or b""), turn.logprobs) for turn in turns)
+    sampled = sorted((answer.ids, answer.logprobs) for answer in server.answers)
+    if not sampled or [(list(ids), list(decode_logprobs(logprobs or b""))) for ids, logprobs in tokens] != sampled:
+        faults.append(f"{len(turns)} turns do not hold the tokens of {len(sampled)} answers")
+    tools = [event for event in events if isinstance(event, ToolCalled)]
+    if FRAMEWORKS[name].tools and not tools:
+        faults.append("no tool is recorded")
+    faults += [f"tool {tool.name} failed: {tool.error}" for tool in tools if tool.error]
+    return faults
+
+
+if __name__ == "__main__":
+    framework = sys.argv[1]
+    distribution = FRAMEWORKS[framework].distributions[0].partition("[")[0]
+    print("\n" + json.dumps({"version": metadata.version(distribution), "faults": find_faults(framework)}))

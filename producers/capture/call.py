@@ -259,7 +259,8 @@ class RecordedCall:
         self._record(Unread(make, pieces, self._choices(), size), streamed=streamed)
 
     def _choices(self) -> int:
-        count = self.original.get("n")
+        settings = self.original.get("generationConfig")  # of Google's API
+        count = settings.get("candidateCount") if isinstance(settings, Mapping) else self.original.get("n")
         return count if isinstance(count, int) and 1 <= count <= MAX_CHOICES else 1
 
     def abandon(self) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from rollbus.producers.capture.call import Capture, RecordedCall
 from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
+from rollbus.producers.capture.contents import CONTENTS
+from rollbus.producers.capture.messages import MESSAGES
 from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.capture.surface import Surface
 from rollbus.producers.episode import context
@@ -15,6 +17,9 @@ ENDPOINTS: Mapping[str, tuple[Surface, str]] = {
     "/chat/completions": (CHAT, "messages"),
     "/completions": (COMPLETIONS, "prompt"),
     "/responses": (RESPONSES, "input"),
+    "/v1/messages": (MESSAGES, "max_tokens"),
+    ":generateContent": (CONTENTS, "contents"),
+    ":streamGenerateContent": (CONTENTS, "contents"),
 }
 """By the end of the path, the longest first: the API, and a field that every request of it has."""
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
@@ -43,6 +48,8 @@ def begin_call(
     request = None if content is None or "content-encoding" in headers else _read_object(content)
     if request is None or field not in request:
         return None
+    if surface is CONTENTS:  # its address names the model
+        request = {"model": server.rstrip("/").rpartition("/")[2], **request}
     for name in KEY_HEADERS:
         if (key := headers.get(name)) is not None:
             capture.outbox.guard.call("key", capture.outbox.keep_secret, key.rpartition(" ")[2], default=None)

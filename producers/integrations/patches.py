@@ -43,10 +43,10 @@ def _patch_http(name: str, wish: Wish, stack: ExitStack) -> None:
     patch(sys.modules[name], capture, stack)
 
 
-def _patch_openai(wish: Wish, stack: ExitStack) -> None:
+def _patch_retries(name: str, wish: Wish, stack: ExitStack) -> None:
     from rollbus.producers.capture.openai_client import patch_retries
 
-    patch_retries(sys.modules["openai"], stack)
+    patch_retries(sys.modules[name], stack)
 
 
 def _patch_litellm(wish: Wish, stack: ExitStack) -> None:
@@ -177,12 +177,13 @@ LIBRARIES: Mapping[str, Library] = {
     "httpx": Library("httpx", "0.28", partial(_patch_http, "httpx")),
     "httpx2": Library("httpx2", "2.16", partial(_patch_http, "httpx2")),
     "aiohttp": Library("aiohttp", "3.14", partial(_patch_http, "aiohttp")),
-    "openai": Library("openai", "3.52", _patch_openai),
-    "litellm": Library("litellm", "1.82", _patch_litellm),
-    "langchain_core": Library("langchain-core", "1.7", _patch_langchain),
+    "openai": Library("openai", "3.57", partial(_patch_retries, "openai")),
+    "anthropic": Library("anthropic", "2.11", partial(_patch_retries, "anthropic")),
+    "litellm": Library("litellm", "1.110", _patch_litellm),
+    "langchain_core": Library("langchain-core", "1.8", _patch_langchain),
     "llama_index.core": Library("llama-index-core", "0.14", _patch_llama_index),
     "google.adk.runners": Library("google-adk", "2.13", _patch_adk),
-    "agents": Library("openai-agents", "0.20", _patch_openai_agents),
+    "agents": Library("openai-agents", "0.24", _patch_openai_agents),
     "threading": Library("", "", _patch_threads),
     "multiprocessing.pool": Library("", "", _patch_thread_pools),
 }

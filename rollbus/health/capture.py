@@ -16,19 +16,12 @@ from rollbus.schemas.records.events import TurnRecorded
 
 FLUSH_S = 30.0
 UNSEEN: Mapping[str, str] = {
-    "anthropic": "anthropic",
     "botocore": "boto3",
     "cohere": "cohere",
-    "google.genai": "google-genai",
-    "groq": "groq",
-    "huggingface_hub.inference._client": "huggingface_hub",
-    "mistralai": "mistralai",
     "ollama": "ollama",
     "vllm": "vllm",
 }
-"""Libraries that call models and have no hook: the module that shows that one is used, and its name."""
-_BROUGHT_BY: Mapping[str, str] = {"google.genai": "google.adk"}
-"""Those that another framework imports for itself."""
+"""Libraries that call models by another API than those that are recorded: the module that shows the use, and its name."""
 
 
 @dataclass(slots=True)
@@ -71,7 +64,7 @@ def examine_capture(agent: Callable[[], Any]) -> Examination:
     found.notes += [f"{name} {version} is newer than was tried" for name, version in patches.untried.items()]
     found.notes += _describe_missed(recorder.counters)
     for module, name in UNSEEN.items():
-        if module in sys.modules and _BROUGHT_BY.get(module) not in sys.modules:
+        if module in sys.modules:
             found.notes.append(f"{name} is imported, and has no hook: report its answers with episode.turn(…)")
     return found
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES, PROGRAMS = ROOT / "docs" / "capture", Path(__file__).parent / "programs"
+PAGES, PROGRAMS = ROOT / "docs" / "capture", ROOT / "examples" / "frameworks"
 
 
 class Framework(NamedTuple):
@@ -17,7 +17,7 @@ class Framework(NamedTuple):
     """Whether its hook reports tools."""
 
     def program(self, name: str) -> Path:
-        """Its page, or else a program of ours."""
+        """Its page, or else an example."""
         page = PAGES / f"{name}.md"
         return page if page.exists() else PROGRAMS / f"{name}.py"
 

@@ -6,7 +6,6 @@ attributes (`gen_ai.prompt.0.content`), two events with JSON (`gen_ai.content.pr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
@@ -79,12 +78,12 @@ def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, 
         return ServerAnswer(choices=tuple(AnswerChoice(index=i) for i in range(len(reasons) or 1)), problem=NO_CONTENT)
     if len(outputs) < 2 or (len(reasons) != len(outputs) and not all(each.get("finish_reason") for each in outputs)):
         return outputs
-    choices = [choice_of(message, index) for index, message in enumerate(outputs)]
-    pairs = zip(choices, reasons or [None] * len(choices), strict=True) if len(reasons) in (0, len(choices)) else ()
-    return ServerAnswer(
-        choices=tuple(replace(choice, finish_reason=choice.finish_reason or reason) for choice, reason in pairs)
-        or tuple(choices)
-    )
+    reason_by_index = dict(enumerate(reasons if len(reasons) == len(outputs) else ()))
+    choices = [
+        choice_of({"finish_reason": reason_by_index.get(index), **message}, index)
+        for index, message in enumerate(outputs)
+    ]
+    return ServerAnswer(choices=tuple(choices))
 
 
 def read_tool(fields: Fields, name: str) -> ImportedTool:

@@ -253,8 +253,8 @@ def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
 
 
 def test_a_call_whose_texts_were_not_traced_is_no_failed_one() -> None:
-    usage = {"gen_ai.usage.input_tokens": 130, "gen_ai.usage.output_tokens": 41}
-    span = make_span(1, **ASKED, **usage, **{"gen_ai.response.finish_reasons": ["STOP"]})
+    usage: dict[str, Any] = {"gen_ai.usage.input_tokens": 130, "gen_ai.usage.output_tokens": 41}
+    span = make_span(1, **{**ASKED, **usage, "gen_ai.response.finish_reasons": ["STOP"]})
     (turn,) = read(span).turns
     assert (turn.untrainable_reason, turn.finish_reason) == ("no_content", "stop")
     assert (turn.prompt_tokens, turn.completion_tokens, turn.completion.content) == (130, 41, None)
@@ -265,7 +265,7 @@ def test_two_choices_are_two_answers_each_with_its_own_reason() -> None:
         {"role": "assistant", "parts": [{"type": "text", "content": text}], "finish_reason": reason}
         for text, reason in (("first", "stop"), ("second", "max_tokens"))
     ]
-    span = make_span(1, **ASKED, **{"gen_ai.output.messages": json.dumps(said)})
+    span = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(said)})
     assert [(turn.choice, turn.completion.content, turn.finish_reason) for turn in read(span).turns] == [
         (0, "first", "stop"),
         (1, "second", "length"),
@@ -275,7 +275,7 @@ def test_two_choices_are_two_answers_each_with_its_own_reason() -> None:
 @pytest.mark.parametrize("reason", ["tool_call", "tool_calls", "tool_use"])
 def test_a_reason_has_one_spelling_wherever_it_was_written(reason: str) -> None:
     said = [{"role": "assistant", "parts": [{"type": "text", "content": "x"}], "finish_reason": reason}]
-    within = make_span(1, **ASKED, **{"gen_ai.output.messages": json.dumps(said)})
-    beside = make_span(1, **ASKED, **NEWEST, **{"gen_ai.response.finish_reasons": [reason]})
+    within = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(said)})
+    beside = make_span(1, **{**ASKED, **NEWEST, "gen_ai.response.finish_reasons": [reason]})
     for span in (within, beside):
         assert [turn.finish_reason for turn in read(span).turns] == ["tool_calls"]

@@ -19,7 +19,7 @@ async def ask() -> None:
         model="agent",
         base_url=os.environ["OPENAI_BASE_URL"],
         api_key="k",
-        model_info={**abilities, "family": "unknown"},  # type: ignore[typeddict-item]
+        model_info={**abilities, "family": "unknown"},
     )
     await AssistantAgent("keeper", client, tools=[stock]).run(task="How many bolts are there?")
     await client.close()

@@ -21,7 +21,7 @@ UNSEEN: Mapping[str, str] = {
     "ollama": "ollama",
     "vllm": "vllm",
 }
-"""Libraries that call models by another API than those that are recorded: the module that shows the use, and its name."""
+"""Libraries whose API is not recorded: the module that shows that one is used, and its name."""
 
 
 @dataclass(slots=True)

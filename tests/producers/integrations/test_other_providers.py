@@ -86,7 +86,7 @@ def test_a_message_of_anthropic_is_a_turn_without_tokens(recorder: Recorder, sin
             with client.messages.stream(**options) as stream:
                 assert "".join(stream.text_stream) == "Let me see."
         else:
-            assert client.messages.create(**options).content[1].text == "Let me see."  # type: ignore[union-attr]
+            assert client.messages.create(**options).content[1].text == "Let me see."
     (turn,) = turns(recorder, sink)
     assert_called(turn)
     assert (turn.streamed, turn.model, turn.response_id) == (streams, "claude", "m1")

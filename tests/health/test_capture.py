@@ -84,7 +84,7 @@ def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if "agent@3" in line]
     assert rows == [["0", "agent@3", "httpx", "trainable"]]
-    assert "patched: openai, threading\n" in done.stdout
+    assert "patched: httpx, openai, threading\n" in done.stdout
 
 
 @pytest.mark.usefixtures("here")

@@ -41,8 +41,8 @@ NAMED_REWARD = ScoringConfig(rewards=(RewardConfig(name="reward"),))
 
 
 def count(reached: int, dropped_by: str = "", episodes: int = 1, **changes: Any) -> EpisodeCount:
-    known = EpisodeCount(reached, True, dropped_by, "", episodes, NOW_MS - HOUR_MS)
-    return replace(known, **changes)
+    base = EpisodeCount(reached, True, dropped_by, "", episodes, NOW_MS - HOUR_MS)
+    return replace(base, **changes)
 
 
 def funnel(*episodes: EpisodeCount, settings: FunnelSettings | None = None, **counts: Any) -> Funnel:
@@ -53,9 +53,9 @@ def funnel(*episodes: EpisodeCount, settings: FunnelSettings | None = None, **co
     return draw_funnel(numbers, settings or FunnelSettings())
 
 
-def notice(drawn: Funnel, code: str) -> str:
-    (one,) = [notice for notice in drawn.notices if notice.code == code]
-    return f"{one.what} → {one.remedy}"
+def words_of(drawn: Funnel, code: str) -> str:
+    (notice,) = [notice for notice in drawn.notices if notice.code == code]
+    return f"{notice.what} → {notice.remedy}"
 
 
 def printed(drawn: Funnel, width: int = 300) -> str:
@@ -112,7 +112,7 @@ def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
 def test_turns_without_ids_are_named_with_the_server_that_gave_them() -> None:
     turns = (TurnCount("gpt-4o", "no_token_ids", 40, (), ("tickets",)),)
     drawn = funnel(count(0, "untrainable", 40, detail="no_token_ids"), turns=turns)
-    words = notice(drawn, "untrainable_turns")
+    words = words_of(drawn, "untrainable_turns")
     assert words.startswith("40 of 40 turns cannot be trained: the server that answers as gpt-4o gave no token ids")
     assert "recorded by tickets → serve the model with an endpoint that returns token ids" in words
     assert drawn.blocked_at == "trainable"
@@ -124,7 +124,7 @@ def test_turns_without_ids_are_named_with_the_server_that_gave_them() -> None:
 def test_a_reward_that_no_component_reads_is_named_with_the_setting_that_reads_it() -> None:
     settings = FunnelSettings(scoring=NAMED_REWARD)
     drawn = funnel(count(1, "score_missing", 40), settings=settings, rewards=(RewardCount("thumbs", 40, 40),))
-    words = notice(drawn, "unread_rewards")
+    words = words_of(drawn, "unread_rewards")
     assert words.startswith("40 reports are named 'thumbs', which no component reads (read: reward)")
     assert "{type: feedback, name: thumbs}" in words
 
@@ -138,7 +138,7 @@ def test_a_users_own_reward_function_may_read_any_name() -> None:
 
 def test_rewards_that_come_too_late_are_named_with_the_median_and_the_value_to_set() -> None:
     late = RewardCount("reward", 40, 40, late=40, median_ms=3_100, most_ms=7_900)
-    words = notice(funnel(count(1, "score_missing", 40), rewards=(late,)), "late_rewards")
+    words = words_of(funnel(count(1, "score_missing", 40), rewards=(late,)), "late_rewards")
     assert "40 of 40 reports named 'reward' came too late for their score" in words
     assert "half of them within 3 s of the episode's end (the median)" in words
     assert words.endswith("reward_wait_ms: 15000`")
@@ -149,35 +149,37 @@ def test_groups_whose_members_never_come_are_named_with_their_size() -> None:
     drawn = funnel(
         count(2, "incomplete_group", 40), settings=settings, run={"short_groups": 40, "members_of_short": 1.0}
     )
-    assert notice(drawn, "short_groups").startswith("40 groups closed with 1.0 of 8 members on average")
+    assert words_of(drawn, "short_groups").startswith("40 groups closed with 1.0 of 8 members on average")
     assert drawn.blocked_at == "grouped"
 
 
 def test_an_example_with_several_prompts_is_named() -> None:
     drawn = funnel(count(2, "group_mismatch", 3), run={"mismatched_example": "t-7", "prompts_of_example": 3})
-    assert notice(drawn, "other_prompts").startswith("example 't-7' began with 3 prompts besides its group's")
+    assert words_of(drawn, "other_prompts").startswith("example 't-7' began with 3 prompts besides its group's")
 
 
 def test_groups_without_a_signal_are_counted() -> None:
     drawn = funnel(count(3, "no_signal", 40), run={"groups": 10, "groups_with_signal": 0})
-    assert notice(drawn, "no_signal").startswith("10 of 10 groups have equal rewards")
+    assert words_of(drawn, "no_signal").startswith("10 of 10 groups have equal rewards")
     assert drawn.blocked_at == "with signal"
     assert funnel(count(5), run={"groups": 10, "groups_with_signal": 6}).notices == ()
 
 
 def test_a_learner_that_serves_nothing_that_the_agent_asked_for_is_named() -> None:
     drawn = funnel(count(2, "not_targeted", 4), turns=(TurnCount("qwen", "", 4, (1,)),))
-    assert "answered by qwen, and run main trains agent: the learner serves no version" in notice(drawn, "other_model")
+    assert "answered by qwen, and run main trains agent: the learner serves no version" in words_of(
+        drawn, "other_model"
+    )
     others = funnel(count(4, "off_lineage", 4), turns=(TurnCount("agent", "", 4, (7,)),), run={"versions": (1, 2)})
-    assert notice(others, "other_versions").startswith("versions 7 of agent answer the agent")
-    known = funnel(count(5), turns=(TurnCount("agent", "", 4, (0, 2)),), run={"versions": (1, 2)})
-    assert known.notices == ()
+    assert words_of(others, "other_versions").startswith("versions 7 of agent answer the agent")
+    ours = funnel(count(5), turns=(TurnCount("agent", "", 4, (0, 2)),), run={"versions": (1, 2)})
+    assert ours.notices == ()
 
 
 def test_a_filter_that_matches_nothing_is_named_beside_what_there_is() -> None:
     settings = FunnelSettings(RunConfig(filter=FilterConfig(tasks=("refunds",))))
     drawn = funnel(count(2, "not_targeted", 9), settings=settings, run={"tasks": ("ticket",), "agents": ("",)})
-    words = notice(drawn, "empty_filter")
+    words = words_of(drawn, "empty_filter")
     assert words.startswith(
         "the filter of run main (tasks refunds) matches none of 9 episodes, which have tasks ticket"
     )

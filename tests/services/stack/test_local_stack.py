@@ -89,7 +89,7 @@ def test_an_installed_rollbus_has_its_stack_in_an_empty_folder(install: Path, tm
         assert "more do not exist; run `rollbus topics create`" in rollbus("doctor", code=1)
         rollbus("topics", "create")
         assert "all exist" in rollbus("doctor")
-        assert "nothing is wrong" in rollbus("status")
+        assert "nothing is recorded yet, and no process runs" in rollbus("status")
         assert "no archive at kept" in rollbus("archive", "ls", "--at", "kept", code=1)
         rollbus("archive", "run", "--at", "kept")
         rollbus("archive", "verify", "--at", "kept")

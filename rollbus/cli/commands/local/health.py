@@ -37,9 +37,9 @@ def status(settings: Settings, as_json: bool) -> None:
     unwell = [row for row in services if row.state not in ("running", "stopped")]
     answer = _look(settings, services)
     if as_json:
-        unknown: dict[str, Any] = {"verdict": None, "funnels": [], "health": None, "error": None}
-        known = unknown if answer is None else answer.as_json()
-        echo(json.dumps({"services": [asdict(row) for row in services], **known}))
+        nothing: dict[str, Any] = {"verdict": None, "funnels": [], "health": None, "error": None}
+        content = nothing if answer is None else answer.as_json()
+        echo(json.dumps({"services": [asdict(row) for row in services], **content}))
     else:
         Console().print(_services(services))
         if answer is not None:

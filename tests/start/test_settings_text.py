@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings_file import Place
@@ -63,3 +65,25 @@ def test_a_place_that_the_file_cannot_have_is_refused() -> None:
         set_value(FILE, ("kafka", "bootstrap_servers", "host"), "b")
     with pytest.raises(ConfigurationError, match="2 entries"):
         set_value(FILE, ("runs", 5), {})
+
+
+keys = st.sampled_from(["model", "kafka", "runs", "port"])
+values = st.none() | st.integers() | st.text("ab: #'[-", max_size=6) | st.lists(st.integers(), max_size=2)
+documents = st.dictionaries(keys, st.recursive(values, lambda below: st.dictionaries(keys, below, max_size=3)))
+
+
+@given(documents, st.lists(keys, min_size=1, max_size=3), values, st.sampled_from([True, False, None]))
+def test_a_value_can_be_set_anywhere_in_a_file_of_any_style(
+    document: dict[str, Any], place: list[str], value: Any, style: bool | None
+) -> None:
+    below: Any = document
+    for key in place[:-1]:
+        below = (below or {}).get(key) if isinstance(below or {}, dict) else 0
+    assume(below is None or isinstance(below, dict))
+    text = "# ours\n" + yaml.safe_dump(document, default_flow_style=style)
+    changed = set_value(text, tuple(place), value)
+    section: Any = yaml.safe_load(changed)
+    for key in place:
+        section = section[key]
+    assert section == value
+    assert changed.startswith("# ours\n")

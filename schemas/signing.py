@@ -7,7 +7,7 @@ several keys: it signs with the first, and all of them are accepted, so that a k
 
 Kafka tells a reader of a topic nothing about who wrote a record, and its permissions end at the topic. Ticks,
 configurations and an operator's exclusions must be in the input that producers write, since one order decides. To forge
-one takes both the permission to write and the owner's key. Producers have no key; a replay has it and may not write.
+one takes both the permission to write and the owner's key. Producers do not have it; a replay has it and may not write.
 A principal signs with the secret of its token (`principals`): the worker, which has the key of all, derives it.
 """
 

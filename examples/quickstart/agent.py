@@ -22,7 +22,7 @@ from openai import OpenAI
 import rollbus
 
 ATTEMPTS = 8
-"""Attempts at the same example are compared with one another; one alone teaches nothing."""
+"""Attempts at the same example are compared with one another; one alone is held against what its task has earned."""
 
 
 def main() -> None:

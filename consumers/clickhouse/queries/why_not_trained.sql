@@ -1,6 +1,6 @@
 -- name: why_not_trained
 -- Every decision about one trajectory, episode or group: its scores, groups, drops and steps, in order.
--- A decision about an episode or group as a whole has no trajectory_id. An episode that is still open says until when.
+-- A decision about an episode or group as a whole has no trajectory_id. A group_mismatch shows both prompts. An episode that is still open says until when.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param id String = '' : trajectory, episode or group id
@@ -15,6 +15,13 @@ WITH ids AS
     UNION DISTINCT
     SELECT trajectory_id FROM drop_trajectories
     WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND {id:String} IN (trajectory_id, unit_id)
+),
+prompts AS
+(
+    SELECT unit_id AS trajectory_id, dropped_at, pair.1 AS what, pair.2 AS began_by FROM drops FINAL
+    ARRAY JOIN [('its prompt', unit_id), ('prompt of its group', extract(detail, '\\(([^()]+)\\), and this'))] AS pair
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND reason = 'group_mismatch'
+        AND unit_id IN (SELECT trajectory_id FROM ids)
 )
 SELECT trajectory_id, at, stage, what, detail, kafka_topic, kafka_partition, kafka_offset
 FROM
@@ -66,6 +73,25 @@ FROM
     FROM drops FINAL
     WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND unit IN ('episode', 'group')
         AND unit_id = {id:String} AND trajectories = 0
+    UNION ALL
+    SELECT 4, prompts.trajectory_id, prompts.dropped_at, 'grouping', prompts.what, openings.messages, '', 0, 0
+    FROM prompts
+    INNER JOIN
+    (
+        SELECT trajectory_id, any(episode_id) AS episode FROM trajectories
+        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT began_by FROM prompts)
+        GROUP BY trajectory_id
+    ) AS episodes ON episodes.trajectory_id = prompts.began_by
+    INNER JOIN
+    (
+        SELECT episode_id, argMin(added_messages, (occurred_at, sequence)) AS messages FROM turns
+        WHERE namespace = {namespace:String} AND episode_id IN
+        (
+            SELECT episode_id FROM trajectories
+            WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT began_by FROM prompts)
+        )
+        GROUP BY episode_id
+    ) AS openings ON openings.episode_id = episodes.episode
     UNION ALL
     SELECT 5, trajectory_id, ended_at, 'trainer', concat(fate, ' in step ', toString(step)),
         if(fate = 'trained', concat('lag ', toString(ifNull(lag, 0))), ifNull(reason, '')),

@@ -13,7 +13,6 @@ example and their model; that their prompts are equal is asked only with `same_p
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TypeGuard
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.config import RunConfig
@@ -21,7 +20,6 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import ClosedGroup, GroupClosedBy
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES
-from rollbus.streams.rewards.contract import computable
 from rollbus.streams.stages.grouping.advantages import (
     GroupFrame,
     expect_of_others,
@@ -29,23 +27,31 @@ from rollbus.streams.stages.grouping.advantages import (
     make_group,
     make_single,
 )
-from rollbus.streams.stages.grouping.state import (
+from rollbus.streams.stages.grouping.keys import (
     BEGINNERS,
+    SEPARATOR,
+    fingerprint,
+    open_group_key,
+    problem_key,
+    task_key,
+)
+from rollbus.streams.stages.grouping.refusals import (
+    UNFINISHED,
+    is_comparable,
+    is_unfinished,
+    mismatch_with_first,
+    refusal_of,
+    without_value,
+)
+from rollbus.streams.stages.grouping.rows import Mark, ScoreRow
+from rollbus.streams.stages.grouping.state import (
     CLOSED_GROUP,
     DECIDED,
     MOST_BEGINNERS,
     OPEN_GROUP,
-    SEPARATOR,
     WAITING_SCORE,
     GroupingState,
-    Mark,
     OpenGroup,
-    ScoreRow,
-    fingerprint,
-    is_unfinished,
-    open_group_key,
-    problem_key,
-    task_key,
 )
 from rollbus.streams.stages.grouping.tracker import Expectation
 from rollbus.streams.state.configured import RunStage
@@ -53,19 +59,6 @@ from rollbus.streams.state.stage import Incoming, Outgoing
 
 MOST_WAITING = 50_000
 """Scores per partition that wait for rewards, about 1 kB each; beyond it the oldest goes as if its wait were over."""
-_OWN_CODES = {
-    DropReason.MISSING_EVENTS,
-    DropReason.NO_TURNS,
-    DropReason.TOO_SHORT,
-    DropReason.NOT_TARGETED,
-    DropReason.EXCLUDED,
-    DropReason.TOO_LARGE,
-}
-"""Reasons of assembly that are drop codes themselves; any other is a detail of `untrainable`."""
-UNFINISHED = (
-    "no end came, and no reward after its last turn: its agent was killed or cut off. "
-    "`filter: {unfinished: all}` takes such episodes"
-)
 
 
 class GroupingStage(RunStage[GroupingState]):
@@ -97,7 +90,7 @@ class GroupingStage(RunStage[GroupingState]):
             yield self._drop_revision(
                 state, score, DropReason.ORPHANED_REWARD, "its first score was not seen or is forgotten"
             )
-        elif refusal := _refusal(score, state.config.value):
+        elif refusal := refusal_of(score, state.config.value):
             yield self._drop_score(state, score, *refusal)
         else:
             yield from self._admit_first(state, score, data)
@@ -144,8 +137,8 @@ class GroupingStage(RunStage[GroupingState]):
         state.scores.put(score.trajectory_id, row)
         if score.excluded:
             yield self._drop_score(state, score, DropReason.EXCLUDED, "")
-        elif row.group and not _is_comparable(score.value):
-            yield self._drop_score(state, score, *_without_value(score))
+        elif row.group and not is_comparable(score.value):
+            yield self._drop_score(state, score, *without_value(score))
         elif row.group:
             state.watch_group(row.group)
         elif state.clock.since(row.arrived_ms) + state.wait_ms(row, score) <= state.clock.now_ms:
@@ -164,8 +157,8 @@ class GroupingStage(RunStage[GroupingState]):
         if is_unfinished(score, state.config.value.filter.unfinished):
             yield self._drop_score(state, score, DropReason.UNFINISHED, UNFINISHED)
             return
-        if not _is_comparable(score.value):
-            reason, detail = _without_value(score, state.clock.now_ms - state.clock.since(row.arrived_ms))
+        if not is_comparable(score.value):
+            reason, detail = without_value(score, state.clock.now_ms - state.clock.since(row.arrived_ms))
             yield self._drop_score(state, score, reason, "; ".join(filter(None, (detail, why))))
             return
         key = self._place(state, score)
@@ -329,47 +322,6 @@ class GroupingStage(RunStage[GroupingState]):
         return declared or state.config.value.grouping.group_size
 
 
-def _refusal(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
-    """Return why a score can join no group of the run; None if it can."""
-    if outside := _mismatch_with_filter(score, config):
-        return DropReason.NOT_TARGETED, f"{outside} is not of this run"
-    if score.excluded:
-        return DropReason.EXCLUDED, ""
-    reason = score.untrainable_reason or ("no_policy_version" if score.min_policy_version is None else None)
-    if reason is not None and (reason in _OWN_CODES or not config.filter.without_tokens):
-        return (DropReason(reason) if reason in _OWN_CODES else DropReason.UNTRAINABLE), reason
-    limit = config.grouping.max_history_tokens
-    if limit is not None and score.longest_history_tokens > limit:
-        return DropReason.OVERLONG, f"{score.longest_history_tokens} tokens, {limit} are allowed"
-    return None
-
-
-def _mismatch_with_filter(score: Score, config: RunConfig) -> str | None:
-    """Name what keeps a score out of the run's filter; the model is the run's own unless the filter names others."""
-    chosen = config.filter
-    if chosen.tasks and score.task not in chosen.tasks:
-        return f"task {score.task!r}"
-    if chosen.agents and score.agent not in chosen.agents:
-        return f"agent {score.agent!r}"
-    if score.model and score.model not in (chosen.models or (config.model,)):
-        return f"model {score.model!r}"
-    other = [name for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value]
-    return f"label {other[0]!r}" if other else None
-
-
-def _is_comparable(value: float | None) -> TypeGuard[float]:
-    """Say whether the value can be compared."""
-    return value is not None and computable(value)
-
-
-def _without_value(score: Score, waited_ms: int | None = None) -> tuple[DropReason, str]:
-    if score.outcome == "failed" or score.value is not None:
-        return DropReason.SCORE_FAILED, score.error or f"the score is {score.value}"
-    if waited_ms is None:
-        return DropReason.SCORE_MISSING, "its reward was taken back"
-    return DropReason.SCORE_MISSING, f"no reward came within {waited_ms} ms"
-
-
 def _learns(state: GroupingState) -> bool:
     """Say whether rewards are remembered: attempts may be held against them."""
     return state.config.value.grouping.strategy in ("adaptive", "single")
@@ -382,13 +334,6 @@ def _refusal_of_group(state: GroupingState, key: str, score: Score) -> tuple[Dro
     group = state.groups.get(key)
     if group is None or key.startswith(BEGINNERS):
         return None
-    first, names = state.scores.rows[group.first_member].score(), ["model"]
-    if state.config.value.grouping.same_prompt:
-        names += ["prompt_hash", "tools_hash"]
-    for name in names:
-        mine, others = getattr(score, name), getattr(first, name)
-        if mine != others:
-            shared, what = key.partition(SEPARATOR)[0], name.removesuffix("_hash")
-            detail = f"{shared} began with {what} {others} ({first.trajectory_id}), and this has {what} {mine}"
-            return DropReason.GROUP_MISMATCH, detail
-    return None
+    first = state.scores.rows[group.first_member].score()
+    mismatch = mismatch_with_first(score, first, same_prompt=state.config.value.grouping.same_prompt)
+    return mismatch and (DropReason.GROUP_MISMATCH, f"{key.partition(SEPARATOR)[0]} {mismatch}")

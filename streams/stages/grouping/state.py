@@ -4,114 +4,27 @@ Open groups and the order of waiting scores are indexes over the scores' rows. M
 revisions may come. What was earned stays for the examples used last, and a task's habits for the tasks used last.
 """
 
-import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from math import isnan, nan
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.habits import Habit
-from rollbus.streams.stages.grouping.tracker import Breadth, Expectation, Level, expectation
+from rollbus.streams.stages.grouping.keys import BEGINNERS, example_key, level_keys, task_key
+from rollbus.streams.stages.grouping.refusals import is_unfinished
+from rollbus.streams.stages.grouping.rows import HABITS, LEVELS, MARKS, SCORES, Mark, ScoreRow
+from rollbus.streams.stages.grouping.tracker import Expectation, Level, expectation
 from rollbus.streams.state.recent import Recent
-from rollbus.streams.state.rows import INT, json_codec, kept_record
+from rollbus.streams.state.rows import INT
 from rollbus.streams.state.stage_state import REMEMBER_MS, StageState, keys_by_kind
-from rollbus.streams.state.table import RowCodec, Table
+from rollbus.streams.state.table import Table
 
-SEPARATOR = "\x1f"
-BEGINNERS = "task:"
-"""Begins the key of the group of a task's first attempts."""
 WAITING_SCORE, OPEN_GROUP, DECIDED, CLOSED_GROUP = "w", "g", "m", "c"
 """First letters of the keys under which `due` watches these."""
 MOST_BEGINNERS = 64
 """First attempts of a task that wait for one another at most."""
-_HEAD = struct.Struct(">qqqqH")
-_MARK = struct.Struct(">qiqd")
-_LEVEL = struct.Struct(">ddqq")
-
-
 _NO_HABIT, _NOTHING = Habit(), Level()
-
-
-@dataclass(slots=True)
-class ScoreRow:
-    """A score on its way into a group."""
-
-    data: bytes
-    """Its newest revision."""
-    arrived_ms: int
-    """Stream time of its first revision."""
-    order: int
-    """Grows with arrival."""
-    grace_ms: int = 0
-    """How long scores of its task that have a reward waited for a further one when it came, as far as was learned."""
-    joined_ms: int = 0
-    """Stream time when it joined its group."""
-    group: str = ""
-    """Key of the open group that it is in; empty while it waits for rewards."""
-    record: Score | None = None
-
-    def score(self) -> Score:
-        """Return the score, decoded at most once while it is in a group."""
-        if self.record is None:
-            record = kept_record(self.data)
-            if not self.group:
-                return record  # type: ignore[no-any-return]  # thousands wait, and each decoded one takes 2 kB
-            self.record = record
-        return self.record
-
-
-def _encode(row: ScoreRow) -> bytes:
-    key = row.group.encode()
-    return _HEAD.pack(row.arrived_ms, row.order, row.grace_ms, row.joined_ms, len(key)) + key + row.data
-
-
-def _decode(data: bytes) -> ScoreRow:
-    arrived_ms, order, grace_ms, joined_ms, size = _HEAD.unpack_from(data)
-    end = _HEAD.size + size
-    return ScoreRow(data[end:], arrived_ms, order, grace_ms, joined_ms, data[_HEAD.size : end].decode())
-
-
-_SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode, {1: _decode})
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A trajectory that this stage has decided."""
-
-    decided_ms: int
-    revision: int
-    """Newest revision seen."""
-    arrived_ms: int = 0
-    """Stream time of its first score."""
-    value: float | None = None
-    """The reward that it was decided with."""
-
-
-def _encode_mark(row: Mark) -> bytes:
-    return _MARK.pack(row.decided_ms, row.revision, row.arrived_ms, nan if row.value is None else row.value)
-
-
-def _decode_mark(data: bytes) -> Mark:
-    decided_ms, revision, arrived_ms, value = _MARK.unpack(data)
-    return Mark(decided_ms, revision, arrived_ms, None if isnan(value) else value)
-
-
-_MARKS: RowCodec[Mark] = RowCodec(1, _encode_mark, {1: _decode_mark})
-_LEVELS: RowCodec[Level] = RowCodec(
-    1,
-    lambda row: _LEVEL.pack(row.total, row.weight, row.version, row.seen_ms),
-    {1: lambda data: Level(*_LEVEL.unpack(data))},
-)
-
-
-def _read_habit(plain: dict[str, object]) -> Habit:
-    return Habit(**plain | {"delays": tuple(plain["delays"])})  # type: ignore[arg-type]
-
-
-_HABITS: RowCodec[Habit] = json_codec(asdict, _read_habit)
 
 
 @dataclass(slots=True)
@@ -138,13 +51,13 @@ class GroupingState(StageState[RunConfig]):
     """Undecided scores, open groups over them, marks of decided scores, what was earned, and tasks' habits."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.scores: Table[ScoreRow] = Table("score", _SCORES)
-        self.marks: Table[Mark] = Table("mark", _MARKS)
+        self.scores: Table[ScoreRow] = Table("score", SCORES)
+        self.marks: Table[Mark] = Table("mark", MARKS)
         self.closed: Table[int] = Table("closed", INT)
         """Explicit groups that have closed, and when."""
-        self.levels: Recent[Level] = Recent("level", _LEVELS)
+        self.levels: Recent[Level] = Recent("level", LEVELS)
         """What was earned, by example, by cell of openings alike and by task, each with its model."""
-        self.habits: Recent[Habit] = Recent("habit", _HABITS)
+        self.habits: Recent[Habit] = Recent("habit", HABITS)
         """By task and model."""
         super().__init__(config, self.scores, self.marks, self.closed, self.levels.table, self.habits.table)
         self.groups: dict[str, OpenGroup] = {}
@@ -195,31 +108,21 @@ class GroupingState(StageState[RunConfig]):
     def expect(self, score: Score) -> Expectation | None:
         """Return the reward that an attempt is expected to earn; None if nothing is known of its task."""
         levels = (
-            (breadth, [self.levels.find(key) or _NOTHING for key in keys]) for breadth, keys in self._level_keys(score)
+            (breadth, [self.levels.find(key) or _NOTHING for key in keys])
+            for breadth, keys in level_keys(score, self.config.value.grouping.similar_by)
         )
         return expectation(levels, score.max_policy_version or 0)
 
     def learn_reward(self, score: Score, reward: float) -> None:
         """Add a reward to what its example, openings like its own and its task have earned."""
-        for _, keys in self._level_keys(score):
+        for _, keys in level_keys(score, self.config.value.grouping.similar_by):
             for key in keys:
                 level = self.levels.find(key) or _NOTHING
                 self.levels.put(key, level.add(reward, score.max_policy_version or 0, self.clock.now_ms))
 
-    def _level_keys(self, score: Score) -> Iterator[tuple[Breadth, Sequence[str]]]:
-        """Yield the levels that know something of an attempt, the widest first."""
-        task, label = task_key(score), self.config.value.grouping.similar_by
-        yield "task", (task,)
-        if label is None:
-            cells = [score.opening_sketch[start : start + 2] for start in range(0, len(score.opening_sketch), 2)]
-            yield "opening", [f"cell:{place}:{cell}{SEPARATOR}{task}" for place, cell in enumerate(cells)]
-        elif label in score.labels:
-            yield "opening", (f"label:{label}:{score.labels[label]}{SEPARATOR}{task}",)
-        yield "example", (_example_level(score),)
-
     def last_seen_ms(self, score: Score) -> int | None:
         """Return when a reward of its example was last learned; None if none is known."""
-        level = self.levels.find(_example_level(score))
+        level = self.levels.find(example_key(score))
         return level.seen_ms if level else None
 
     def habit_of(self, score: Score) -> Habit:
@@ -288,49 +191,3 @@ class GroupingState(StageState[RunConfig]):
             if any(score.value != first.value for score in others):
                 return self.clock.since(group.last_ms) + self.grace_ms(first)
         return self.clock.since(group.first_ms) + self.config.value.grouping.window_ms
-
-
-def problem_key(score: Score, strategy: str) -> str:
-    """Return what attempts at one problem share: an explicit group, else the example, else the prompt."""
-    if score.group_id is not None:
-        return f"group:{score.group_id}"
-    return _example(score) if strategy != "by_prompt" and score.example_id is not None else _prompt(score)
-
-
-def open_group_key(score: Score, strategy: str) -> str:
-    """Return the key of the group for attempts at one problem; those of another model are in another group."""
-    base = problem_key(score, strategy)
-    if score.group_id is not None:
-        return base
-    tools = score.tools_hash if base.startswith("prompt:") else ""
-    return SEPARATOR.join((base, score.model, tools))
-
-
-def task_key(score: Score) -> str:
-    """Return the key of all attempts at a task by one model, under which its first ones wait for one another."""
-    return f"{BEGINNERS}{score.task}{SEPARATOR}{score.model}"
-
-
-def fingerprint(score: Score) -> tuple[str, ...]:
-    """Return what a revision of a score cannot change: the members of its group share it, or may have to."""
-    return score.task, score.example_id or "", score.group_id or "", score.model, score.prompt_hash, score.tools_hash
-
-
-def _example_level(score: Score) -> str:
-    key = _prompt(score) if score.example_id is None else _example(score)
-    return f"{key}{SEPARATOR}{score.model}"
-
-
-def _example(score: Score) -> str:
-    return f"example:{score.task}:{score.example_id}"
-
-
-def _prompt(score: Score) -> str:
-    return f"prompt:{score.task}:{score.prompt_hash}"
-
-
-def is_unfinished(score: Score, taken: Literal["rewarded_after", "all", "none"]) -> bool:
-    """Say whether a score is left out since its episode has no end: its agent may have been killed in the middle."""
-    if score.closed_by == "ended" or taken == "all":
-        return False
-    return taken == "none" or not score.is_rewarded_after

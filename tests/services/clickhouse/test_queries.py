@@ -18,11 +18,13 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.records.config import AssemblyConfig, RunConfig
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import TrainedMember
 from rollbus.schemas.records.trajectories import Reward
+from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.ui.asking import Asking
 from tests.builders import (
     MINUTE_MS,
@@ -43,6 +45,7 @@ from tests.builders import (
 )
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
+from tests.stepping import Stepper
 
 pytestmark = pytest.mark.services
 
@@ -353,6 +356,27 @@ def test_why_a_trajectory_was_not_trained_is_one_answer(filled: ClickHouseSettin
         trajectory_id("e3"),
         trajectory_id("e4"),
     }
+
+
+def test_why_shows_both_prompts_of_a_group_that_asks_for_equal_ones(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client, stepper = ClickHouse(settings), Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(same_prompt=True))))
+    named: dict[str, Any] = {"group_id": "g", "group_size": 2}
+    scores = [
+        make_score(trajectory_id(name), 1.0, episode_id=name, prompt_hash=prompt, **named)
+        for name, prompt in (("e1", "monday"), ("e2", "tuesday"))
+    ]
+    (drop,) = stepper.feed(*scores)
+    records: list[Record] = [("drops", "", drop)]
+    for name, day in (("e1", "Monday"), ("e2", "Tuesday")):
+        turn = make_turn(name, added_messages=(Message(role="user", content=f"It is {day}."),))
+        records += [("episode-events", name, turn), ("trajectories", name, make_trajectory(name))]
+    write(client, NAMESPACE, records)
+    client.close()
+    rows = {row["what"]: row["detail"] for row in answer(settings, "why_not_trained", id="e2")}
+    assert "Tuesday" in rows["its prompt"]
+    assert "Monday" in rows["prompt of its group"]
+    assert "tuesday" in rows["dropped: group_mismatch"]
 
 
 def test_drops_are_counted_once_each(filled: ClickHouseSettings) -> None:

@@ -1,0 +1,62 @@
+"""What a score is grouped by: its problem, its task, and the cells of openings like its own. Pure text."""
+
+from collections.abc import Iterator
+
+from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.stages.grouping.tracker import Breadth
+
+SEPARATOR = "\x1f"
+BEGINNERS = "task:"
+"""Begins the key of the group of a task's first attempts."""
+
+
+def problem_key(score: Score, strategy: str) -> str:
+    """Return what attempts at one problem share: an explicit group, else the example, else the prompt."""
+    if score.group_id is not None:
+        return f"group:{score.group_id}"
+    return _example(score) if strategy != "by_prompt" and score.example_id is not None else _prompt(score)
+
+
+def open_group_key(score: Score, strategy: str) -> str:
+    """Return the key of the group for attempts at one problem; those of another model are in another group."""
+    base = problem_key(score, strategy)
+    if score.group_id is not None:
+        return base
+    tools = score.tools_hash if base.startswith("prompt:") else ""
+    return SEPARATOR.join((base, score.model, tools))
+
+
+def task_key(score: Score) -> str:
+    """Return the key of all attempts at a task by one model, under which its first ones wait for one another."""
+    return f"{BEGINNERS}{score.task}{SEPARATOR}{score.model}"
+
+
+def fingerprint(score: Score) -> tuple[str, ...]:
+    """Return what a revision of a score cannot change: the members of its group share it, or may have to."""
+    return score.task, score.example_id or "", score.group_id or "", score.model, score.prompt_hash, score.tools_hash
+
+
+def level_keys(score: Score, similar_by: str | None) -> Iterator[tuple[Breadth, tuple[str, ...]]]:
+    """Yield what is known of an attempt beforehand: by task, by openings alike, or by that label, and by example."""
+    task = task_key(score)
+    yield "task", (task,)
+    if similar_by is None:
+        cells = [score.opening_sketch[start : start + 2] for start in range(0, len(score.opening_sketch), 2)]
+        yield "opening", tuple(f"cell:{place}:{cell}{SEPARATOR}{task}" for place, cell in enumerate(cells))
+    elif similar_by in score.labels:
+        yield "opening", (f"label:{similar_by}:{score.labels[similar_by]}{SEPARATOR}{task}",)
+    yield "example", (example_key(score),)
+
+
+def example_key(score: Score) -> str:
+    """Return the key of what an example has earned, or, without one, its prompt."""
+    key = _prompt(score) if score.example_id is None else _example(score)
+    return f"{key}{SEPARATOR}{score.model}"
+
+
+def _example(score: Score) -> str:
+    return f"example:{score.task}:{score.example_id}"
+
+
+def _prompt(score: Score) -> str:
+    return f"prompt:{score.task}:{score.prompt_hash}"

@@ -1,0 +1,81 @@
+"""Why a score is not compared with others: a reason, and a detail that names it."""
+
+from typing import Literal, TypeGuard
+
+from rollbus.schemas.records.config import RunConfig
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.rewards.contract import computable
+
+_OWN_CODES = {
+    DropReason.MISSING_EVENTS,
+    DropReason.NO_TURNS,
+    DropReason.TOO_SHORT,
+    DropReason.NOT_TARGETED,
+    DropReason.EXCLUDED,
+    DropReason.TOO_LARGE,
+}
+"""Reasons of assembly that are drop codes themselves; any other is a detail of `untrainable`."""
+UNFINISHED = (
+    "no end came, and no reward after its last turn: its agent was killed or cut off. "
+    "`filter: {unfinished: all}` takes such episodes"
+)
+
+
+def refusal_of(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
+    """Return why a score can join no group of the run; None if it can."""
+    if outside := _mismatch_with_filter(score, config):
+        return DropReason.NOT_TARGETED, f"{outside} is not of this run"
+    if score.excluded:
+        return DropReason.EXCLUDED, ""
+    reason = score.untrainable_reason or ("no_policy_version" if score.min_policy_version is None else None)
+    if reason is not None and (reason in _OWN_CODES or not config.filter.without_tokens):
+        return (DropReason(reason) if reason in _OWN_CODES else DropReason.UNTRAINABLE), reason
+    limit = config.grouping.max_history_tokens
+    if limit is not None and score.longest_history_tokens > limit:
+        return DropReason.OVERLONG, f"{score.longest_history_tokens} tokens, {limit} are allowed"
+    return None
+
+
+def _mismatch_with_filter(score: Score, config: RunConfig) -> str | None:
+    """Name what keeps a score out of the run's filter; the model is the run's own unless the filter names others."""
+    chosen = config.filter
+    if chosen.tasks and score.task not in chosen.tasks:
+        return f"task {score.task!r}"
+    if chosen.agents and score.agent not in chosen.agents:
+        return f"agent {score.agent!r}"
+    if score.model and score.model not in (chosen.models or (config.model,)):
+        return f"model {score.model!r}"
+    other = [name for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value]
+    return f"label {other[0]!r}" if other else None
+
+
+def is_comparable(value: float | None) -> TypeGuard[float]:
+    """Say whether the value can be compared."""
+    return value is not None and computable(value)
+
+
+def without_value(score: Score, waited_ms: int | None = None) -> tuple[DropReason, str]:
+    """Return why a score has no value that can be compared; `waited_ms` is how long it waited for one."""
+    if score.outcome == "failed" or score.value is not None:
+        return DropReason.SCORE_FAILED, score.error or f"the score is {score.value}"
+    if waited_ms is None:
+        return DropReason.SCORE_MISSING, "its reward was taken back"
+    return DropReason.SCORE_MISSING, f"no reward came within {waited_ms} ms"
+
+
+def mismatch_with_first(score: Score, first: Score, *, same_prompt: bool) -> str | None:
+    """Return in what a score differs from the first of its group that it must share; None if it may join."""
+    for name in ("model", *(("prompt_hash", "tools_hash") if same_prompt else ())):
+        value, value_of_first = getattr(score, name), getattr(first, name)
+        if value != value_of_first:
+            what = name.removesuffix("_hash")
+            return f"began with {what} {value_of_first} ({first.trajectory_id}), and this has {what} {value}"
+    return None
+
+
+def is_unfinished(score: Score, taken: Literal["rewarded_after", "all", "none"]) -> bool:
+    """Say whether a score is left out since its episode has no end: its agent may have been killed in the middle."""
+    if score.closed_by == "ended" or taken == "all":
+        return False
+    return taken == "none" or not score.is_rewarded_after

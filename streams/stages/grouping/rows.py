@@ -1,0 +1,94 @@
+"""The rows that grouping writes to its changelog: scores under way, marks, levels and habits."""
+
+import struct
+from dataclasses import asdict, dataclass
+from math import isnan, nan
+
+from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.stages.grouping.habits import Habit
+from rollbus.streams.stages.grouping.tracker import Level
+from rollbus.streams.state.rows import json_codec, kept_record
+from rollbus.streams.state.table import RowCodec
+
+_HEAD = struct.Struct(">qqqqH")
+_MARK = struct.Struct(">qiqd")
+_LEVEL = struct.Struct(">ddqq")
+
+
+@dataclass(slots=True)
+class ScoreRow:
+    """A score on its way into a group."""
+
+    data: bytes
+    """Its newest revision."""
+    arrived_ms: int
+    """Stream time of its first revision."""
+    order: int
+    """Grows with arrival."""
+    grace_ms: int = 0
+    """How long scores of its task that have a reward waited for a further one when it came, as far as was learned."""
+    joined_ms: int = 0
+    """Stream time when it joined its group."""
+    group: str = ""
+    """Key of the open group that it is in; empty while it waits for rewards."""
+    record: Score | None = None
+
+    def score(self) -> Score:
+        """Return the score, decoded at most once while it is in a group."""
+        if self.record is None:
+            record = kept_record(self.data)
+            if not self.group:
+                return record  # type: ignore[no-any-return]  # thousands wait, and each decoded one takes 2 kB
+            self.record = record
+        return self.record
+
+
+def _encode(row: ScoreRow) -> bytes:
+    key = row.group.encode()
+    return _HEAD.pack(row.arrived_ms, row.order, row.grace_ms, row.joined_ms, len(key)) + key + row.data
+
+
+def _decode(data: bytes) -> ScoreRow:
+    arrived_ms, order, grace_ms, joined_ms, size = _HEAD.unpack_from(data)
+    end = _HEAD.size + size
+    return ScoreRow(data[end:], arrived_ms, order, grace_ms, joined_ms, data[_HEAD.size : end].decode())
+
+
+SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode, {1: _decode})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A trajectory that this stage has decided."""
+
+    decided_ms: int
+    revision: int
+    """Newest revision seen."""
+    arrived_ms: int = 0
+    """Stream time of its first score."""
+    value: float | None = None
+    """The reward that it was decided with."""
+
+
+def _encode_mark(row: Mark) -> bytes:
+    return _MARK.pack(row.decided_ms, row.revision, row.arrived_ms, nan if row.value is None else row.value)
+
+
+def _decode_mark(data: bytes) -> Mark:
+    decided_ms, revision, arrived_ms, value = _MARK.unpack(data)
+    return Mark(decided_ms, revision, arrived_ms, None if isnan(value) else value)
+
+
+MARKS: RowCodec[Mark] = RowCodec(1, _encode_mark, {1: _decode_mark})
+LEVELS: RowCodec[Level] = RowCodec(
+    1,
+    lambda row: _LEVEL.pack(row.total, row.weight, row.version, row.seen_ms),
+    {1: lambda data: Level(*_LEVEL.unpack(data))},
+)
+
+
+def _read_habit(plain: dict[str, object]) -> Habit:
+    return Habit(**plain | {"delays": tuple(plain["delays"])})  # type: ignore[arg-type]
+
+
+HABITS: RowCodec[Habit] = json_codec(asdict, _read_habit)

@@ -98,8 +98,7 @@ class GroupingStage(RunStage[GroupingState]):
     def _admit_first(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
         row = ScoreRow(data, state.clock.now_ms, state.order, grace_ms=state.grace_ms(score))
         state.order += 1
-        if score.value is not None:
-            state.learn_habit(score, state.habit_of(score).with_rewarded())
+        self._learn_reward_time(state, score, before=None)
         if not state.wait_ms(row, score):
             yield from self._join(state, row, score)
             return
@@ -113,8 +112,7 @@ class GroupingStage(RunStage[GroupingState]):
     def _count_late_revision(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
         if score.revision <= mark.revision:
             return
-        if mark.value is not None and score.value != mark.value:
-            self._learn_late_change(state, score, mark.arrived_ms)
+        self._learn_reward_time(state, score, mark.value, mark.arrived_ms)
         state.marks.put(score.trajectory_id, replace(mark, revision=score.revision, value=score.value))
         reason = DropReason.EXCLUDED if score.excluded else DropReason.GROUP_CLOSED
         waited_ms = mark.decided_ms - state.clock.since(mark.arrived_ms)
@@ -131,8 +129,7 @@ class GroupingStage(RunStage[GroupingState]):
                 f"revision {score.revision} of the score of {score.trajectory_id} belongs to another group than those "
                 "before: a revision may change what a trajectory is worth, and nothing that members share"
             )
-        if before.value is not None and score.value != before.value:
-            self._learn_late_change(state, score, row.arrived_ms)
+        self._learn_reward_time(state, score, before.value, row.arrived_ms)
         row.data, row.record = data, score if row.group else None
         state.scores.put(score.trajectory_id, row)
         if score.excluded:
@@ -146,9 +143,15 @@ class GroupingStage(RunStage[GroupingState]):
         else:
             state.due.watch(WAITING_SCORE + score.trajectory_id)
 
-    def _learn_late_change(self, state: GroupingState, score: Score, arrived_ms: int) -> None:
-        delay_ms = state.clock.now_ms - state.clock.since(arrived_ms)
-        state.learn_habit(score, state.habit_of(score).with_late_change(delay_ms))
+    def _learn_reward_time(
+        self, state: GroupingState, score: Score, before: float | None, arrived_ms: int | None = None
+    ) -> None:
+        """Count a score's first value, or a change of it so long after the score had come."""
+        if before is None and score.value is not None:
+            state.learn_habit(score, state.habit_of(score).with_rewarded())
+        elif before is not None and score.value != before and arrived_ms is not None:
+            delay_ms = state.clock.now_ms - state.clock.since(arrived_ms)
+            state.learn_habit(score, state.habit_of(score).with_late_change(delay_ms))
 
     # Placing
 
@@ -336,4 +339,4 @@ def _refusal_of_group(state: GroupingState, key: str, score: Score) -> tuple[Dro
         return None
     first = state.scores.rows[group.first_member].score()
     mismatch = mismatch_with_first(score, first, same_prompt=state.config.value.grouping.same_prompt)
-    return mismatch and (DropReason.GROUP_MISMATCH, f"{key.partition(SEPARATOR)[0]} {mismatch}")
+    return (DropReason.GROUP_MISMATCH, f"{key.partition(SEPARATOR)[0]} {mismatch}") if mismatch else None

@@ -106,6 +106,16 @@ def test_scores_wait_for_a_further_reward_once_rewards_are_known_to_change() -> 
     assert groups_in(stepper.tick(1))[0].members[0].reward == 0.0
 
 
+def test_one_change_among_many_late_verdicts_teaches_no_wait() -> None:
+    stepper = stepper_of()
+    stepper.feed(*(ticket(number, None) for number in range(60)))
+    stepper.tick(3)
+    stepper.feed(verdict(0, 1.0), verdict(1, 0.0))
+    stepper.tick(1)
+    stepper.feed(verdict(0, 0.5, revision=2), *(verdict(number, 1.0) for number in range(2, 50)))
+    assert kinds(stepper.feed(verdict(50, 1.0))) == ["Group"]
+
+
 def test_a_change_after_the_window_teaches_no_wait() -> None:
     stepper = stepper_of()
     stepper.feed(ticket(0, 0.0), ticket(1, 1.0))

@@ -50,6 +50,7 @@ AWAITED = {
     "trainer/art_server/control/following.py:DecisionFollower._run": "its thread runs until it ends",
     "trainer/art_server/endpoint/choices.py:Choices.answers": "its result is taken at once",
     "trainer/art_server/endpoint/endpoint.py:_Endpoint._find_version": "awaited by the requests that wait for it",
+    "trainer/art_server/endpoint/template_limits.py:within_time": "a timer that stops a template",
     "trainer/loop/opening.py:open_step": "awaited at once",
     "trainer/loop/opening.py:sending_ahead": "its result is taken when the step ends",
     "trainer/loop/reading_ahead.py:ReadingAhead.begin": "its error is raised when the next batch is asked for",

@@ -9,6 +9,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.estimates.backlog import describe_backlog
 from rollbus.health.reading import read_health
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import open_lag
@@ -99,3 +100,14 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     assert rows["sink", "episode-events"].members == 1
     assert rows["stranger", "drops"].members == 1  # it has committed nothing, and is known by what it is assigned
     assert rows["trainer.agent", "episode-events"].members == 0
+
+
+async def test_what_no_worker_has_assembled_is_named_where_an_estimate_has_too_few_episodes(
+    kafka: str, namespace: str
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings)
+    assert await describe_backlog(settings) is None
+    sent = await send_events(settings, ["k0", "k1"], range(20))
+    told = await describe_backlog(settings)
+    assert told == f"{sent} records of episode-events are not assembled yet; does a worker run (`rollbus status`)?"

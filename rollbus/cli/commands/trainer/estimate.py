@@ -59,6 +59,7 @@ async def _estimate(
     replay_name: str | None, admitted: bool, url: str | None,
 ) -> None:  # fmt: skip
     from rollbus.cli.signals import stop_on_signals
+    from rollbus.estimates.backlog import describe_backlog
     from rollbus.estimates.estimate import estimate_version
     from rollbus.estimates.following import CandidateEstimator, Progress
     from rollbus.estimates.recorded import read_period, read_rescored
@@ -92,6 +93,8 @@ async def _estimate(
         if rescored is None:
             await publish_evaluation(stream.kafka, stream.namespace, found.to_evaluation(run.model, run.run_id))
         _show(found, period, wait_ms)
+        if found.estimates.overlap.refusal and (backlog := await describe_backlog(stream)) is not None:
+            echo(backlog)
 
     try:
         if version is None:

@@ -12,7 +12,7 @@ left as it was. Explicit hooks and wrapped clients go on working, and record onc
 import logging
 import sys
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -50,16 +50,23 @@ class Instrumentation:
             self._undo.popitem()[1].close()
 
 
-def instrument(recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> Instrumentation:
+def instrument(
+    recorder: Recorder,
+    *,
+    task: str | None = None,
+    child_agents: Collection[str] = (),
+    function: Callable[[], str] | None = None,
+) -> Instrumentation:
     """Record through every known library; what cannot be patched is logged, and left as it was.
 
     With `task`, what happens outside of every episode is an episode of its own: the outermost run of a framework, or
-    else a single call. Agents named in `child_agents` become child episodes. Called again with the same recorder, it
-    takes the place of the first call.
+    else a single call. Agents named in `child_agents` become child episodes. `function` returns at each call of a model
+    the function it is made in; without it, that of the framework or of `rb.function`. Called again with the same
+    recorder, it takes the place of the first call.
     """
     if (earlier := _BY_RECORDER.get(recorder)) is not None:
         earlier.undo()
-    done, wish = Instrumentation(), Wish(recorder, task, child_agents)
+    done, wish = Instrumentation(), Wish(recorder, task, child_agents, function)
     if not recorder.settings.enabled:
         return done
     for other in [each for each in _BY_RECORDER if each.episodes.gives_way]:

@@ -25,6 +25,8 @@ class Wish:
     task: str | None = None
     """Of a framework's run, or else a call, outside of every episode."""
     child_agents: Collection[str] = ()
+    function: Callable[[], str] | None = None
+    """Of each call of a model, at the call."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -38,7 +40,8 @@ def _patch_http(name: str, wish: Wish, stack: ExitStack) -> None:
     from rollbus.producers.capture.httpx_hook import patch_httpx
 
     recorder = wish.recorder
-    capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True, hook=name)
+    options = (None, wish.function, recorder.settings.logprobs, True)
+    capture = Capture(recorder.outbox, recorder.episodes, *options, hook=name)
     patch = patch_aiohttp if name == "aiohttp" else patch_httpx
     patch(sys.modules[name], capture, stack)
 

@@ -1,4 +1,5 @@
-"""What the plugin adds to a configuration: a trajectory builder, a trainer adapter and a trainer on the bus.
+"""What the plugin adds to a configuration: a trajectory builder, a trainer adapter and a trainer on the bus, and a
+telemetry exporter that records a workflow in production.
 
 Their fields, defaults and meanings are those of the toolkit's OpenPipe ART plugin, and of the guide on extending.
 """
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.nemo.runs.folder import DATA_DIR
+from rollbus.producers.turns.redaction import Field as TextField
 from rollbus.runtime.credentials import token_for
 
 ART_TYPES = {
@@ -121,3 +124,19 @@ class BusTrainerConfig(TrainerConfig, name="rollbus_trainer"):
 
 class RecordedOpenAIConfig(OpenAIModelConfig, name="rollbus_openai"):
     """The toolkit's `openai`, its calls recorded token by token."""
+
+
+class WorkflowTelemetryConfig(TelemetryExporterBaseConfig, name="rollbus"):
+    """Records each request of the workflow as an episode on the bus."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    settings_file: Path | None = Field(
+        default=None, description="Settings with the Kafka to use; `rollbus.yaml` of the folder without it."
+    )
+    bootstrap_servers: str | None = Field(default=None, description="Kafka's address, over that of the settings.")
+    task: str | None = Field(default=None, description="Task of the episodes; the workflow's name without it.")
+    producer: str = Field(default="nat", description="Name of this program in every event.")
+    sample_rate: float = Field(default=1.0, ge=0, le=1, description="Share of requests that is recorded.")
+    withhold: tuple[TextField, ...] = Field(default=(), description="Texts that never leave the process.")
+    spool_folder: Path | None = Field(default=None, description="Where events wait while no broker takes them.")

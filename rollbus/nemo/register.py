@@ -10,6 +10,7 @@ from nat.builder.llm import LLMProviderInfo
 from nat.cli.register_workflow import (
     register_llm_client,
     register_llm_provider,
+    register_telemetry_exporter,
     register_trainer,
     register_trainer_adapter,
     register_trajectory_builder,
@@ -20,6 +21,7 @@ from rollbus.nemo.components import (
     BusTrainerConfig,
     BusTrajectoryBuilderConfig,
     RecordedOpenAIConfig,
+    WorkflowTelemetryConfig,
 )
 
 PARTS: tuple[tuple[Any, type[Any], str], ...] = (
@@ -57,3 +59,12 @@ def _register_client(framework: LLMFrameworkEnum) -> None:
 
 for _framework in LLMFrameworkEnum:
     _register_client(_framework)
+
+
+@register_telemetry_exporter(config_type=WorkflowTelemetryConfig)
+async def workflow_telemetry(config: WorkflowTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
+    """Yield the exporter that records a workflow's requests."""
+    from rollbus.nemo.telemetry import telemetry_exporter
+
+    async with telemetry_exporter(config) as exporter:
+        yield exporter

@@ -1,0 +1,215 @@
+"""Each request of a workflow is an episode, through the toolkit's own runner and its own models."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nat.builder.builder import Builder
+from nat.builder.framework_enum import LLMFrameworkEnum
+from nat.builder.function_info import FunctionInfo
+from nat.builder.workflow_builder import WorkflowBuilder
+from nat.cli.register_workflow import register_function, register_telemetry_exporter
+from nat.data_models.config import Config
+from nat.data_models.function import FunctionBaseConfig
+from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
+from nat.runtime.session import SessionManager
+
+from rollbus.nemo.configuration import _register_components
+from rollbus.nemo.telemetry import recorded_requests
+from rollbus.producers import MemorySink, init
+from rollbus.schemas.records.events import AliasDeclared, EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.nemo.world import Endpoint, document, new_run, run_epochs
+from tests.producers.integrations.agent_server import TOKENS, AgentServer
+from tests.web import QuietHandler, serve
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
+SAMPLED = [TOKENS["tool"], TOKENS["final"]]
+SINK: list[MemorySink] = []
+"""Where the exporter of the running test sends."""
+
+
+class MemoryTelemetryConfig(TelemetryExporterBaseConfig, name="test_rollbus"):
+    pass
+
+
+class StockConfig(FunctionBaseConfig, name="test_stock"):
+    pass
+
+
+class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
+    llm: str = "policy"
+    framework: LLMFrameworkEnum = LLMFrameworkEnum.LANGCHAIN
+
+
+@register_telemetry_exporter(config_type=MemoryTelemetryConfig)
+async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
+    async with recorded_requests(init(sink=SINK[-1], namespace="t.", producer="nat")) as exporter:
+        yield exporter
+
+
+@register_function(config_type=StockConfig)
+async def stock_function(config: StockConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    async def stock(item: str) -> str:
+        """Count what is in stock."""
+        return f"{item}: 7"
+
+    yield FunctionInfo.from_fn(stock, description="Count what is in stock.")
+
+
+@register_function(config_type=KeeperConfig)
+async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    llm: Any = await builder.get_llm(config.llm, wrapper_type=config.framework)
+    tools: Any = await builder.get_tools(["stock"], wrapper_type=config.framework)
+
+    async def run(question: str) -> str:
+        if question == "fail":
+            raise ValueError("no such shelf")
+        if config.framework is LLMFrameworkEnum.LLAMA_INDEX:
+            from llama_index.core.agent.workflow import FunctionAgent
+
+            return str(await FunctionAgent(tools=tools, llm=llm, streaming=False).run(question))
+        from langchain.agents import create_agent
+
+        result = await create_agent(llm, tools=tools).ainvoke({"messages": [{"role": "user", "content": question}]})
+        return str(result["messages"][-1].content)
+
+    async def stream(question: str) -> AsyncGenerator[str, None]:
+        async for chunk in llm.astream(question):
+            yield str(chunk.content)
+
+    yield FunctionInfo.create(single_fn=run, stream_fn=stream)
+
+
+@contextmanager
+def served(model: AgentServer) -> Iterator[str]:
+    """Serve a scripted model; yield its address."""
+
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            answer: Any = model._make_answer(self.read_json())
+            if not isinstance(answer, list):
+                self.answer(answer)
+                return
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            lines = [*(json.dumps(chunk) for chunk in answer), "[DONE]"]
+            self.wfile.write("".join(f"data: {line}\n\n" for line in lines).encode())
+
+    with serve(Handler) as address:
+        yield f"{address}/v1"
+
+
+@asynccontextmanager
+async def workflow(sink: MemorySink, *, framework: str = "langchain") -> AsyncIterator[SessionManager]:
+    """A workflow as `nat run` and `nat serve` build it, with a tool, and a model that asks for it once."""
+    SINK.append(sink)
+    _register_components()
+    with served(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+        config = Config.model_validate(
+            {
+                "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
+                "llms": {"policy": {"_type": "openai", "model_name": "gpt-4o", "base_url": url, "api_key": "none"}},
+                "functions": {"stock": {"_type": "test_stock"}},
+                "workflow": {"_type": "test_keeper", "framework": framework},
+            }
+        )
+        async with WorkflowBuilder.from_config(config) as builder:
+            manager = await SessionManager.create(config, shared_builder=builder)
+            try:
+                yield manager
+            finally:
+                await manager.shutdown()
+
+
+async def ask(manager: SessionManager, question: str, name: str) -> str:
+    user, talk = f"user-{name}", f"talk-{name}"
+    async with manager.session(user_id=user, conversation_id=talk) as session, session.run(question) as runner:
+        return str(await runner.result(to_type=str))
+
+
+def by_episode(sink: MemorySink) -> list[list[Event]]:
+    """The events of each episode, in the order of their starts."""
+    events = [event for event in sink.records("episode-events") if isinstance(event, Event)]
+    ids = [event.episode_id for event in events if isinstance(event, EpisodeStarted)]
+    assert {event.episode_id for event in events} == set(ids)
+    return [[event for event in events if event.episode_id == episode_id] for episode_id in ids]
+
+
+def turns_of(events: Sequence[Event]) -> list[TurnRecorded]:
+    return [event for event in events if isinstance(event, TurnRecorded)]
+
+
+def tokens_of(turn: TurnRecorded) -> tuple[list[int], list[float]]:
+    assert turn.trainable, turn.untrainable_reason
+    return list(decode_token_ids(turn.completion_token_ids or b"")), list(decode_logprobs(turn.logprobs or b""))
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+async def test_two_requests_of_two_calls_are_two_episodes_of_two_turns(framework: str) -> None:
+    sink = MemorySink()
+    async with workflow(sink, framework=framework) as manager:
+        answers = await asyncio.gather(*(ask(manager, f"How many, {name}?", name) for name in ("ada", "bob")))
+    assert answers == ["There are 7."] * 2
+    episodes = by_episode(sink)
+    assert len(episodes) == 2
+    aliases = [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
+    talks = set()
+    for events in episodes:
+        started = next(event for event in events if isinstance(event, EpisodeStarted))
+        assert started.task == "test_keeper"
+        assert started.labels["user_id"].removeprefix("user-") == started.labels["conversation_id"].removeprefix(
+            "talk-"
+        )
+        talks.add(started.labels["conversation_id"])
+        (alias,) = (record.alias for record in aliases if record.episode_id == started.episode_id)
+        assert alias == started.labels["workflow_run_id"], "feedback may name the request by the toolkit's own id"
+        assert [tokens_of(turn) for turn in turns_of(events)] == SAMPLED
+        assert [turn.function for turn in turns_of(events)] == ["<workflow>"] * 2
+        (tool,) = (event for event in events if isinstance(event, ToolCalled))
+        assert (tool.name, tool.result) == ("stock", "bolts: 7")
+        assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+    assert talks == {"talk-ada", "talk-bob"}
+
+
+async def test_requests_after_one_another_in_one_task_are_apart() -> None:
+    sink = MemorySink()
+    async with workflow(sink) as manager:
+        with pytest.raises(ValueError, match="no such shelf"):
+            await ask(manager, "fail", "ada")
+        try:
+            raise KeyError("of the caller's own")
+        except KeyError:
+            await ask(manager, "How many?", "bob")
+    failure, success = by_episode(sink)
+    (ended,) = (event for event in failure if isinstance(event, EpisodeEnded))
+    assert (ended.stop_reason, ended.error) == ("error", "ValueError: no such shelf")
+    assert turns_of(failure) == []
+    assert len(turns_of(success)) == 2
+    assert [event.stop_reason for event in success if isinstance(event, EpisodeEnded)] == ["completed"]
+    assert all(event.episode_id.count("/") == 0 for event in (failure[0], success[0])), "neither is a child"
+
+
+async def test_a_streamed_answer_is_a_turn_of_its_request() -> None:
+    sink = MemorySink()
+    async with workflow(sink) as manager, manager.session() as session, session.run("How many?") as runner:
+        chunks = [chunk async for chunk in runner.result_stream(to_type=str)]
+    assert chunks
+    (events,) = by_episode(sink)
+    (turn,) = turns_of(events)
+    assert (turn.streamed, tokens_of(turn)) == (True, TOKENS["tool"])
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+
+
+async def test_a_finetuning_run_records_its_own_episodes_alone(tmp_path: Path) -> None:
+    plain = document(tmp_path, examples=1)
+    plain["general"] = {"telemetry": {"tracing": {"rollbus": {"_type": "rollbus"}}}}
+    async with new_run(tmp_path, plain, Endpoint()) as made:
+        await run_epochs(made, 1)
+        records = list(made.run.log.view.trajectories.values())
+    assert [(record.trainable, len(record.turns)) for record in records] == [(True, 1)] * 2

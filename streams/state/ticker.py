@@ -14,6 +14,10 @@ from rollbus.schemas.topics import CONFIGURED, STAGE_INPUTS, Topic
 
 MOST, LEAST = 2.0, 0.5
 """How many intervals stream time advances per tick."""
+BUSY_S = 3.0
+"""So long after the last record there is a tick each interval; later one each IDLE_INTERVALS."""
+IDLE_INTERVALS = 5
+"""A tick that nothing waits for costs broker and stages as much as any: an idle namespace has fewer of them."""
 
 
 def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int, nonce: str = "") -> Tick:
@@ -58,6 +62,34 @@ def removed_runs(configs: Iterable[ConfigApplied], applied: Iterable[str]) -> di
         if run_id and run_id not in runs:
             removed.setdefault(run_id, []).append(place)
     return removed
+
+
+@dataclass(slots=True)
+class Pace:
+    """When the next tick is due, by a clock that its caller reads."""
+
+    interval_s: float
+    _ticked_at_s: float = 0.0
+    _busy_until_s: float = 0.0
+
+    def begin(self, *, now_s: float, is_first: bool) -> None:
+        """Begin to tick: the first tick of all is due now, another one after an interval."""
+        self._ticked_at_s = now_s - (self.interval_s if is_first else 0.0)
+        self.note_work(now_s=now_s)  # what was there before, and settings that have changed, wait for no idle tick
+
+    def note_work(self, *, now_s: float) -> None:
+        """Take note that there has been more than time."""
+        self._busy_until_s = now_s + BUSY_S
+
+    def due_s(self, *, now_s: float) -> float:
+        """Return when the next tick is due."""
+        return self._ticked_at_s + self.interval_s * (1 if now_s < self._busy_until_s else IDLE_INTERVALS)
+
+    def take_tick(self, *, now_s: float) -> int:
+        """Begin the next interval; return how long the last one was, in ms, as far as that was meant to pass."""
+        passed_s = min(max(now_s - self._ticked_at_s, self.interval_s), self.interval_s * IDLE_INTERVALS)
+        self._ticked_at_s = now_s
+        return int(passed_s * 1000)
 
 
 def config_changes(configs: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:

@@ -40,11 +40,11 @@ class _Loop:
         self._name, self._on_fatal = name, on_fatal
         self._task: asyncio.Task[None] | None = None
 
-    def set_wanted(self, wanted: bool) -> None:
+    def set_running(self, should_run: bool) -> None:
         """Begin, or end, in the background."""
-        if wanted and self._task is None:
+        if should_run and self._task is None:
             self._task = start_task(self._run_for_ever(), self._name, on_end=self._on_fatal)
-        elif not wanted and self._task is not None:
+        elif not should_run and self._task is not None:
             self._task.cancel()
             self._task = None
 

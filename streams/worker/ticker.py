@@ -30,7 +30,7 @@ from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.table import NO_TICK
-from rollbus.streams.state.ticker import Pulse, config_changes, next_tick, removed_runs
+from rollbus.streams.state.ticker import Pace, Pulse, config_changes, next_tick, removed_runs
 from rollbus.streams.state.watermarks import Hop, Watermarks, hops
 from rollbus.streams.worker.reports import TickReportReader
 from rollbus.streams.worker.ticker_log import TickerLog
@@ -43,10 +43,6 @@ NONCE_BYTES = 16
 """As many as no producer guesses: the draw of a canary is keyed with them."""
 MOST_ROWS = 10_000
 """Of one transaction: what a stage that was down makes up for must not hold back readers for long."""
-BUSY_S = 3.0
-"""So long after the last record there is a tick each interval; later one each IDLE_INTERVALS."""
-IDLE_INTERVALS = 5
-"""A tick that nothing waits for costs broker and stages as much as any: an idle namespace has fewer of them."""
 TOGETHER_S = 0.01
 """How long a tick waits for other partitions that pass it at the same time."""
 HELD_S = 15.0
@@ -69,7 +65,7 @@ class Ticker:
         self._settings, self._configs, self._clock, self._runs_here = settings, configs, clock, runs_here
         self._on_fatal = on_fatal
         self._log = TickerLog(settings)
-        self._wanted = asyncio.Event()
+        self._active = asyncio.Event()
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.last: Tick | None = None
@@ -77,7 +73,7 @@ class Ticker:
         self._pulses: list[Pulse] = []
         """Those that some input does not have yet."""
         self._moved = asyncio.Event()
-        self._busy_until_s = self._ticked_at_s = 0.0
+        self._pace = Pace(settings.tick_interval_ms / 1000)
         self._moved_at_s: dict[str, float] = {}
         """By topic: when it got its last tick."""
         self._applied: dict[str, str] = {}
@@ -85,20 +81,20 @@ class Ticker:
         """Runs that are no longer in the settings, and the places of their configurations: the next tick says so."""
         self._old_reports: tuple[str, ...] = ()
         """Processes whose reports were there at the start; those that still run write theirs again."""
-        self._follower = TickReportReader(settings, self._note_report, on_fatal=on_fatal)
+        self._reports = TickReportReader(settings, self._note_report, on_fatal=on_fatal)
         list(config_changes(configs, {}))  # raises for a wrong one
 
     @property
-    def is_wanted(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this process should tick."""
-        return self._wanted.is_set()
+        return self._active.is_set()
 
-    def set_wanted(self, wanted: bool) -> None:
+    def set_active(self, should_tick: bool) -> None:
         """Tick from now on, or stop after the tick that is being written."""
-        if not wanted:
-            self._wanted.clear()
+        if not should_tick:
+            self._active.clear()
             return
-        self._wanted.set()
+        self._active.set()
         if self._task is None:
             self._task = start_task(self._main(), "ticker", on_end=self._on_fatal)
 
@@ -109,7 +105,7 @@ class Ticker:
 
     def held(self, *, now_s: float) -> tuple[str, float] | None:
         """Return which partition holds up time in which input, and for how many seconds; None if nothing does."""
-        if self.last is None or not self.is_wanted:
+        if self.last is None or not self.is_active:
             return None
         held = []
         for hop in self.watermarks.hops:
@@ -128,17 +124,17 @@ class Ticker:
                 await asyncio.wait_for(self._writing.acquire(), CLOSE_S)
             task.cancel()
             await asyncio.wait([task])
-        await self._follower.stop()
+        await self._reports.stop()
 
     async def _main(self) -> None:
         while True:
-            await self._wanted.wait()
+            await self._active.wait()
             pause = RETRY_S
             producer = new_producer(self._settings, names.ticker_id(self._settings.namespace))
             try:
                 await start_uncancelled(producer.start)
                 await self._restore()
-                await self._tick_while_wanted(producer)
+                await self._tick_while_active(producer)
             except (ProducerFenced, InvalidProducerEpoch):
                 logger.warning("another ticker took over after tick=%s", self.last and self.last.number)
                 pause = self._settings.session_timeout_s
@@ -150,7 +146,7 @@ class Ticker:
                 logger.error("ticking failed, trying again in %.0f s", pause, exc_info=error)
             finally:
                 await stop_producer(producer)
-                await self._follower.stop()
+                await self._reports.stop()
             await asyncio.sleep(pause)
 
     async def _restore(self) -> None:
@@ -175,48 +171,28 @@ class Ticker:
         self._old_reports = tuple(written.passed)
         logger.info("ticking from tick=%s", self.last and self.last.number)
 
-    async def _tick_while_wanted(self, producer: AIOKafkaProducer) -> None:
-        now_s = time.monotonic()
-        self._ticked_at_s = now_s - (0.0 if self.last else self._idle_interval_s)
-        self._busy_until_s = (
-            now_s + BUSY_S
-        )  # what was there before, and settings that have changed, wait for no idle tick
-        while self._wanted.is_set():
+    async def _tick_while_active(self, producer: AIOKafkaProducer) -> None:
+        self._pace.begin(now_s=time.monotonic(), is_first=self.last is None)
+        while self._active.is_set():
             await self._wait_for_work()
-            self._follower.set_wanted(self._needs_reports())
-            new = self._next_pulse() if time.monotonic() >= self._due_s() else None
+            self._reports.set_running(self._needs_reports())
+            now_s = time.monotonic()
+            new = self._next_pulse(now_s) if now_s >= self._pace.due_s(now_s=now_s) else None
             async with self._writing:
                 await self._write(producer, new)
 
-    @property
-    def _interval_s(self) -> float:
-        return self._settings.tick_interval_ms / 1000
-
-    @property
-    def _idle_interval_s(self) -> float:
-        return IDLE_INTERVALS * self._interval_s
-
-    def _due_s(self) -> float:
-        """Return when the next tick is due: sooner if there has been work."""
-        is_busy = time.monotonic() < self._busy_until_s
-        return self._ticked_at_s + (self._interval_s if is_busy else self._idle_interval_s)
-
-    def _next_pulse(self) -> Pulse:
-        """Return the next tick, with the time since the last one as its interval, as far as that was meant to pass."""
-        now_s = time.monotonic()
-        passed_s = min(max(now_s - self._ticked_at_s, self._interval_s), self._idle_interval_s)
-        self._ticked_at_s = now_s
+    def _next_pulse(self, now_s: float) -> Pulse:
         tick = next_tick(
             self.last,
             wall_clock_ms=self._clock(),
-            interval_ms=int(passed_s * 1000),
+            interval_ms=self._pace.take_tick(now_s=now_s),
             nonce=secrets.token_hex(NONCE_BYTES),
         )
         return Pulse(tick, tuple(config_changes(self._configs, self._applied)))
 
     async def _wait_for_work(self) -> None:
         """Wait for the time of the next tick, or until one may go on."""
-        while (remaining := self._due_s() - time.monotonic()) > 0:
+        while (remaining := self._pace.due_s(now_s=(now_s := time.monotonic())) - now_s) > 0:
             if any(self._pulses_for(hop) for hop in self.watermarks.hops):
                 await asyncio.sleep(min(TOGETHER_S, remaining))
                 return
@@ -240,7 +216,7 @@ class Ticker:
 
     def _note_work(self, *, is_busy: bool) -> None:
         if is_busy:
-            self._busy_until_s = time.monotonic() + BUSY_S
+            self._pace.note_work(now_s=time.monotonic())
         self._moved.set()
 
     def _pulses_for(self, hop: Hop, new: Pulse | None = None) -> list[Pulse]:

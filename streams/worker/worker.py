@@ -148,7 +148,7 @@ class Worker:
     async def start(self) -> None:
         """Join the groups; partitions open in the background."""
         await self._ends.start()
-        self._reporter.set_wanted(True)
+        self._reporter.set_running(True)
         await asyncio.gather(*(app.start() for app in self.apps))
         self._watchdog.start()
         self._tasks.append(start_task(self._check_for_ever(), "watchdog", on_end=self._fail))
@@ -203,8 +203,8 @@ class Worker:
             self._failed.set_exception(error)
 
     def _tick_with_partition_0(self, partitions: frozenset[int]) -> None:
-        self.ticker.set_wanted(0 in partitions)
-        self._reporter.set_wanted(0 not in partitions)
+        self.ticker.set_active(0 in partitions)
+        self._reporter.set_running(0 not in partitions)
 
     def _note_tick(self, stage: str, partition: int, tick: int, is_busy: bool) -> None:
         self.ticker.note(stage, partition, tick, is_busy=is_busy)
@@ -253,7 +253,7 @@ class Worker:
         runners = [runner for app in self.apps for runner in app.runners.values()]
         ends = await self._ends.read_ends([runner.partition for runner in runners])
         places: list[tuple[str, int | str, bool]] = []
-        if self.ticker.is_wanted:
+        if self.ticker.is_active:
             places.append(("ticker", self.ticker.last.number if self.ticker.last else -1, True))
         for runner in runners:
             end = ends.get(runner.partition)

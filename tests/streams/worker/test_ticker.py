@@ -18,7 +18,7 @@ from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.state.ticker import Pulse, config_changes, next_tick, removed_runs
+from rollbus.streams.state.ticker import Pace, Pulse, config_changes, next_tick, removed_runs
 from rollbus.streams.worker import ticker as ticker_kafka
 from rollbus.streams.worker import ticker_log
 from rollbus.streams.worker.ticker import Ticker
@@ -131,7 +131,7 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
     monkeypatch.setattr(ticker_kafka, "write_transaction", AsyncMock(side_effect=[error, None]))
     monkeypatch.setattr(ticker_kafka, "RETRY_S", 0.0)
     ticker = Ticker(StreamSettings())
-    ticker.set_wanted(True)
+    ticker.set_active(True)
     await until(lambda: ticker.last, "no tick comes", every_s=0)
     await ticker.stop()
 
@@ -254,7 +254,7 @@ async def test_what_other_workers_have_passed_is_not_forgotten(monkeypatch: pyte
 async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     Log(monkeypatch)
     ticker = await ticker_on(SETTINGS, *CONFIGS)
-    ticker._wanted.set()
+    ticker._active.set()
     await pulse(ticker, 3)
     pass_all(ticker, "alias", 2)
     ticker.note("alias", 3, 2, is_busy=False)
@@ -267,30 +267,27 @@ async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.Mon
     assert held[0] == "time in trajectories for assembly[2] before its first tick"
 
 
-async def ticker_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Ticker:
-    """A ticker so long after its last tick."""
-    Log(monkeypatch)
-    ticker = await ticker_on(SETTINGS, *CONFIGS)
-    ticker._ticked_at_s = 100.0
-    monkeypatch.setattr(ticker_kafka, "time", SimpleNamespace(monotonic=lambda: 100.0 + seconds))
-    return ticker
+def test_an_idle_namespace_ticks_less_often_and_the_first_record_ends_that() -> None:
+    pace = Pace(1.0)
+    pace.begin(now_s=100.0, is_first=False)
+    assert pace.due_s(now_s=100.0) == 101.0
+    pace.take_tick(now_s=101.0)
+    assert pace.due_s(now_s=104.0) == 106.0
+    pace.note_work(now_s=104.0)
+    assert pace.due_s(now_s=104.0) == 102.0
 
 
-async def test_an_idle_namespace_ticks_less_often_and_the_first_record_ends_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ticker = await ticker_after(2.0, monkeypatch)
-    assert ticker._due_s() == 105.0
-    ticker.note("assembly", 0, 0, is_busy=True)
-    assert ticker._due_s() == 101.0
+def test_the_first_tick_of_a_namespace_is_due_at_once() -> None:
+    pace = Pace(1.0)
+    pace.begin(now_s=100.0, is_first=True)
+    assert pace.due_s(now_s=100.0) == 100.0
 
 
 @pytest.mark.parametrize(("seconds", "interval_ms"), [(0.0, 1_000), (3.0, 3_000), (3_600.0, 5_000)])
-async def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_meant(
-    seconds: float, interval_ms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticker = await ticker_after(seconds, monkeypatch)
-    assert ticker._next_pulse().tick.interval_ms == interval_ms
+def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_meant(seconds: float, interval_ms: int) -> None:
+    pace = Pace(1.0)
+    pace.begin(now_s=100.0, is_first=False)
+    assert pace.take_tick(now_s=100.0 + seconds) == interval_ms
 
 
 async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
@@ -308,7 +305,7 @@ async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:
     worker = Worker(StreamSettings(), [])
     assert await worker._progress_of_parts() == []
-    worker.ticker._wanted.set()
+    worker.ticker._active.set()
     worker.ticker.last = next_tick(None, wall_clock_ms=1, interval_ms=1_000)
     assert await worker._progress_of_parts() == [("ticker", 0, True)]
 

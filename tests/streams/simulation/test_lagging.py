@@ -18,6 +18,9 @@ from tests.streams.simulation.lagging import lagging
 from tests.streams.simulation.naive import ended
 
 HISTORIES, SHARE = 10_000, 500
+SHARES = [pytest.param(start, marks=pytest.mark.slow if start else ()) for start in range(0, HISTORIES, SHARE)]
+SHARES.append(pytest.param(SEED * HISTORIES, marks=pytest.mark.faults, id="drawn"))
+"""The first is part of the quick tests; `make test` has all 10,000, and `make faults` draws others."""
 SEEDS_FOR_FAULTS = 600
 
 
@@ -41,16 +44,10 @@ def first_difference(seeds: Iterable[int]) -> str | None:
     return None
 
 
-def chosen(start: int) -> Iterable[int]:
-    """The seeds of a share, or the one that the environment names; each run of `make faults` has other ones."""
-    alone = os.environ.get("ROLLBUS_SEED")
-    first = SEED * HISTORIES + start if start else 0
-    return [int(alone)] if alone else range(first, first + SHARE)
-
-
-@pytest.mark.parametrize("start", range(0, HISTORIES, SHARE))
+@pytest.mark.parametrize("start", SHARES)
 def test_a_replay_equals_live_whatever_lags(start: int) -> None:
-    found = first_difference(chosen(start))
+    alone = os.environ.get("ROLLBUS_SEED")
+    found = first_difference([int(alone)] if alone else range(start, start + SHARE))
     assert found is None, found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.streams.load import settings
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.worker.app import StageApp
@@ -21,12 +21,14 @@ from rollbus.streams.worker.process import prepare_process
 from rollbus.streams.worker.worker import Worker, serve
 
 STAGES = ("assembly", "scoring", "grouping.main")
+RUN = RunConfig(grouping=GroupingConfig(reward_wait_ms=0, reward_grace_ms=0))
+"""No score waits for another reward: that is how long users take, and not the stages."""
 
 
 def three_stages(names: tuple[str, ...] = STAGES) -> list[Any]:
     """Return assembly, scoring by feedback, and grouping, or those of them that are named."""
     assembly = AssemblyConfig()
-    every = [*namespace_stages(assembly, ScoringConfig()), *run_stages(RunConfig())]
+    every = [*namespace_stages(assembly, ScoringConfig()), *run_stages(RUN)]
     return [stage for stage in every if stage.name in names]
 
 

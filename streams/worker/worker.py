@@ -171,7 +171,8 @@ class Worker:
         self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self.ticker.stop(), self._reporter.stop(), *(app.stop() for app in self.apps))
+        await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
+        await self._reporter.stop()  # not before: a stage that gives its partitions back may start it
         await self._ends.stop()
         await self._payload.close()
 

@@ -42,7 +42,7 @@ SENTENCES = {
     "no_signal": "2 of 3 groups have equal rewards",
     "other_model": "run other trains qwen: the learner serves no version that the agent asked for",
     "empty_filter": "the filter of run narrow (tasks refunds, models agent) matches none of 26 episodes",
-    "open": "3 are open, the oldest for 30 min; one without an event for 30 min is given up",
+    "open": "3 are open, the oldest for",
     "forecast": "1 of 16 groups: the first step can begin",
 }
 """Each situation, and the beginning of what is said of it."""

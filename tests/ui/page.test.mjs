@@ -237,7 +237,7 @@ for (const width of [320, 390]) {
       const { left, right, top, bottom } = text.getBoundingClientRect();
       return { text: text.textContent, left, right, top, bottom };
     })]);
-    assert.equal(labels.length, 9);
+    assert.equal(labels.length, 11);
     for (const { text: said, right } of labels) assert.ok(right <= room, `${said} ends ${right - room} px outside`);
     for (const [at, one] of labels.entries()) for (const other of labels.slice(at + 1)) {
       assert.ok(one.right <= other.left || other.right <= one.left || one.bottom <= other.top + 1 || other.bottom <= one.top + 1, `${one.text} is over ${other.text}`);

@@ -106,9 +106,9 @@ def _nested(place: Place, value: Any) -> Any:
 
 
 def _flow(value: Any) -> str:
-    """Return a value on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
-    return text.removesuffix("...\n").strip()
+    """Return a value on one line, quoted as it must be within brackets."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    return text.strip()[1:-1]
 
 
 def _end_line(text: str) -> str:

@@ -25,7 +25,8 @@ def test_without_a_terminal_it_names_what_is_missing_and_starts_nothing(
 
 def test_a_broker_elsewhere_that_does_not_answer_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:9'}\n")
+    elsewhere = f"kafka: {{bootstrap_servers: '127.0.0.1:9'}}\nstack: {{kafka_port: {find_free_port()}}}\n"
+    (tmp_path / "rollbus.yaml").write_text(elsewhere)
     result = CliRunner().invoke(rollbus, ["start", "--yes"])
     assert result.exit_code == 1
     assert "kafka: 127.0.0.1:9 does not answer; it is not of this machine's stack; start it" in result.output

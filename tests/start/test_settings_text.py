@@ -78,7 +78,8 @@ def test_a_value_can_be_set_anywhere_in_a_file_of_any_style(
 ) -> None:
     below: Any = document
     for key in place[:-1]:
-        below = (below or {}).get(key) if isinstance(below or {}, dict) else 0
+        assume(below is None or isinstance(below, dict))
+        below = None if below is None else below.get(key)
     assume(below is None or isinstance(below, dict))
     text = "# ours\n" + yaml.safe_dump(document, default_flow_style=style)
     changed = set_value(text, tuple(place), value)

@@ -142,15 +142,16 @@ class BusEvaluation(EvaluationRun):
     async def run_evaluators(self, evaluators: dict[str, Any]) -> None:
         """Score what has an output; what crashed has no score and says why."""
         assert self.eval_input is not None
-        everything = self.eval_input
+        everything, all_samples = self.eval_input, self.atif_eval_samples
         without = self._crashes.keys() | self._left_out
         self.eval_input = EvalInput(
-            eval_input_items=[one for one in everything.eval_input_items if one.id not in without]
+            eval_input_items=[item for item in everything.eval_input_items if item.id not in without]
         )
+        self.atif_eval_samples = [sample for sample in all_samples if sample.item_id not in without]
         if self.eval_input.eval_input_items:
             await super().run_evaluators(evaluators)
-        self.eval_input = everything
-        crashed = [Crashed(id=one, score=None, reasoning=why, error=why) for one, why in self._crashes.items()]
+        self.eval_input, self.atif_eval_samples = everything, all_samples
+        crashed = [Crashed(id=item_id, score=None, reasoning=why, error=why) for item_id, why in self._crashes.items()]
         for _, output in self.evaluation_results:
             output.eval_output_items.extend(crashed)
 

@@ -120,8 +120,6 @@ class EpisodeExporter(BaseExporter):
         self._workflow_id, self._error_around = event.UUID, sys.exception()
         request = Context.get()
         labels = {name: str(value) for name in LABELS if (value := getattr(request, name))}
-        if request.is_evaluating:
-            labels["runtime"] = "evaluate"
         self._episode = self._recorder.start(task=self._task or event.name or "", labels=labels)
         self._token = context.enter(self._episode)
         if run_id := labels.get("workflow_run_id"):

@@ -56,7 +56,15 @@ def test_without_a_settings_file_the_run_has_a_stack_of_its_own(tmp_path: Path) 
 def test_a_settings_file_names_the_services(tmp_path: Path) -> None:
     document = processes(tmp_path, "kafka: {bootstrap_servers: 'kafka:9092'}\nruns: [{run_id: other}]\n")._document()
     assert document["kafka"] == {"bootstrap_servers": "kafka:9092"}
+    assert document["clickhouse"]["host"] == "127.0.0.1"
     assert [run["run_id"] for run in document["runs"]] == ["run-1"]
+
+
+def test_a_settings_file_with_a_stack_alone_reaches_that_stack(tmp_path: Path) -> None:
+    document = processes(tmp_path, "stack: {kafka_port: 19555, clickhouse_port: 18555}\n")._document()
+    settings = Settings.model_validate(document)
+    assert settings.kafka.bootstrap_servers == "127.0.0.1:19555"
+    assert settings.clickhouse.port == 18555
 
 
 def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,16 @@ from nat.builder.function_info import FunctionInfo
 from nat.cli.register_workflow import register_function
 from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.function import FunctionBaseConfig
-from nat.data_models.intermediate_step import IntermediateStep
+from nat.data_models.intermediate_step import (
+    IntermediateStep,
+    IntermediateStepPayload,
+    IntermediateStepType,
+    StreamEventData,
+)
+from nat.data_models.invocation_node import InvocationNode
 
+from rollbus.nemo.runs.recording import turns_of_answers
+from tests.builders import make_turn
 from tests.nemo.test_custom_components import Buying
 from tests.nemo.test_played_steps import report_move
 from tests.nemo.world import document, new_run, run_epochs
@@ -81,3 +89,23 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
 
 def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:
     return [one for one in trajectory if one.event_type.value in SEEN]
+
+
+def test_an_answer_has_the_tokens_of_its_own_call() -> None:
+    turns = [make_turn(sequence=1, text="1"), make_turn(sequence=2, text="12")]
+    node = InvocationNode(function_name="f", function_id="f")
+    steps = [
+        IntermediateStep(
+            parent_id="root",
+            function_ancestry=node,
+            payload=IntermediateStepPayload(
+                event_type=IntermediateStepType.LLM_END,
+                event_timestamp=2.0,
+                span_event_timestamp=1.0,
+                data=StreamEventData(output=text),
+            ),
+        )
+        for text in ("12", "1", "1 and more")
+    ]
+    assert turns_of_answers(steps, turns) == {0: turns[1], 1: turns[0]}
+    assert turns_of_answers(steps[2:], turns) == {0: turns[0]}, "what a framework adds to an answer is passed over"

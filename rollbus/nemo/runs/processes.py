@@ -168,7 +168,14 @@ class Processes:
         values, _, mistakes = read_settings(Settings, path, os.environ)
         if mistakes:
             raise ConfigurationError("\n".join([f"mistakes in the settings from {path}:", *mistakes]))
-        return {name: values[name] for name in ("kafka", "clickhouse", "sink", "stack") if name in values}
+        services = {name: values[name] for name in ("kafka", "clickhouse", "sink", "stack") if name in values}
+        given = load_settings(Settings, path, os.environ).with_stack_addresses()
+        addresses = {
+            "kafka": {"bootstrap_servers": given.kafka.bootstrap_servers},
+            "clickhouse": {"host": given.clickhouse.host, "port": given.clickhouse.port},
+        }
+        written: dict[str, Any] = laid_over(services, addresses)
+        return written
 
     def _services_here(self) -> dict[str, Any]:
         """Return Kafka and ClickHouse in the run's folder; on the ports that an earlier start took."""

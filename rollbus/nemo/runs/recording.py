@@ -117,21 +117,40 @@ def with_recorded(steps: Sequence[IntermediateStep], events: Sequence[Event]) ->
     """
     turns = [event for event in events if isinstance(event, TurnRecorded)]
     reported = {step.payload.name for step in steps if step.event_type is IntermediateStepType.TOOL_END}
-    found: list[IntermediateStep] = []
-    for step in steps:
-        found.append(step)
-        if step.event_type is not IntermediateStepType.LLM_END or step.payload.data is None:
-            continue
-        said = str(step.payload.data.output or "")
-        turn = next((turn for turn in turns if said.startswith(turn.completion.content or "")), None)
-        if turn is not None:
-            turns.remove(turn)
+    turn_by_step = turns_of_answers(steps, turns)
+    whole_steps: list[IntermediateStep] = []
+    for index, step in enumerate(steps):
+        whole_steps.append(step)
+        turn = turn_by_step.get(index)
+        if turn is not None and step.payload.data is not None:
             step.payload.data.logprobs = logprobs_of(turn)  # type: ignore[attr-defined]  # where its parsers look
-            after = takewhile(lambda one: isinstance(one, ToolCalled), events[events.index(turn) + 1 :])
+            after = takewhile(lambda event: isinstance(event, ToolCalled), events[events.index(turn) + 1 :])
             for call in after:
                 if isinstance(call, ToolCalled) and call.name not in reported:
-                    found += _tool_steps(call, step)
-    return found
+                    whole_steps += _tool_steps(call, step)
+    return whole_steps
+
+
+def turns_of_answers(steps: Sequence[IntermediateStep], turns: Sequence[TurnRecorded]) -> dict[int, TurnRecorded]:
+    """Return the turn of each model's answer, by the step's index: that of the same text.
+
+    Only an answer without such a turn takes one whose text it begins with: LlamaIndex adds to what was answered.
+    """
+    texts = {
+        index: str(step.payload.data.output or "")
+        for index, step in enumerate(steps)
+        if step.event_type is IntermediateStepType.LLM_END and step.payload.data is not None
+    }
+    turn_by_step, free_turns = dict[int, TurnRecorded](), list(turns)
+    for is_same in (str.__eq__, str.startswith):
+        for index, text in texts.items():
+            if index in turn_by_step:
+                continue
+            turn = next((turn for turn in free_turns if is_same(text, turn.completion.content or "")), None)
+            if turn is not None:
+                free_turns.remove(turn)
+                turn_by_step[index] = turn
+    return turn_by_step
 
 
 def _tool_steps(call: ToolCalled, asked_by: IntermediateStep) -> Iterator[IntermediateStep]:

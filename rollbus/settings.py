@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from rollbus import __version__
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.local.process.settings import StackSettings
 from rollbus.runtime.credentials import (
     FOLDER_VARIABLE,
     METRICS_TOKEN,
@@ -44,6 +43,7 @@ from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
+from rollbus.stack_settings import StackSettings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
 from rollbus.trainer.settings import (

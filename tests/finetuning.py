@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 from tests.installs import own_environment
 

@@ -27,8 +27,8 @@ from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 
 SLOWEST_MS, SLOWEST_LINEAGE_MS = 1_000, 100
 ROUNDS = 3

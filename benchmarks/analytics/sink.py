@@ -24,10 +24,10 @@ from rollbus.consumers.clickhouse.store.fills import Filled
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import TOPICS
+from rollbus.stack_settings import HOST
 from tests.builders import make_episode
 
 EPISODES = 40_000

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.gpu.server import MODEL
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 
 START_TIMEOUT_S = 900.0
 """A first start compiles kernels."""

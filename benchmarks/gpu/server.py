@@ -12,8 +12,8 @@ import yaml
 from benchmarks.gpu.engines import Engine
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
 
 MODEL = "agent"

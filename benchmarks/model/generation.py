@@ -22,7 +22,7 @@ import httpx
 import torch
 
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 
 REQUESTS, PREFIX, OWN, TOKENS = 32, 100, 16, 32
 ROUNDS, THREADS = 5, 2

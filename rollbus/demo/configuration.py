@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from rollbus.demo.job import MODEL, NAMESPACE, DemoJob
-from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import make_secrets
 from rollbus.settings import Settings
+from rollbus.stack_settings import HOST, StackSettings
 
 SINK_LINGER_MS = 8000
 """Few large inserts leave ClickHouse's share of the cores to the model."""

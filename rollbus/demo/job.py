@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from openai import AsyncOpenAI
 
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.records.steps import Evaluation
+from rollbus.stack_settings import StackSettings
 
 Progress = Callable[[int, int], None]
 """How many of how many are done."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import stack_services
 from rollbus.runtime.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE
+from rollbus.stack_settings import StackSettings
 
 STAGES = ("worker", "sink", "trainer")
 

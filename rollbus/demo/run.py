@@ -37,7 +37,6 @@ from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import log_tail
-from rollbus.local.process.settings import StackSettings
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.runtime.credentials import NO_TOKEN, TOKEN, read_secret
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -45,6 +44,7 @@ from rollbus.runtime.kafka.lag import LagReader, open_lag
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.stack_settings import StackSettings
 from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 8.0

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollbus.health.lag import make_lag_rows
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -33,7 +34,6 @@ from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.ui.lag import make_lag_rows
 
 STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFailed)
 STEPS_KEPT = 500

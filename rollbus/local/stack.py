@@ -18,11 +18,11 @@ from rollbus.local.process import state
 from rollbus.local.process.ports import describe_listener, is_free, listener_of, require_free
 from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
-from rollbus.local.process.settings import StackSettings
 from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
 from rollbus.runtime.principals import make_principals
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.stack_settings import StackSettings
 
 FREE_BYTES_NEEDED = 1 << 30
 """Room for Kafka's segments and ClickHouse's parts of some demos; both break if the disk fills up."""

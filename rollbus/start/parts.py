@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import ServiceStatus
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.settings import Settings
+from rollbus.stack_settings import StackSettings
 from rollbus.trainer.settings import ArtServerBackend
 
 ANSWERS = ("running", "started")

@@ -43,8 +43,8 @@ from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
 if TYPE_CHECKING:
+    from rollbus.health.lag import LagRow
     from rollbus.health.status import StatusWatch
-    from rollbus.ui.lag import LagRow
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"

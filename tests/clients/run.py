@@ -18,8 +18,8 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 from tests.consumers.story import story
 from tests.services.clickhouse.test_queries import write
 from tests.services.endpoint.guarded import write_passwords

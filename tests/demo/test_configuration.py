@@ -10,10 +10,10 @@ from rollbus.demo.base_model import WarmStartSettings, ensure, folder
 from rollbus.demo.configuration import write_settings
 from rollbus.demo.game.job import GROUP_SIZE, GameJob
 from rollbus.demo.run import Demo, DemoOptions
-from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.stack_settings import StackSettings
 
 
 def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from rollbus.local.kafka.service import kafka_service, new_cluster_id
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 from rollbus.streams.kafka.settings import StreamSettings
 from tests.faults.conftest import SOON, NewWorker, finish, open_worker
 from tests.faults.episodes import Traffic

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 
 TOKEN = "only-for-this-test"

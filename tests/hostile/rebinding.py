@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.hostile.doors import Place
 from tests.hostile.places import all_places, grpc_port, places
 from tests.services.endpoint.guarded import guarded

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.hostile.doors import Place, ask
 from tests.hostile.places import MIB, all_places, grpc_port, places
 from tests.services.endpoint.guarded import guarded

@@ -26,10 +26,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from rollbus.local.process.ports import listener_of
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.kafka.batches import BoundedBatches
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
+from rollbus.stack_settings import HOST
 from tests.builders import (
     make_alias,
     make_ended,

@@ -26,13 +26,13 @@ from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.stack_settings import HOST
 from rollbus.streams.kafka.names import CHANGELOG_SUFFIX
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import topic_specs

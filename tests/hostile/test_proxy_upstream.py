@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.local.process.ports import find_free_port, is_free
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.hostile.doors import BEARER, TOKEN, ask, command
 
 ANSWER = (

@@ -22,11 +22,11 @@ from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Nouns
 from rollbus.consumers.clickhouse.questions.chart import as_chart
 from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.http.guard import Door, token_admits
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ServiceError
 from rollbus.schemas.unseen import escape_unseen
+from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 from tests.hostile.doors import ask
 from tests.services.endpoint.guarded import Guarded, guarded

@@ -8,11 +8,11 @@ import pytest
 
 import rollbus
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import require_startable, stack_services
 from rollbus.runtime.credentials import NO_TOKEN, make_secrets, record_ports, token_for
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.stack_settings import StackSettings
 
 ELSEWHERE = (
     "http://evil.example/v1",

@@ -11,8 +11,8 @@ import pytest
 from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import down, stack_services, status, up
+from rollbus.stack_settings import StackSettings
 from tests.services.endpoint.guarded import write_passwords
 
 STAND_IN = """#!{python}

@@ -12,11 +12,11 @@ from rollbus.cli.root import rollbus
 from rollbus.local.clickhouse.reader_role import READONLY_PROFILE, readonly_grants
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.kafka.jars import POM
-from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import FOLDER_VARIABLE, METRICS_TOKEN, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
 from rollbus.runtime.principals import PRINCIPALS, PRINCIPALS_KEY
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.stack_settings import HOST, StackSettings
 from tests.compose import BASE, ROOT, SASL, SECRETS, names_of_secrets, read_compose
 
 OURS = ("topics", "worker", "sink", "trainer", "alarms", "art-server", "art-server-gpu")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from rollbus.local.process.ports import find_free_port, listener_of, require_free
-from rollbus.local.process.settings import HOST
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.stack_settings import HOST
 
 
 @pytest.fixture

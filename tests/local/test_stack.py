@@ -14,9 +14,9 @@ from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.processes import end, is_running, session_members, spawn
 from rollbus.local.process.service import Service, answers_http
-from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, log_path, require_startable, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.stack_settings import HOST, StackSettings
 
 
 def web_service(name: str, port: int, *, setting: str = "some_port") -> Service:

@@ -15,7 +15,7 @@ from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.services.art.fixtures import art_base_model, art_launcher, art_server, own_art_server
 from tests.services.shared import shared_service
 

@@ -14,6 +14,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
 from rollbus.health.funnel.verdict import Verdict, give_verdict
+from rollbus.health.lag import LagRow, make_lag_rows
 from rollbus.health.picture import Look, draw_picture
 from rollbus.health.status import NamespaceStatus, StatusWatch
 from rollbus.runtime.health.alarms.lags import LagHistory
@@ -26,7 +27,6 @@ from rollbus.settings import Settings
 from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions
-from rollbus.ui.lag import LagRow, make_lag_rows
 from rollbus.ui.token_text import decode_each, load_texts
 
 

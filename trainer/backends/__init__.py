@@ -1,6 +1,6 @@
 """What turns a batch into new weights. `protocol` is the seam; `wire` and `wire_batch` carry it over HTTP.
 
 `memory` is the shipped fake: its weights are a hash of what was trained. `art_client` reaches OpenPipe ART on a server
-of its own, by the requests of `art_http`. `model_settings` describes a model; `jobs` keeps account of the batches of a
-backend in this process, `journaled` of what outlives it.
+of its own, by the requests of `art_http`. `model_settings` describes a model; `admission` refuses what cannot be
+trained; `jobs` keeps account of the batches of a backend in this process, `journaled` of what outlives it.
 """

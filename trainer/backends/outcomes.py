@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
-from rollbus.trainer.art_server.control.admission import Admitted
+from rollbus.trainer.backends.admission import Admitted
 from rollbus.trainer.backends.protocol import JobStatus, TrainRequest, TrainResult
 
 

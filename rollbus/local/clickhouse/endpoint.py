@@ -49,11 +49,11 @@ from rollbus.local.clickhouse.request import (
     find_credentials,
     parse_request,
 )
-from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, read_secret
 from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.stack_settings import HOST, StackSettings
 
 if TYPE_CHECKING:
     from rollbus.local.clickhouse.engine import Engine, EngineAnswer

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_GRANT, READONLY_LIMITS, READONLY_USER
 from rollbus.local.clickhouse.service import is_healthy
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, make_secrets, read_secret
+from rollbus.stack_settings import HOST
 
 CONFIG = """<clickhouse>
   <logger><console>1</console><level>warning</level></logger>

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from rollbus.local.process.service import Service, answers_http
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.credentials import make_secrets
+from rollbus.stack_settings import HOST
 
 
 def clickhouse_service(*, folder: Path, port: int, secrets: Path | None = None) -> Service:

@@ -6,8 +6,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollbus.local.process.settings import HOST
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
+from rollbus.stack_settings import HOST
 
 BROKER_SETTINGS: dict[str, str] = {
     "process.roles": "broker,controller",

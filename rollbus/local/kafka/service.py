@@ -16,10 +16,10 @@ from pathlib import Path
 from rollbus.local.kafka.config import LOG4J, server_properties
 from rollbus.local.kafka.jars import find_jars, find_java
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.stack_settings import HOST
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollbus.local.process.processes import describe
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.state import find_stack_of
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.stack_settings import HOST
 
 _LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""

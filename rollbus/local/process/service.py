@@ -19,8 +19,8 @@ from rollbus.local.process.processes import (
     is_running,
     spawn,
 )
-from rollbus.local.process.settings import HOST
 from rollbus.schemas.errors import UnavailableError
+from rollbus.stack_settings import HOST
 
 START_TIMEOUT_S = 90.0
 """Kafka and ClickHouse take three seconds on an idle machine; this is enough for one that is busy with a build."""

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rollbus.local.process.processes import ProcessIdentity, describe, is_running
-from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.stack_settings import StackSettings
 
 LOCK_NAME = "lock"
 

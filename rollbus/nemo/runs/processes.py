@@ -26,7 +26,6 @@ from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.local.process.service import Service, answers_http
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.kafka import KafkaBus
@@ -39,6 +38,7 @@ from rollbus.runtime.kafka.lag import open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
+from rollbus.stack_settings import HOST
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ import yaml
 
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 from tests.finetuning import art_adapter, art_builder, configuration
 from tests.installs import own_environment

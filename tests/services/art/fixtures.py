@@ -24,8 +24,8 @@ import pytest
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service
-from rollbus.local.process.settings import HOST
 from rollbus.schemas.records.tokens import encode_token_ids
+from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 from tests.services.shared import shared_service

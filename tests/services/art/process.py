@@ -26,9 +26,9 @@ from rollbus.trainer.art_server.control import environment as art_environment
 
 art_environment.protect()
 
-from rollbus.local.process.settings import HOST  # noqa: E402
 from rollbus.local.process.tether import PR_SET_PDEATHSIG  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402
+from rollbus.stack_settings import HOST  # noqa: E402
 from rollbus.trainer.art_server.checkpoints import checkpoint  # noqa: E402
 from rollbus.trainer.art_server.checkpoints.journal import Journal  # noqa: E402
 from rollbus.trainer.art_server.control import local as art_local  # noqa: E402, F401

@@ -15,9 +15,9 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, Sink
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import RejectedError
+from rollbus.stack_settings import HOST
 from tests.consumers.story import story
 from tests.services.clickhouse.gate import Gate, Trouble, gate
 from tests.services.clickhouse.sink_fixtures import (

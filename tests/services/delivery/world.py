@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from rollbus.demo.game.agents import AgentSettings
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.records.control import ConfigApplied
@@ -24,6 +23,7 @@ from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import DELIVERY_LOG, SCORES
 from rollbus.settings import Settings
+from rollbus.stack_settings import HOST
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS

@@ -13,9 +13,9 @@ from clickhouse_connect.driver.client import Client
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD
+from rollbus.stack_settings import HOST
 
 
 @dataclass(frozen=True, slots=True)

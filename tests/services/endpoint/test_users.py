@@ -15,7 +15,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.settings import HOST
+from rollbus.stack_settings import HOST
 from tests.services.endpoint.guarded import Guarded, guarded, started
 
 __all__ = ["guarded"]

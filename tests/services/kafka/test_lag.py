@@ -10,11 +10,11 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.estimates.backlog import describe_backlog
+from rollbus.health.lag import LagOfGroups, LagRow
 from rollbus.health.reading import read_health
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import open_lag
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.ui.lag import LagOfGroups, LagRow
 from tests.services.clickhouse.sink_fixtures import create_topics, send, sink_settings
 from tests.services.streams.fixtures import CountStage, commit_offsets, delete_before, send_events, stream_settings
 from tests.services.streams.process import running

@@ -19,6 +19,7 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.loggers.follow_kafka import follow
+from rollbus.health.lag import LagOfGroups
 from rollbus.nemo.bus import kafka as bus_kafka
 from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.resample.requests import resample
@@ -29,7 +30,6 @@ from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.runtime.kafka.writing import send_each
 from rollbus.schemas.records.trajectories import Location
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.ui.lag import LagOfGroups
 from tests.services.streams.fixtures import commit_offsets
 
 pytestmark = pytest.mark.services

@@ -12,10 +12,10 @@ from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
 from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.stack_settings import HOST, StackSettings
 from tests.installs import run
 
 pytestmark = pytest.mark.services

@@ -6,8 +6,8 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from rollbus.trainer.art_server.control.admission import Limits
 from rollbus.trainer.art_server.control.old_bodies import read_call, trainable
+from rollbus.trainer.backends.admission import Limits
 
 USER = {"role": "user", "content": "choose"}
 LIMITS = Limits(max_tokens=16, vocabulary=100)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.records.tokens import encode_token_ids
-from rollbus.trainer.art_server.control.admission import Limits, admit
+from rollbus.trainer.backends.admission import Limits, admit
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 LIMITS = Limits(max_tokens=8, vocabulary=100, lineage=frozenset({0, 2}))

@@ -19,11 +19,11 @@ from rollbus.runtime.tasks import start_thread
 from rollbus.schemas.errors import RejectedError, ServiceError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.checkpoints.journal import Failure
-from rollbus.trainer.art_server.control.admission import Limits, admit
 from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.art_server.control.session import ArtSession
 from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.backends.admission import Limits, admit
 from rollbus.trainer.backends.jobs import JobBackend
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.outcomes import skipped

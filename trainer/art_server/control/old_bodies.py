@@ -14,7 +14,7 @@ from typing import Any
 from rollbus.schemas.errors import RecordError, RejectedError
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.art_server.control.admission import Limits, admit
+from rollbus.trainer.backends.admission import Limits, admit
 from rollbus.trainer.backends.outcomes import describe
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 

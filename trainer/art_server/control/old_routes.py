@@ -22,12 +22,12 @@ from starlette.responses import JSONResponse, StreamingResponse
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.journal import Failure
-from rollbus.trainer.art_server.control.admission import Limits
 from rollbus.trainer.art_server.control.old_bodies import read_call, trainable
 from rollbus.trainer.art_server.endpoint.tokenizer import render_chat
 from rollbus.trainer.art_server.learner.art_plan import BETA, beta_of, kl_reference
 from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS
 from rollbus.trainer.backends import wire
+from rollbus.trainer.backends.admission import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
 from rollbus.trainer.backends.protocol import TrainRequest
 

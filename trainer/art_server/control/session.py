@@ -21,12 +21,12 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import read_provenance
 from rollbus.trainer.art_server.checkpoints.folder_lock import FolderLock
 from rollbus.trainer.art_server.checkpoints.journal import Journal, recover
 from rollbus.trainer.art_server.checkpoints.keeping import Keeping
-from rollbus.trainer.art_server.control.admission import Admitted
 from rollbus.trainer.art_server.control.engine import internal_config, lora_config, server_config, update_arguments
 from rollbus.trainer.art_server.control.packing import RollbusBackend, art_arguments, art_groups
 from rollbus.trainer.art_server.learner.art_plan import Provenance, StepPlan, arts_plan
 from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS, TorchService
+from rollbus.trainer.backends.admission import Admitted
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, WeightsVersion

@@ -28,12 +28,12 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
 
     It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets.
     """
+    from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.acting import Acting
     from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking
-    from rollbus.ui.lag import LagOfGroups
     from rollbus.ui.token_text import load_texts
 
     place = tokenizer or settings.art_server.base_model

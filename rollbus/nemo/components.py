@@ -106,7 +106,7 @@ class BusConfig(BaseModel):
     data_dir: Path = DATA_DIR
     """Folder of the local stack, and of what `--resume` needs."""
     settings_file: Path | None = None
-    """Settings file with the services to use; without one they are started here."""
+    """Settings file with the services to use, relative to the configuration; without one they are started here."""
     groups_per_step: int | None = Field(default=None, ge=1)
     """Groups of one optimizer step; a whole epoch is one step without it."""
     seed: int = 0

@@ -83,6 +83,8 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         found = [*_unknown(config, values, ()), *_dangling(config)]
         mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in found]
         if not mistakes:
+            if bus.settings_file is not None:
+                bus = bus.model_copy(update={"settings_file": path.parent / bus.settings_file})
             return Plan(config, bus)
     raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
 

@@ -67,6 +67,12 @@ def test_a_settings_file_with_a_stack_alone_reaches_that_stack(tmp_path: Path) -
     assert settings.clickhouse.port == 18555
 
 
+def test_a_settings_file_is_looked_for_beside_the_configuration(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["rollbus"] = {"settings_file": "services.yaml"}
+    assert read(tmp_path, plain).bus.settings_file == tmp_path / "services.yaml"
+
+
 def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
     found = processes(tmp_path, "kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
     with pytest.raises(ConfigurationError, match="NOBODY_SETS_THIS"):

@@ -208,10 +208,10 @@ class Settings(Section):
         delivered = [run for run in self.runs if run.delivery is not None]
         components = [reward.name for reward in self.scoring.rewards]
         wrong = [
-            f"run {run.run_id}: {each}"
+            f"run {run.run_id}: {contradiction}"
             for run in delivered
             if run.delivery is not None
-            for each in run.delivery.contradictions(components)
+            for contradiction in run.delivery.contradictions(components)
         ]
         measured = {ESTIMATES} if self.trainer.validation is None else {ESTIMATES, self.trainer.validation.name}
         wrong += [
@@ -267,8 +267,8 @@ class Settings(Section):
         """
         changes = dict[str, BaseModel]()
         if "bootstrap_servers" not in self.kafka.model_fields_set:
-            own = self.stack.bootstrap_servers
-            changes["kafka"] = self.kafka.model_copy(update={"bootstrap_servers": own})
+            bootstrap_servers = self.stack.bootstrap_servers
+            changes["kafka"] = self.kafka.model_copy(update={"bootstrap_servers": bootstrap_servers})
         if not {"host", "port"} & self.clickhouse.model_fields_set:
             port = self.stack.clickhouse_port
             changes["clickhouse"] = self.clickhouse.model_copy(update={"port": port})
@@ -310,8 +310,8 @@ class Settings(Section):
         ports, names = (self.stack.art_port, self.stack.model_port), (*LOCAL_NAMES, self.art_server.host)
         if address in {f"{name}:{port}" for name in names for port in ports}:
             return self.art_server.token
-        found = token_for(url)
-        return SecretStr(found) if found else None
+        token = token_for(url)
+        return SecretStr(token) if token else None
 
     def stack_settings(self) -> StackSettings:
         """Return what `rollbus.local` takes."""
@@ -399,8 +399,8 @@ class Settings(Section):
         return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in served.items()}
 
     def _metrics_token(self, kind: Kind) -> SecretStr | None:
-        own = self.worker.metrics_token if kind == "worker" else None
-        return own or self.health.metrics_token or self.art_server.token
+        metrics_token = self.worker.metrics_token if kind == "worker" else None
+        return metrics_token or self.health.metrics_token or self.art_server.token
 
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)

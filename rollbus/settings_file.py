@@ -283,7 +283,7 @@ def _is_text(model: type[BaseModel], place: Place) -> bool:
     kinds = list(_kinds(model, place))
     return bool(kinds) and all(
         kind in (str, SecretStr, Path)
-        or (get_origin(kind) is Literal and all(isinstance(one, str) for one in get_args(kind)))
+        or (get_origin(kind) is Literal and all(isinstance(argument, str) for argument in get_args(kind)))
         for kind in kinds
     )
 

@@ -121,7 +121,7 @@ class LateTurns:
 def expected_bytes(exchange: Exchange) -> int:
     """Return about how much memory a turn takes until it is made."""
     messages, answer = exchange.request.get("messages") or (), exchange.answer
-    texts = sum([len(each.get("content") or "") for each in messages if each.__class__ is dict])
+    texts = sum([len(message.get("content") or "") for message in messages if message.__class__ is dict])
     if isinstance(answer, Unread):
         return OTHER_BYTES + texts + answer.size
     tokens = sum(

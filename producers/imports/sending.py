@@ -49,12 +49,12 @@ class Sending:
         """Return a trace's records; raises ForeignDocumentError or RecordTooLargeError."""
         unmapped: Counter[str] = Counter()
         trace = self.format.assemble(trace_id, parts, unmapped)
-        own: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         writer = EpisodeWriter(
-            trace, self.format.name, producer=self.producer, task=self.task, privacy=self.privacy, counts=own
+            trace, self.format.name, producer=self.producer, task=self.task, privacy=self.privacy, counts=counter
         )
         records = [self._record(event) for event in writer.write()]
-        counts.update(own)
+        counts.update(counter)
         counts.update({f"{UNMAPPED}{name}": number for name, number in unmapped.items()})
         if not records:
             counts["traces_empty"] += 1

@@ -107,7 +107,7 @@ class RollbusHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A model of text is about to be called."""
-        self._model_started([HumanMessage(each) for each in prompts], run_id, parent_run_id, metadata, kwargs)
+        self._model_started([HumanMessage(prompt) for prompt in prompts], run_id, parent_run_id, metadata, kwargs)
 
     def _model_started(
         self,
@@ -169,14 +169,14 @@ def _name_of(metadata: Mapping[str, Any] | None) -> str:
 def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:
     """Return what LangChain saw of a call: texts and counts, no tokens."""
     generations = response.generations[0] if response.generations else []
-    messages = [_message(each) for each in generations]
+    messages = [_message(generation) for generation in generations]
     if not messages:
         return None
-    said = messages[0].response_metadata
+    response_metadata = messages[0].response_metadata
     usage = messages[0].usage_metadata if isinstance(messages[0], AIMessage) else None
     answer = ServerAnswer(
-        model=str(said.get("model_name") or ""),
-        response_id=said.get("id") or (response.llm_output or {}).get("id"),
+        model=str(response_metadata.get("model_name") or ""),
+        response_id=response_metadata.get("id") or (response.llm_output or {}).get("id"),
         prompt_tokens=usage["input_tokens"] if usage else None,
         completion_tokens=usage["output_tokens"] if usage else None,
         choices=tuple(_choice(index, message) for index, message in enumerate(messages)),

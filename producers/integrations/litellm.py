@@ -171,7 +171,7 @@ def _answer(response: Any) -> ServerAnswer:
     if hasattr(response, "output"):
         return RESPONSES.answer(response)
     answer = answer_of(response)
-    ids = [(getattr(each, "provider_specific_fields", None) or {}).get("token_ids") for each in response.choices]
+    ids = [(getattr(choice, "provider_specific_fields", None) or {}).get("token_ids") for choice in response.choices]
     choices = zip(answer.choices, ids, strict=True)
     return replace(
         answer, choices=tuple(replace(each, token_ids=each.token_ids or ids_of(own)) for each, own in choices)

@@ -59,8 +59,12 @@ def install(recorder: Recorder, *, task: str | None = None, child_agents: Collec
     dispatcher.add_event_handler(events)
 
     def uninstall() -> None:
-        dispatcher.span_handlers = [each for each in dispatcher.span_handlers if each is not spans]
-        dispatcher.event_handlers = [each for each in dispatcher.event_handlers if each is not events]
+        dispatcher.span_handlers = [
+            span_handler for span_handler in dispatcher.span_handlers if span_handler is not spans
+        ]
+        dispatcher.event_handlers = [
+            event_handler for event_handler in dispatcher.event_handlers if event_handler is not events
+        ]
 
     return uninstall
 

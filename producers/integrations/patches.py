@@ -57,7 +57,7 @@ def _patch_litellm(wish: Wish, stack: ExitStack) -> None:
 
     from rollbus.producers.integrations.litellm import RollbusLogger
 
-    if not any(isinstance(each, RollbusLogger) for each in litellm.callbacks):
+    if not any(isinstance(callback, RollbusLogger) for callback in litellm.callbacks):
         logger = RollbusLogger(wish.recorder)
         litellm.callbacks.append(logger)
         stack.callback(_remove_from_litellm, logger)

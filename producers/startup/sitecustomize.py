@@ -15,11 +15,11 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 def import_next() -> None:
     """Import the `sitecustomize` that our folder hides."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != OWN]
-    own = sys.modules.pop("sitecustomize")
+    modules = sys.modules.pop("sitecustomize")
     try:
         import_module("sitecustomize")
     except ImportError:
-        sys.modules["sitecustomize"] = own
+        sys.modules["sitecustomize"] = modules
 
 
 def begin(folder: Path) -> None:

@@ -40,16 +40,16 @@ class PromptLog:
         """Split a prompt, and remember it and its completion as sent."""
         texts = [canonical_json(message_fields(message)) for message in prompt]
         digests = tuple(map(_digest, texts))
-        prefix = max((_shared(digests, known) for known in self._histories), default=0)
+        prefix = max((_shared(digests, history) for history in self._histories), default=0)
         self._remember(digests, _digest(canonical_json(message_fields(completion))))
         return Split(
             prefix, hash_bytes(f"[{','.join(texts[:prefix])}]".encode()) if prefix else "", tuple(prompt[prefix:])
         )
 
     def _remember(self, prompt: Digests, completion: bytes) -> None:
-        for known in list(self._histories):
-            if prompt[: len(known)] == known:
-                del self._histories[known]  # the new history holds all that this one held
+        for history in list(self._histories):
+            if prompt[: len(history)] == history:
+                del self._histories[history]  # the new history holds all that this one held
         self._histories[*prompt, completion] = None
         while len(self._histories) > MAX_HISTORIES:
             self._histories.popitem(last=False)

@@ -68,7 +68,7 @@ class Exchange:
     def with_answer_read(self) -> "Exchange":
         """Return it with the answer in its compact form: without the strings of tokens whose ids are there."""
         answer = read(self.answer)
-        choices = (each if each.token_ids is None else replace(each, tokens=()) for each in answer.choices)
+        choices = (choice if choice.token_ids is None else replace(choice, tokens=()) for choice in answer.choices)
         return replace(self, answer=replace(answer, choices=tuple(choices)))
 
 

@@ -27,7 +27,9 @@ def find_due(versions: list[KnownVersion]) -> int | None:
     """Return the newest candidate above the serving version, if it has no estimate."""
     serving = max((version.version for version in versions if version.is_serving), default=-1)
     newest = max(
-        (version for version in versions if version.state == "candidate"), key=lambda each: each.version, default=None
+        (version for version in versions if version.state == "candidate"),
+        key=lambda version: version.version,
+        default=None,
     )
     if (
         newest is None

@@ -38,14 +38,14 @@ class Permissions:
 
 async def ask_permissions(connection: KafkaConnection, namespace: str) -> Permissions:
     """Try what an operator needs; raises UnavailableError if the broker is away."""
-    found = Permissions()
+    permissions = Permissions()
 
     async def write() -> None:
         async with running(connection, new_producer(connection, linger_ms=0)) as producer:
             before_ms = wall_clock_ms()
             place = await producer.send_and_wait(HEARTBEATS.full_name(namespace), None, b"doctor")
             if place.timestamp_type == BROKERS_CLOCK:
-                found.ahead_ms = (before_ms + wall_clock_ms()) // 2 - place.timestamp
+                permissions.ahead_ms = (before_ms + wall_clock_ms()) // 2 - place.timestamp
 
     async def read() -> None:
         place = TopicPartition(TRAINING_STEPS.full_name(namespace), 0)
@@ -64,12 +64,12 @@ async def ask_permissions(connection: KafkaConnection, namespace: str) -> Permis
     }
     async with running(connection, new_admin(connection), what="asking for permissions") as admin:
         if not await count_partitions(admin, [HEARTBEATS.full_name(namespace)]):
-            return found  # a client would look for it many times a second
+            return permissions  # a client would look for it many times a second
     for what, act in tried.items():
         try:
             await asyncio.wait_for(act(), ANSWER_S)
         except TimeoutError:
-            found.refused[what] = f"no answer within {ANSWER_S:.0f} s"
+            permissions.refused[what] = f"no answer within {ANSWER_S:.0f} s"
         except RollbusError as error:
-            found.refused[what] = str(error)
-    return found
+            permissions.refused[what] = str(error)
+    return permissions

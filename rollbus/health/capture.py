@@ -44,9 +44,9 @@ class Examination:
 
 def examine_capture(agent: Callable[[], Any]) -> Examination:
     """Run the agent in one episode; what it raises is kept."""
-    found = Examination()
+    examination = Examination()
     recorder = init(sink=MemorySink(), producer="doctor")
-    recorder.outbox.on_turn = lambda turn, hook: found.turns.append((turn, hook))
+    recorder.outbox.on_turn = lambda turn, hook: examination.turns.append((turn, hook))
     patches = instrument(recorder)
     try:
         with recorder.episode(task="doctor"):
@@ -54,19 +54,19 @@ def examine_capture(agent: Callable[[], Any]) -> Examination:
             if inspect.isawaitable(result):
                 asyncio.run(_wait(result))
     except SystemExit as error:  # a program that ends as its own process
-        found.error = error if error.code else None
+        examination.error = error if error.code else None
     except Exception as error:  # the user's own program
-        found.error = error
+        examination.error = error
     recorder.close(FLUSH_S)
-    found.patched = patches.names
+    examination.patched = patches.names
     patches.undo()
-    found.notes = [f"{name} could not be patched: {error}" for name, error in patches.failed.items()]
-    found.notes += [f"{name} {version} is newer than was tried" for name, version in patches.untried.items()]
-    found.notes += _describe_missed(recorder.counters)
+    examination.notes = [f"{name} could not be patched: {error}" for name, error in patches.failed.items()]
+    examination.notes += [f"{name} {version} is newer than was tried" for name, version in patches.untried.items()]
+    examination.notes += _describe_missed(recorder.counters)
     for module, name in UNSEEN.items():
         if module in sys.modules:
-            found.notes.append(f"{name} is imported, and has no hook: report its answers with episode.turn(…)")
-    return found
+            examination.notes.append(f"{name} is imported, and has no hook: report its answers with episode.turn(…)")
+    return examination
 
 
 async def _wait(result: Any) -> Any:

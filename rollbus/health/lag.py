@@ -63,10 +63,10 @@ def make_lag_rows(namespace: str, groups: Mapping[str, GroupLag]) -> list[LagRow
     """Add partitions up, and leave out empty topics without a committed offset. Pure."""
     rows = []
     for name, group in groups.items():
-        for topic, of_topic in groupby(group.partitions, key=lambda each: each.topic):
+        for topic, of_topic in groupby(group.partitions, key=lambda partition: partition.topic):
             partitions = list(of_topic)
-            if any(each.committed is not None or each.lag for each in partitions):
-                behind = sum(each.lag for each in partitions)
+            if any(partition.committed is not None or partition.lag for partition in partitions):
+                behind = sum(partition.lag for partition in partitions)
                 shown = (name.removeprefix(namespace), topic.removeprefix(namespace))
                 rows.append(LagRow(*shown, members=group.members, partitions=len(partitions), lag=behind))
     return sorted(rows, key=lambda row: (-row.lag, row.group, row.topic))

@@ -151,8 +151,8 @@ class HealthReader:
         if (beat := decode_if(record.value, Heartbeat)) is None:
             self._unread[(record.key or b"").decode(errors="replace")] = record.timestamp
             return
-        known = self._beats.get(beat.process)
-        self._beats[beat.process] = Beat(beat, record.timestamp, known.heartbeat if known else None)
+        beats = self._beats.get(beat.process)
+        self._beats[beat.process] = Beat(beat, record.timestamp, beats.heartbeat if beats else None)
         self._learn_clock(beat, record.timestamp)
 
     def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:

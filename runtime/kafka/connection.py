@@ -46,8 +46,8 @@ class KafkaConnection(BaseModel):
     @classmethod
     def _addresses_can_be_read(cls, servers: str) -> str:
         for server in servers.split(","):
-            found = _ADDRESS.fullmatch(server.strip())
-            if found is None or (found[1] is not None and not 0 < int(found[1]) < 65536):
+            match = _ADDRESS.fullmatch(server.strip())
+            if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
                 raise ValueError(f"{server.strip()!r} is not host:port; several stand with commas between")
         return servers
 

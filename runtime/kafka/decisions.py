@@ -25,8 +25,8 @@ async def read_decisions(connection: KafkaConnection, namespace: str, model: str
     """Return every decision on a model, in order."""
     place = TopicPartition(POLICY_DECISIONS.full_name(namespace), 0)
     async with aclosing(read_from(connection, {place: 0})) as records:
-        decisions = [decode_if(each.value, PolicyDecision) async for each in records]
-    return [each for each in decisions if each is not None and each.model == model]
+        decisions = [decode_if(record.value, PolicyDecision) async for record in records]
+    return [decision for decision in decisions if decision is not None and decision.model == model]
 
 
 async def follow_decisions(connection: KafkaConnection, namespace: str, use: Use) -> None:
@@ -62,4 +62,4 @@ async def _follow(connection: KafkaConnection, place: TopicPartition, use: Use) 
 def _newest(fetched: dict[TopicPartition, list[Any]]) -> dict[str, PolicyDecision]:
     """Return the last decision on each model."""
     decisions = (decode_if(record.value, PolicyDecision) for records in fetched.values() for record in records)
-    return {each.model: each for each in decisions if each is not None}
+    return {decision.model: decision for decision in decisions if decision is not None}

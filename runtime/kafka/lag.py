@@ -54,7 +54,7 @@ class GroupLag:
     @property
     def lag(self) -> int:
         """Return the sum over all partitions."""
-        return sum(each.lag for each in self.partitions)
+        return sum(partition.lag for partition in self.partitions)
 
 
 def offsets_behind(committed: int | None, begin: int, end: int) -> int:

@@ -72,7 +72,7 @@ class KafkaPayload:
         consumer.assign(partitions)
         starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         still_there = {
-            partition: deque(sorted(each for each in offsets if starts[partition] <= each < ends[partition]))
+            partition: deque(sorted(offset for offset in offsets if starts[partition] <= offset < ends[partition]))
             for partition, offsets in wanted.items()
         }
         values = await _read_records(consumer, still_there)

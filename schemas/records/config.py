@@ -354,7 +354,7 @@ class DeliveryConfig(Config):
             if check.limit is not None and check.tolerance
         ]
         for metric in self.metrics:
-            wrong += [f"metric {metric.name}: {each}" for each in metric.contradictions(components)]
+            wrong += [f"metric {metric.name}: {contradiction}" for contradiction in metric.contradictions(components)]
             if metric.min_episodes * len(self.steps) > self.max_episodes:
                 wrong.append(
                     f"metric {metric.name}: min_episodes {metric.min_episodes} are not reached in max_episodes"

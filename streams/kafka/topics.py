@@ -39,7 +39,7 @@ def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[To
     specs = [_spec(topic.full_name(settings.namespace), topic, topic.retention, settings) for topic in TOPICS]
     if settings.signing.signed_since:  # what came before is believed by the broker's clock
         opened = {topic.full_name(settings.namespace) for topic in TOPICS if topic.is_open}
-        specs = [replace(one, config=(*one.config, BROKERS_CLOCK)) if one.name in opened else one for one in specs]
+        specs = [replace(spec, config=(*spec.config, BROKERS_CLOCK)) if spec.name in opened else spec for spec in specs]
     for stage in stages:
         changelog = names.changelog_topic(settings.namespace, stage.name)
         specs.append(_compacted(_spec(changelog, stage.input, "compact", settings)))

@@ -145,8 +145,8 @@ async def _describe(
 ) -> TopicDescription:
     places = [TopicPartition(spec.name, n) for n in range(partitions)]
     first, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    found = await consumer.offsets_for_times(dict.fromkeys(places, 0))
-    times = [entry.timestamp for entry in found.values() if entry is not None]
+    offsets = await consumer.offsets_for_times(dict.fromkeys(places, 0))
+    times = [entry.timestamp for entry in offsets.values() if entry is not None]
     kept = int(config.get("retention.ms", "-1"))
     return TopicDescription(
         name=spec.name,

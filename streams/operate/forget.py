@@ -48,7 +48,7 @@ class Search:
 
     def attempts_at(self, episode_ids: Iterable[str]) -> list[RootedEpisode]:
         """Return what was resampled of these episodes: it holds what the person said first."""
-        origins = (trajectory_id(each) for each in episode_ids)
+        origins = (trajectory_id(episode_id) for episode_id in episode_ids)
         return self._below({root for origin in origins for root in self.attempts.get(origin, ())})
 
     def _below(self, roots: set[str]) -> list[RootedEpisode]:
@@ -60,9 +60,9 @@ def exclusions(episodes: Iterable[RootedEpisode], *, reason: str, now_ms: int) -
     """Return the records that exclude episodes; the same episode gives the same id however often it is forgotten."""
     return [
         Excluded(
-            event_id=stable_id("forget", each.episode_id),
-            episode_id=each.episode_id,
-            root_episode_id=each.root_episode_id,
+            event_id=stable_id("forget", episode.episode_id),
+            episode_id=episode.episode_id,
+            root_episode_id=episode.root_episode_id,
             writer_id=OPERATOR,
             sequence=-1,
             occurred_at_ms=now_ms,
@@ -70,5 +70,5 @@ def exclusions(episodes: Iterable[RootedEpisode], *, reason: str, now_ms: int) -
             producer=OPERATOR,
             reason=reason,
         )
-        for each in episodes
+        for episode in episodes
     ]

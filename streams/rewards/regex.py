@@ -24,8 +24,8 @@ def regex(trajectory: Trajectory, context: RewardContext) -> float | None:
     pattern = _compiled(str(context.options["pattern"]))
     text = last_text(trajectory)[-MAX_CHARACTERS:]
     with _interrupted_after(float(context.options.get("within_s") or WITHIN_S)):
-        found = pattern.fullmatch(text) if context.options.get("full") else pattern.search(text)
-    return float(found is not None)
+        match = pattern.fullmatch(text) if context.options.get("full") else pattern.search(text)
+    return float(match is not None)
 
 
 @contextmanager

@@ -72,8 +72,8 @@ class Recent(Mapping[str, V]):
         self._by_use[key] = None
         self._by_use.move_to_end(key)
         forgotten_keys = [self._by_use.popitem(last=False)[0] for _ in range(len(self._by_use) - MOST_KEYS)]
-        for each in forgotten_keys:
-            self.table.delete(each)
+        for forgotten_key in forgotten_keys:
+            self.table.delete(forgotten_key)
         self.forgotten += len(forgotten_keys)
         return forgotten_keys
 

@@ -35,7 +35,11 @@ class Frame:
 async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
     """Return every committed record of a topic with one partition."""
     async with aclosing(read_from(connection, {TopicPartition(topic, 0): 0})) as records:
-        return [Frame(topic, each.offset, each.key, each.value) async for each in records if each.value is not None]
+        return [
+            Frame(topic, record.offset, record.key, record.value)
+            async for record in records
+            if record.value is not None
+        ]
 
 
 async def read_ledger(connection: KafkaConnection, namespace: str) -> list[LedgerRecord]:

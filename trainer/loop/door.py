@@ -75,8 +75,8 @@ def _with_signal(kept: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:
 
 def _drop(trajectories: Iterable[TrainTrajectory], reason: DropReason) -> list[DroppedMember]:
     return [
-        DroppedMember(trajectory_id=each.trajectory_id, group_id=each.group_id, reason=str(reason))
-        for each in trajectories
+        DroppedMember(trajectory_id=trajectory.trajectory_id, group_id=trajectory.group_id, reason=str(reason))
+        for trajectory in trajectories
     ]
 
 

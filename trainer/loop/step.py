@@ -109,7 +109,7 @@ async def _close_skipped(context: StepContext, opened: ReadyStep, result: TrainR
     )
     await context.publish(publications, next_offset=opened.received.next_offset)
     batch = opened.received.batch
-    why = Counter(each.record.reason for each in publications if isinstance(each.record, Drop))
+    why = Counter(publication.record.reason for publication in publications if isinstance(publication.record, Drop))
     logger.warning(
         "step %d run=%s batch=%s trained nothing: %s (%s)",
         *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {each}" for each, n in why.items())),
@@ -168,7 +168,7 @@ async def _serve_version(context: StepContext, opened: ReadyStep, result: TrainR
 
 def _make_pause(context: StepContext, publications: tuple[Publication, ...]) -> Publication | None:
     """Return the pause that the step leads to, if any."""
-    (completed,) = (each.record for each in publications if isinstance(each.record, StepCompleted))
+    (completed,) = (publication.record for publication in publications if isinstance(publication.record, StepCompleted))
     pause = context.alarm(completed.step, completed.metrics)
     return None if pause is None else Publication(RUN_LOG, context.settings.run_id, pause)
 

@@ -41,22 +41,22 @@ def command_delivery(
 async def _command(
     settings: TrainerSettings, command: DeliveryCommandName, version: int | None, reason: str
 ) -> PolicyDecision:
-    known = await read_decisions(settings.kafka, settings.namespace, settings.model)
+    decisions = await read_decisions(settings.kafka, settings.namespace, settings.model)
     record = DeliveryCommand(
         run_id=settings.run_id,
         command=command,
         version=version,
         command_id=uuid.uuid4().hex,
-        seen_decision=known[-1].number if known else 0,
+        seen_decision=decisions[-1].number if decisions else 0,
         reason=reason,
     )
     await publish_all(settings.kafka, settings.namespace, [Publication(DELIVERY_LOG, settings.run_id, record)])
     until = time.monotonic() + ANSWER_S
     while time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
-        for each in await read_decisions(settings.kafka, settings.namespace, settings.model):
-            if each.number > record.seen_decision and record.command_id == each.command_id:
-                return each
+        for decision in await read_decisions(settings.kafka, settings.namespace, settings.model):
+            if decision.number > record.seen_decision and record.command_id == decision.command_id:
+                return decision
     raise ConfigurationError(
         f"the command is in the log, but nothing was decided in {ANSWER_S:.0f} s; is a worker with the stage "
         f"delivery.{settings.run_id} running?"

@@ -61,7 +61,7 @@ def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, 
     """Raise ConfigurationError if the backend would refuse: it could not train from the head that the log names."""
     kept = {each.version for each in versions.known}
     if version not in kept and lineage.head is not None:
-        there = ", ".join(str(each) for each in lineage.lags(lineage.head) if each in kept)
+        there = ", ".join(str(lag) for lag in lineage.lags(lineage.head) if lag in kept)
         raise ConfigurationError(
             f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
         )

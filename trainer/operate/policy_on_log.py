@@ -59,15 +59,19 @@ def show_policy_version(settings: TrainerSettings, version: int) -> Sequence[Led
     """Return every record of a version: of the step that made it, each change of its state, how it was measured."""
     records, evaluations = asyncio.run(_read_records(settings))
     states = [
-        each
-        for each in records
-        if isinstance(each, PolicyVersion) and (each.model, each.version) == (settings.model, version)
+        record
+        for record in records
+        if isinstance(record, PolicyVersion) and (record.model, record.version) == (settings.model, version)
     ]
     if not states:
         raise _unknown(settings, version)
-    made_by = {(each.run_id, each.step) for each in states if each.step is not None}
-    step = [each for each in records if not isinstance(each, PolicyVersion) and (each.run_id, each.step) in made_by]
-    return [*step, *states, *(each for each in evaluations if each.policy_version == version)]
+    made_by = {(state.run_id, state.step) for state in states if state.step is not None}
+    step = [
+        record
+        for record in records
+        if not isinstance(record, PolicyVersion) and (record.run_id, record.step) in made_by
+    ]
+    return [*step, *states, *(evaluation for evaluation in evaluations if evaluation.policy_version == version)]
 
 
 def evaluate_policy(
@@ -88,7 +92,9 @@ def compare_policies(settings: TrainerSettings, before: int, after: int) -> Mapp
         earlier = evaluations.get(before, {}).get(name)
         if earlier is None or earlier.set_hash != later.set_hash:
             continue
-        names = [each for each in later.metrics if not each.endswith(("_low", "_high")) and each in earlier.metrics]
+        names = [
+            metric for metric in later.metrics if not metric.endswith(("_low", "_high")) and metric in earlier.metrics
+        ]
         result |= {f"{name}: {metric}": difference(later, earlier, metric) for metric in names}
     if not result:
         raise ConfigurationError(
@@ -170,8 +176,8 @@ async def _read_versions(settings: TrainerSettings) -> tuple[Lineage, Mapping[in
     """Return every version, and its newest evaluation of each name."""
     records, evaluations = await _read_records(settings)
     result: dict[int, dict[str, Evaluation]] = {}
-    for each in evaluations:
-        result.setdefault(each.policy_version, {})[each.name] = each
+    for evaluation in evaluations:
+        result.setdefault(evaluation.policy_version, {})[evaluation.name] = evaluation
     return Ledger.fold(settings.run_id, settings.model, records).lineage, result
 
 

@@ -43,14 +43,14 @@ def trainer_status(settings: TrainerSettings) -> TrainerStatus:
 def list_steps(settings: TrainerSettings, *, last: int | None = None) -> Sequence[ClosedStep]:
     """Return the closed steps of the run, oldest first; only the newest `last` if given."""
     records = asyncio.run(read_ledger(settings.kafka, settings.namespace))
-    steps = [each for each in records if isinstance(each, ClosedStep) and each.run_id == settings.run_id]
+    steps = [record for record in records if isinstance(record, ClosedStep) and record.run_id == settings.run_id]
     return steps if last is None else steps[-last:]
 
 
 def show_step(settings: TrainerSettings, step: int) -> Sequence[LedgerRecord]:
     """Return every record of one step in order: started, failed, closed, and the version it made."""
     records = asyncio.run(read_ledger(settings.kafka, settings.namespace))
-    records_of_step = [each for each in records if each.run_id == settings.run_id and each.step == step]
+    records_of_step = [record for record in records if record.run_id == settings.run_id and record.step == step]
     if not records_of_step:
         raise ConfigurationError(f"run {settings.run_id!r} has no step {step}; see `rollbus trainer steps`")
     return [
@@ -92,4 +92,4 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
 
 
 def _list_versions(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
-    return [each for each in records if isinstance(each, PolicyVersion)]
+    return [record for record in records if isinstance(record, PolicyVersion)]

@@ -51,10 +51,11 @@ REPLAYS = Fill(
         "from_at": lambda record: optional_time_ms(record.from_ms),
         "to_at": lambda record: optional_time_ms(record.to_ms),
         "overrides": lambda record: {
-            f"{one.stage}.{one.run_id}" if one.run_id else one.stage: one.content for one in record.overrides
+            f"{override.stage}.{override.run_id}" if override.run_id else override.stage: override.content
+            for override in record.overrides
         },
-        "digests": lambda record: {one.stage: one.digest for one in record.digests},
-        "dead_letters": lambda record: sum(one.dead_letters for one in record.digests),
+        "digests": lambda record: {digest.stage: digest.digest for digest in record.digests},
+        "dead_letters": lambda record: sum(digest.dead_letters for digest in record.digests),
         "finished_at": lambda record: optional_time_ms(record.finished_at_ms),
     },
 )

@@ -15,4 +15,4 @@ async def read_sink_status(settings: SinkSettings) -> list[PartitionLag]:
     names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
     async with open_lag(settings.kafka) as lag:
         sink = (await lag.read({settings.group_id: names}))[settings.group_id]
-    return [replace(each, topic=names[each.topic]) for each in sink.partitions]
+    return [replace(partition, topic=names[partition.topic]) for partition in sink.partitions]

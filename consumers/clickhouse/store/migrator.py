@@ -99,10 +99,10 @@ def find_lost(client: ClickHouse, applied: tuple[Migration, ...] | None = None) 
     _, rows = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
     present = {str(name) for (name,) in rows}
     made = [
-        (found[2], found[1] == "CREATE TABLE IF NOT EXISTS")
+        (match[2], match[1] == "CREATE TABLE IF NOT EXISTS")
         for migration in (load_migrations() if applied is None else applied)
         for statement in migration.statements
-        if (found := _OBJECT.match(statement)) and found[1] != "ALTER TABLE"
+        if (match := _OBJECT.match(statement)) and match[1] != "ALTER TABLE"
     ]
     return {name: is_table for name, is_table in made if name not in present}
 
@@ -111,9 +111,9 @@ def create_as(client: ClickHouse, table: str, name: str) -> None:
     """Create a table under another name, as all migrations together make it."""
     for migration in load_migrations():
         for statement in migration.statements:
-            found = _OBJECT.match(statement)
-            if found and found[2] == table:
-                client.command(f"{found[1]} {name}{statement[found.end() :]}")
+            match = _OBJECT.match(statement)
+            if match and match[2] == table:
+                client.command(f"{match[1]} {name}{statement[match.end() :]}")
 
 
 def _mend(client: ClickHouse, known: tuple[Migration, ...], lost: Mapping[str, bool]) -> None:
@@ -132,8 +132,8 @@ def _mend(client: ClickHouse, known: tuple[Migration, ...], lost: Mapping[str, b
         )
     for migration in known:
         for statement in migration.statements:
-            found = _OBJECT.match(statement)
-            if found and found[2] in lost:
+            match = _OBJECT.match(statement)
+            if match and match[2] in lost:
                 _run(client, statement)
     logger.warning("views made again, as they were missing: %s", ", ".join(sorted(lost)))
 
@@ -164,7 +164,7 @@ def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database
 def _apply(client: ClickHouse, migration: Migration, without: Collection[str]) -> None:
     started = time.monotonic()
     for statement in migration.statements:
-        if (found := _OBJECT.match(statement)) is None or found[2] not in without:
+        if (match := _OBJECT.match(statement)) is None or match[2] not in without:
             _run(client, statement)
     duration_ms = int((time.monotonic() - started) * 1000)
     row = {"id": migration.id, "name": migration.name, "checksum": migration.checksum, "duration_ms": duration_ms}

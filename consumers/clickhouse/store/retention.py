@@ -45,9 +45,9 @@ def apply_retention(client: ClickHouse) -> list[str]:
     suffix = SUFFIX if client.cluster else ""
     _, rows = client.query("SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()")
     engines = {str(name): str(engine) for name, engine in rows}
-    for table in (each for tables in TABLES.values() for each in tables):
-        found = _TTL.search(engines.get(table + suffix, ""))
-        now = found[1] if found else None
+    for table in (table for tables in TABLES.values() for table in tables):
+        match = _TTL.search(engines.get(table + suffix, ""))
+        now = match[1] if match else None
         ttl = _expression(table, wanted[table]) if table in wanted else None
         if table + suffix not in engines or now == ttl or (ttl is None and not _OURS.fullmatch(now or "")):
             continue

@@ -127,7 +127,7 @@ def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer | N
 
 def _of_messages(value: Any) -> ServerAnswer | None:
     """Return the last message that a value holds as the answer; those before it are not of the model."""
-    messages: list[Message] = [each for each in read_messages(value, "assistant") if not _is_empty(each)]
+    messages: list[Message] = [message for message in read_messages(value, "assistant") if not _is_empty(message)]
     return ServerAnswer(choices=(choice_of(messages[-1]),)) if messages else None
 
 

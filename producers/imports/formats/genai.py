@@ -76,7 +76,9 @@ def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, 
     """
     if not outputs and (reasons or usage["completion_tokens"]):
         return ServerAnswer(choices=tuple(AnswerChoice(index=i) for i in range(len(reasons) or 1)), problem=NO_CONTENT)
-    if len(outputs) < 2 or (len(reasons) != len(outputs) and not all(each.get("finish_reason") for each in outputs)):
+    if len(outputs) < 2 or (
+        len(reasons) != len(outputs) and not all(output.get("finish_reason") for output in outputs)
+    ):
         return outputs
     reason_by_index = dict(enumerate(reasons if len(reasons) == len(outputs) else ()))
     choices = [
@@ -120,7 +122,7 @@ def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Messag
 
 def _system(instructions: Any) -> list[Message]:
     if isinstance(instructions, list) and all(
-        isinstance(each, Mapping) and "role" not in each for each in instructions
+        isinstance(instruction, Mapping) and "role" not in instruction for instruction in instructions
     ):
         return read_messages([{"role": "system", "parts": instructions}]) if instructions else []
     return read_messages(instructions, "system")

@@ -118,7 +118,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     environments = [str(row.take("environment") or "")]
     _add_labels(labels, row)
     labels |= labels_of(read_json(row.take("metadata")), unmapped, "langfuse.trace.metadata")
-    for part in sorted((each for each in parts if each.kind == "observation"), key=lambda each: each.id):
+    for part in sorted((part for part in parts if part.kind == "observation"), key=lambda each: each.id):
         fields = Fields(part.document)
         spans.append(_span(part.id, fields, unmapped))
         _add_labels(labels, fields)

@@ -77,7 +77,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     spans: list[ImportedSpan] = []
     root: Mapping[str, Any] = {}
     given = {(score.name, score.span_id) for score in scores}
-    runs = sorted((part for part in parts if part.kind == "run"), key=lambda each: each.id)
+    runs = sorted((part for part in parts if part.kind == "run"), key=lambda part: part.id)
     for part in runs:
         fields = Fields(part.document)
         metadata = _metadata(fields)

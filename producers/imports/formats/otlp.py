@@ -104,16 +104,16 @@ def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> TracePart | None
 def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these spans and records."""
     logs: dict[str, list[Mapping[str, Any]]] = {}
-    for part in sorted((each for each in parts if each.kind == "log"), key=lambda each: (each.document["at"], each.id)):
+    for part in sorted((part for part in parts if part.kind == "log"), key=lambda each: (each.document["at"], each.id)):
         logs.setdefault(part.document["span"], []).append(part.document)
-    rows = sorted((part for part in parts if part.kind == "span"), key=lambda each: (each.document["start"], each.id))
+    rows = sorted((part for part in parts if part.kind == "span"), key=lambda part: (part.document["start"], part.id))
     labels: dict[str, str] = {}
     spans: list[ImportedSpan] = []
     scores = [score for records in logs.values() for record in records if (score := _score(record, unmapped))]
     for part in rows:
         row, fields = part.document, Fields(part.document["attributes"])
         events = [*row["events"], *logs.get(part.id, ())]
-        spans.append(_span(part, fields, [(each["name"], each["fields"]) for each in events]))
+        spans.append(_span(part, fields, [(event["name"], event["fields"]) for event in events]))
         found = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
         labels |= {name: value for name, value in found.items() if value is not None and name not in labels}
         for name, value in labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata").items():
@@ -224,7 +224,7 @@ def _value(value: Any, depth: int = 0) -> Any:
             return [_value(each, depth + 1) for each in _objects(_object(found).get("values"), "values")]
         if name == "kvlistValue":
             pairs = _objects(_object(found).get("values"), "values")
-            return {str(each.get("key")): _value(each.get("value"), depth + 1) for each in pairs}
+            return {str(pair.get("key")): _value(pair.get("value"), depth + 1) for pair in pairs}
         if name == "bytesValue":
             return _text_of_bytes(found)
     return None

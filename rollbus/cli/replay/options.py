@@ -114,7 +114,7 @@ def _validate(kind: type[C], plain: Mapping[str, Any], option: str) -> C:
 
 
 def _mistakes(option: str, kind: type[Config], errors: Iterable[Any]) -> str:
-    return f"{option}: {'; '.join(describe_mistake(one, kind) for one in errors)}"
+    return f"{option}: {'; '.join(describe_mistake(error, kind) for error in errors)}"
 
 
 def _read_section(path: Path, section: str) -> dict[str, Any]:
@@ -157,5 +157,5 @@ def _load_function(path: Path, function: str) -> FromFile:
         reward = reward_function(getattr(module, function), version=own_hash)
     except Exception as error:
         raise ConfigurationError(f"--reward {path}:{function} cannot be loaded: {error!r}") from error
-    values = {each.name: getattr(reward, each.name) for each in fields(RewardFunction)}
+    values = {field.name: getattr(reward, field.name) for field in fields(RewardFunction)}
     return FromFile(**values, path=str(path.resolve()), function=function, source_hash=own_hash)

@@ -89,15 +89,17 @@ def show_manifest(
     for lost in manifest.missing:
         console.print(f"missing: {lost.topic}[{lost.partition}] {lost.from_offset} … {lost.to_offset - 1}")
     table = OutputTable("stage", "records in", "records out", "dead letters", "digest")
-    for one in manifest.digests:
-        table.add_row(one.stage, f"{one.records_in:,}", f"{one.records_out:,}", str(one.dead_letters), one.digest)
+    for digest in manifest.digests:
+        table.add_row(
+            digest.stage, f"{digest.records_in:,}", f"{digest.records_out:,}", str(digest.dead_letters), digest.digest
+        )
     console.print(table)
     written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
     console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
     if drops:
         reasons = sorted(drops.items(), key=lambda pair: (-pair[1], pair[0]))
         console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
-    if (letters := sum(one.dead_letters for one in manifest.digests)) and not dry_run:
+    if (letters := sum(digest.dead_letters for digest in manifest.digests)) and not dry_run:
         list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
         console.print(f"{format_count(letters, 'dead letter')}: `{list_them}` shows them", soft_wrap=True)
     if manifest.state == "following":
@@ -111,18 +113,18 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
     from rollbus.streams.replay.plan.plan import CHAIN
 
     table = OutputTable("name", "state", "stages", "from (stream time, UTC)", "to", "changed", "records", "code")
-    for one in manifests:
-        changed = ", ".join(_describe_changes(one)) or "–"
-        span = (_time(one.from_ms), _time(one.to_ms))
-        records = f"{sum(one.records.values()):,}" if one.records else "–"
+    for manifest in manifests:
+        changed = ", ".join(_describe_changes(manifest)) or "–"
+        span = (_time(manifest.from_ms), _time(manifest.to_ms))
+        records = f"{sum(manifest.records.values()):,}" if manifest.records else "–"
         table.add_row(
-            one.name,
-            one.state,
-            "all" if one.stages == CHAIN else " → ".join(one.stages),
+            manifest.name,
+            manifest.state,
+            "all" if manifest.stages == CHAIN else " → ".join(manifest.stages),
             *span,
             changed,
             records,
-            one.code_hash[:8],
+            manifest.code_hash[:8],
         )
     show_rows(table, f"no replay of {namespace!r} yet: `rollbus replay --from '2h ago' --as NAME` makes one")
 
@@ -135,11 +137,11 @@ def show_comparison(found: "ReplayComparison", namespace: str) -> None:
     alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
     console.print(f"{found.one} and {found.other} agree on: {alike}")
     for title, edge in (("different", False), ("cut by the range's edge", True)):
-        rows = [each for each in found.differences if each.edge is edge]
+        rows = [difference for difference in found.differences if difference.edge is edge]
         if rows:
             table = OutputTable("what", "how", "why", "count", "examples", title=title, title_justify="left")
-            for each in rows:
-                table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
+            for row in rows:
+                table.add_row(row.kind, row.what, row.cause, f"{row.count:,}", "\n".join(row.examples))
             console.print(table)
     if not found.inside:
         console.print("no difference inside the range")

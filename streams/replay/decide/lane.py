@@ -105,7 +105,7 @@ class Lane(Chain):
         return MadeRound(found.tick.number, found.data, tuple(made), rows)
 
     def _all(self, partitions: Sequence[int]) -> MadeAll:
-        counts = tuple((each.records_in, each.records_out, each.dead_letters) for each in self._readers)
+        counts = tuple((reader.records_in, reader.records_out, reader.dead_letters) for reader in self._readers)
         digests = tuple({number: value_of(reader.digests[number]) for number in partitions} for reader in self._readers)
         return MadeAll(counts, digests, self.open_rows())
 

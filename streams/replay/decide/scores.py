@@ -207,8 +207,8 @@ def _remembering(
                 f"live's score was given under {score.config_hash}, a configuration of scoring that is neither "
                 "in the settings nor in the rest of the log; replay with --rescore"
             )
-        asked = RewardConfig(type=kind, name=context.name, options=dict(context.options))
-        if _question(asked) not in questions(under.rewards):
+        reward_config = RewardConfig(type=kind, name=context.name, options=dict(context.options))
+        if _question(reward_config) not in questions(under.rewards):
             raise LookupError(
                 f"live asked another question as {context.name!r}, under {score.config_hash}; replay with --rescore"
             )

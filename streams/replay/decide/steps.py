@@ -118,7 +118,7 @@ class Steps:
 
     async def _ask_waiting(self, readers: Sequence[Reader] | None = None) -> None:
         """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
-        while reader := next((each for each in readers or self._readers if each.waiting), None):
+        while reader := next((reader for reader in readers or self._readers if reader.waiting), None):
             waiting, reader.waiting = reader.waiting, []
             answers = await run_unless_stopped(self._stop, self._collect_answers(reader, waiting))
             for (partition, incoming), answer in zip(waiting, answers, strict=True):

@@ -141,7 +141,7 @@ def asking(plan: ReplayPlan, registry: Registry) -> Any:
     stage = ScoringStage(plan.scoring_config, keep_ms=0, registry=registry, retry_s=0)  # it asks no model
 
     async def ask_all(trajectories: Sequence[Trajectory]) -> Sequence[Answers]:
-        questions = [Incoming(each, each.group_hint, NOWHERE, b"") for each in trajectories]
+        questions = [Incoming(trajectory, trajectory.group_hint, NOWHERE, b"") for trajectory in trajectories]
         return [dict(said) for said in await stage.answer(stage.new_state(), questions)]
 
     return ask_all

@@ -38,9 +38,9 @@ class Lease:
         kafka, name = self.settings.kafka, group_of(self.name)
         async with running(kafka, new_admin(kafka)) as admin:
             members = list((await describe_groups(admin, [name]))[name].members)
-        if own := [each for each in members if each.client_id == client_id()]:
+        if own := [member for member in members if member.client_id == client_id()]:
             members.remove(own[0])
-        return [f"{each.client_id} at {each.host}" for each in members]
+        return [f"{member.client_id} at {member.host}" for member in members]
 
     async def still_held(self) -> None:
         """Raise FencedError if somebody else has begun; one that is refused is given the time to go."""

@@ -23,7 +23,7 @@ from rollbus.streams.replay.plan.plan import namespace_of
 
 async def read_manifests(settings: StreamSettings) -> dict[str, ReplayManifest]:
     """Return the newest manifest of each replay, deleted ones left out; raises UnavailableError."""
-    found = {each.name: each async for each in read_records(settings, REPLAYS, ReplayManifest)}
+    found = {record.name: record async for record in read_records(settings, REPLAYS, ReplayManifest)}
     return {name: manifest for name, manifest in found.items() if manifest.state != "deleted"}
 
 
@@ -163,7 +163,7 @@ async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tu
     """Return what the partitions of a replay's topics hold; new ones hold nothing."""
     topics = [topic for topic in TOPICS if topic.full_name(own.namespace) not in created]
     ends = await end_offsets(
-        own, [(each.name, number) for each in topics for number in range(partitions_of(each, own))]
+        own, [(topic.name, number) for topic in topics for number in range(partitions_of(topic, own))]
     )
     hashes = {place: values_hash() for place, end in ends.items() if end}
     for topic in topics:

@@ -37,8 +37,10 @@ async def promote(
     `runs` are live's, as the workers are started with.
     """
     records = [
-        ConfigApplied(stage=one.stage, run_id=one.run_id, config_hash=one.config_hash, content=one.content)
-        for one in manifest.overrides
+        ConfigApplied(
+            stage=override.stage, run_id=override.run_id, config_hash=override.config_hash, content=override.content
+        )
+        for override in manifest.overrides
     ]
     if not records:
         raise ConfigurationError(f"replay {manifest.name!r} did nothing differently; there is nothing to promote")

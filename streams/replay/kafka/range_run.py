@@ -65,8 +65,8 @@ class Covered:
     @property
     def to_ms(self) -> int | None:
         """Stream time of the last tick that every partition has come to; None where one has no tick."""
-        known = [each for each in self.last_ms.values() if each is not None]
-        return min(known) if known and len(known) == len(self.last_ms) else None
+        last_ms = [each for each in self.last_ms.values() if each is not None]
+        return min(last_ms) if last_ms and len(last_ms) == len(self.last_ms) else None
 
 
 @dataclass(slots=True)

@@ -229,11 +229,11 @@ class Replay:
 
     async def _prepare_output(self, manifest: ReplayManifest, stack: AsyncExitStack) -> KafkaOutput:
         """Prepare the replay's topics and connect to them."""
-        own = self.replay_settings
-        created = set(await prepare_topics(self.settings, own, manifest))
-        output = KafkaOutput(own)
+        replay_settings = self.replay_settings
+        created = set(await prepare_topics(self.settings, replay_settings, manifest))
+        output = KafkaOutput(replay_settings)
         stack.push_async_callback(output.close)
-        await output.start(await read_written(own, created))
+        await output.start(await read_written(replay_settings, created))
         return output
 
 

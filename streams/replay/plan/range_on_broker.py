@@ -76,8 +76,8 @@ async def resolve(
                 cut.append(there)
         first_ticks = [await there.first_tick() for there in cut]
         whole_from = max((tick.number for tick in first_ticks if tick is not None), default=None)
-        found = ResolvedRange(tuple(ranges), tuple(missing), whole_from)
-        return replace(found, last_tick=await there.last_tick()) if found.empty else found
+        resolved_range = ResolvedRange(tuple(ranges), tuple(missing), whole_from)
+        return replace(resolved_range, last_tick=await there.last_tick()) if resolved_range.empty else resolved_range
 
 
 async def starts_of(settings: StreamSettings, topic: Topic, from_ms: int | None) -> dict[int, int]:
@@ -176,13 +176,13 @@ class _Partition:
     async def last_tick(self) -> Tick | None:
         """Return the last tick there is."""
         behind = await self._after_tick_before(self.last)
-        found = await self._tick_from(behind - 1, self.last) if behind > self.first else None
-        return found[1] if found else None
+        tick = await self._tick_from(behind - 1, self.last) if behind > self.first else None
+        return tick[1] if tick else None
 
     async def first_tick(self) -> Tick | None:
         """Return the first tick that is left."""
-        found = await self._tick_from(self.first, self.last)
-        return found[1] if found else None
+        tick = await self._tick_from(self.first, self.last)
+        return tick[1] if tick else None
 
     async def _after_tick_before(self, offset: int) -> int:
         """Return the offset after the last tick before an offset; what follows it is of a later round."""

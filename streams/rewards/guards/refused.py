@@ -18,9 +18,9 @@ PHRASES = (
 
 def refused(trajectory: Trajectory, context: RewardContext) -> float | None:
     """Return the share of the turns that refuse; None without turns."""
-    phrases = [each for each in _plain(str(context.options.get("phrases") or PHRASES)).split("|") if each]
+    phrases = [part for part in _plain(str(context.options.get("phrases") or PHRASES)).split("|") if part]
     begun = [_plain((turn.completion.content or "")[:WITHIN_CHARACTERS]) for turn in trajectory.turns]
-    return sum(any(each in text for each in phrases) for text in begun) / len(begun) if begun else None
+    return sum(any(phrase in text for phrase in phrases) for text in begun) / len(begun) if begun else None
 
 
 def _plain(text: str) -> str:

@@ -10,5 +10,5 @@ from rollbus.streams.rewards.contract import RewardContext
 
 def surprisal(trajectory: Trajectory, context: RewardContext) -> float | None:
     """Return the mean over all sampled tokens; None without log-probs."""
-    logprobs = [each for history in trajectory.histories for each in decode_logprobs(history.logprobs)]
+    logprobs = [logprob for history in trajectory.histories for logprob in decode_logprobs(history.logprobs)]
     return -sum(logprobs) / len(logprobs) if logprobs else None

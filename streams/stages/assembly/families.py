@@ -20,8 +20,8 @@ class Families:
 
     def add_child(self, child: str, root: str) -> None:
         """Note an episode's root; of two that were named the lesser stays, whichever came first."""
-        known = self.root_by_child.get(child)
-        if known is not None and known <= root:
+        root_by_child = self.root_by_child.get(child)
+        if root_by_child is not None and root_by_child <= root:
             return
         self.remove_child(child)
         self.root_by_child[child] = root

@@ -35,11 +35,13 @@ class Swept:
 def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swept:
     """Return the group without members that lag too far or are not on the lineage."""
     reasons = {member.trajectory_id: _refusal(member, lineage, max_off_policy_steps) for member in group.members}
-    kept = tuple(member for member in group.members if reasons[member.trajectory_id] is None)
-    if len(kept) == len(group.members):
+    members = tuple(member for member in group.members if reasons[member.trajectory_id] is None)
+    if len(members) == len(group.members):
         return Swept(group)
     least = 1 if group.is_single else 2
-    gone = [member for member in group.members if member not in kept] if len(kept) >= least else list(group.members)
+    gone = (
+        [member for member in group.members if member not in members] if len(members) >= least else list(group.members)
+    )
     stale = any(reason is DropReason.STALE for reason in reasons.values())
     default = DropReason.STALE if stale else DropReason.OFF_LINEAGE
     by_reason: dict[DropReason, list[str]] = {}
@@ -47,7 +49,7 @@ def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swep
         by_reason.setdefault(reasons[member.trajectory_id] or default, []).append(member.trajectory_id)
     detail = f"newest version {lineage.newest}, at most {max_off_policy_steps} steps behind are allowed"
     dropped = tuple((reason, tuple(ids), detail) for reason, ids in sorted(by_reason.items()))
-    return Swept(replace(group, members=kept) if len(kept) >= least else None, dropped)
+    return Swept(replace(group, members=members) if len(members) >= least else None, dropped)
 
 
 def count_that_fit(groups: Iterable[Group], places: int, group_size: int) -> int:

@@ -333,5 +333,5 @@ def _swept(state: CurriculumStateRows, row: GroupRow) -> Swept:
 
 def _require_numbers(group: Group) -> None:
     """Raise InvalidRecordError for a group with rewards that cannot be computed with; grouping makes none."""
-    if not all(map(computable, (group.reward_mean, *(each.reward for each in group.members)))):
+    if not all(map(computable, (group.reward_mean, *(member.reward for member in group.members)))):
         raise InvalidRecordError(f"group {group.group_id} holds rewards beyond {LARGEST:g}, or that are not numbers")

@@ -61,10 +61,10 @@ def check_version(state: DeliveryState, config: DeliveryConfig, version: int) ->
 def check_numbers(findings: list[CheckFinding]) -> Mapping[str, float]:
     """Return what the checks were decided on, in the metrics' own units."""
     return {
-        f"{each.check.name}.{name}": value
-        for each in findings
-        if each.found.is_known
-        for name, value in (("effect", each.found.value), ("low", each.found.low), ("high", each.found.high))
+        f"{finding.check.name}.{name}": value
+        for finding in findings
+        if finding.found.is_known
+        for name, value in (("effect", finding.found.value), ("low", finding.found.low), ("high", finding.found.high))
     }
 
 

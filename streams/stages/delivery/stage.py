@@ -83,7 +83,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         if config is None:
             return
         rows = [(row.order, key, row) for key in due if (row := state.waiting.get(key))]
-        for _, key, row in sorted(rows, key=lambda each: each[:2]):
+        for _, key, row in sorted(rows, key=lambda row: row[:2]):
             count(state, config, state.config.value.model, row.get())
             state.end_wait(key)
         if state.followed.rows:
@@ -230,13 +230,13 @@ class DeliveryStage(RunStage[DeliveryState]):
             return
         waits = [each for each in found if each.holds]
         reports = waits or [each for each in found if each.is_worse]
-        for each in reports:
-            notice = f"{version}:{each.reason}"
+        for report in reports:
+            notice = f"{version}:{report.reason}"
             if notice not in state.head.noticed:
                 ours = [one for one in state.head.noticed if one.startswith(f"{version}:")]
                 state.head = replace(state.head, noticed=(*ours, notice))
-                detail = each.check.on_worse if each.is_worse else ""
-                yield self._decide(state, "hold", version, each.reason, detail, known)
+                detail = report.check.on_worse if report.is_worse else ""
+                yield self._decide(state, "hold", version, report.reason, detail, known)
         if not waits:
             yield from self._begin(state, config, version, "newest_candidate", known=known)
 
@@ -310,8 +310,8 @@ class DeliveryStage(RunStage[DeliveryState]):
     # What the trainer and operators write
 
     def _follow_version(self, state: DeliveryState, record: PolicyVersion) -> Iterator[Outgoing]:
-        known = state.version(record.version)
-        parent = record.parent if record.parent is not None or known is None else known.parent
+        version = state.version(record.version)
+        parent = record.parent if record.parent is not None or version is None else version.parent
         state.versions.put(str(record.version), DeliveryVersion(parent, record.state))
         head = state.head
         if record.state == "serving" and head.serving != record.version:

@@ -82,7 +82,7 @@ class DeliveryHead:
 
     def share_at(self, at_ms: int) -> float:
         """Return the share that the canary had at a time; 0 before it was one, and while routers hear of a change."""
-        since_ms, share = next((each for each in reversed(self.shares) if each[0] <= at_ms), (0, 0.0))
+        since_ms, share = next((share for share in reversed(self.shares) if share[0] <= at_ms), (0, 0.0))
         return share if at_ms >= since_ms + HEARD_MS else 0.0
 
     def without_canary(self) -> "DeliveryHead":
@@ -276,12 +276,12 @@ class DeliveryState(StageState[RunConfig]):
         walked, parent = {number}, self._parent(number)
         while parent is not None and parent not in walked:
             walked.add(parent)
-            found = self.version(parent)
-            if found is not None and found.state == state:
+            version = self.version(parent)
+            if version is not None and version.state == state:
                 return parent
             parent = self._parent(parent)
         return None
 
     def _parent(self, number: int) -> int | None:
-        found = self.version(number)
-        return None if found is None else found.parent
+        version = self.version(number)
+        return None if version is None else version.parent

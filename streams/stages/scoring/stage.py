@@ -207,7 +207,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     ) -> Iterator[Outgoing]:
         config = state.config.value
         value, error = combined(answers, rewards, config.clip_low, config.clip_high)
-        said = error or "; ".join(each.error for each in answers.values() if each.error)
+        said = error or "; ".join(answer.error for answer in answers.values() if answer.error)
         score = _scored(
             score,
             outcome="failed" if error else "missing" if value is None else "scored",
@@ -254,8 +254,10 @@ class ScoringStage(ConfiguredStage[ScoringState]):
 
     def _reading_feedback(self, config: ScoringConfig) -> tuple[RewardConfig, ...]:
         """Return the components that read feedback."""
-        known = self._registry
-        return tuple(each for each in config.rewards if each.type in known and known[each.type].reads_feedback)
+        registry = self._registry
+        return tuple(
+            reward for reward in config.rewards if reward.type in registry and registry[reward.type].reads_feedback
+        )
 
 
 def header(trajectory: Trajectory, location: Location) -> Score:

@@ -41,7 +41,9 @@ def list_() -> None:
 
     table = OutputTable("name", "answers", "parameters")
     for query in list_queries():
-        parameters = "\n".join(f"{each.name}={each.default}: {each.description}" for each in query.parameters)
+        parameters = "\n".join(
+            f"{parameter.name}={parameter.default}: {parameter.description}" for parameter in query.parameters
+        )
         table.add_row(query.name, query.description, parameters)
     Console().print(table)
 
@@ -62,7 +64,7 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
     query = load_query(name)
     chosen = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
     shown["value"] = shown["value"] or query.chart
-    configured = [each.run_id for each in settings.runs]
+    configured = [run.run_id for run in settings.runs]
     _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **shown)
 
 

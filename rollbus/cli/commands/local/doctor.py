@@ -57,7 +57,7 @@ def _examine(source: SettingsFile) -> None:
     settings = source.load()
     table = OutputTable("subject", "state", "found", "what to do")
     findings = list(examine(settings, all_stages(settings)))
-    for found in findings:
-        table.add_row(found.subject, Text(found.state, STYLES[found.state]), found.what, found.remedy)
+    for finding in findings:
+        table.add_row(finding.subject, Text(finding.state, STYLES[finding.state]), finding.what, finding.remedy)
     Console().print(table)
-    sys.exit(any(found.state == "problem" for found in findings))
+    sys.exit(any(finding.state == "problem" for finding in findings))

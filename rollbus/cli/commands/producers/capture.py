@@ -85,7 +85,7 @@ def capture(
         code = _run(program, {FOLDER_VARIABLE: made, "PYTHONPATH": _python_path()})
         reports = list(read_ended(folder))
         if episode is not None:
-            for writer_id in (each for report in reports for each in report.writer_ids):
+            for writer_id in (writer_id for report in reports for writer_id in report.writer_ids):
                 episode.joined_by(writer_id)
             episode.end(*_stop_reason(code))
         recorder.close(time_left(reports, EXIT_DEADLINE_S, is_healthy=recorder.healthy))

@@ -65,8 +65,8 @@ def ls(settings: Settings, url: str | None) -> None:
         files = opened.contents.files_of(name)
         records, size = total(files)
         first, last = (
-            min((one.first_ms for one in files), default=None),
-            max((one.last_ms for one in files), default=None),
+            min((file.first_ms for file in files), default=None),
+            max((file.last_ms for file in files), default=None),
         )
         table.add_row(
             each.topic,

@@ -102,7 +102,7 @@ def _find_episodes(
     if clickhouse:  # it keeps episodes longer than the log
         stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
         found |= {RootedEpisode(episode, root) for episode, root in stored.items()}
-    found |= {RootedEpisode(one, one) for one in set(episodes) - {each.episode_id for each in found}}
+    found |= {RootedEpisode(episode, episode) for episode in set(episodes) - {each.episode_id for each in found}}
     ids = [each.episode_id for each in found]
     found.update(search.attempts_at(ids))  # they repeat what the person said
     if clickhouse:

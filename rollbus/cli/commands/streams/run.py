@@ -80,7 +80,7 @@ def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -
     Options win over the file. Every process reads its runs from the settings file. So a run begins once the workers
     are restarted with it, at the oldest scores that are kept.
     """
-    if run_id in [one.run_id for one in settings.runs]:
+    if run_id in [run.run_id for run in settings.runs]:
         raise ConfigurationError(f"the settings have a run {run_id!r} already; choose another name, or change it there")
     plain = _read_run(path) if path else {}
     plain["run_id"] = run_id
@@ -133,7 +133,7 @@ def list_(settings: Settings) -> None:
 
     require_topics(settings, "run-log")
     statuses = asyncio.run(list_runs(settings.stream_settings()))
-    configured = {one.run_id: one.model for one in settings.runs}
+    configured = {run.run_id: run.model for run in settings.runs}
     table = OutputTable("run", "model", "state", "groups", "batches", "answered", "newest version")
     for run_id in dict.fromkeys([*configured, *sorted(statuses)]):
         status = statuses.get(run_id) or RunStatus(run_id, state="nothing yet")

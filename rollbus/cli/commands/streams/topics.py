@@ -61,10 +61,10 @@ def list_(settings: Settings) -> None:
     require_topics(settings, "episode-events")
     table = OutputTable("topic", "partitions", "kept", "records", "oldest (UTC)", "oldest tick")
     for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
-        kept = topic.retention if topic.retention_ms is None else f"{topic.retention_ms / HOUR_MS:g} h"
+        retention = topic.retention if topic.retention_ms is None else f"{topic.retention_ms / HOUR_MS:g} h"
         oldest = "–" if topic.oldest_timestamp_ms is None else format_time(topic.oldest_timestamp_ms)
         tick = "–" if topic.oldest_tick is None else str(topic.oldest_tick)
-        table.add_row(topic.name, str(topic.partitions), kept, str(topic.records), oldest, tick)
+        table.add_row(topic.name, str(topic.partitions), retention, str(topic.records), oldest, tick)
     Console().print(table)
     if not settings.stream_settings().signing.is_used:
         echo("signatures of ticks were not checked: these settings have no key of the owner (`signing: owner:`)")

@@ -115,10 +115,10 @@ async def _find_endpoint(settings: Settings, run_id: str | None) -> str:
     from rollbus.trainer.process import open_backend
 
     async with open_backend(settings.trainer_settings(run_id)) as backend:
-        found = (await backend.capabilities()).inference_url
-    if found is None:
+        inference_url = (await backend.capabilities()).inference_url
+    if inference_url is None:
         raise ConfigurationError("the backend serves no model to ask; name an endpoint by --url")
-    return found
+    return inference_url
 
 
 def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:

@@ -76,8 +76,13 @@ def count_kinds(letters: Iterable[DeadLetter]) -> list[Kind]:
     for letter in letters:
         letters_by_kind[letter.topic, letter.stage, letter.error_class].append(letter)
     rows = [
-        Kind(*key, len(each), max(one.attempt for one in each), max(each, key=lambda one: one.timestamp_ms))
-        for key, each in letters_by_kind.items()
+        Kind(
+            *key,
+            len(group),
+            max(member.attempt for member in group),
+            max(group, key=lambda member: member.timestamp_ms),
+        )
+        for key, group in letters_by_kind.items()
     ]
     return sorted(rows, key=lambda row: (-row.count, row.topic, row.stage, row.error_class))
 
@@ -86,18 +91,18 @@ def select_letters(
     letters: Iterable[DeadLetter], *, origins: Sequence[str] = (), error_class: str | None = None, namespace: str = ""
 ) -> list[DeadLetter]:
     """Return the letters of these origins, with or without the namespace, and this class; all by default."""
-    wanted = {*origins, *(namespace + name for name in origins)}
+    origin_names = {*origins, *(namespace + name for name in origins)}
     return [
         letter
         for letter in letters
-        if (not origins or letter_origin(letter) in wanted) and error_class in (None, letter.error_class)
+        if (not origins or letter_origin(letter) in origin_names) and error_class in (None, letter.error_class)
     ]
 
 
 def origins_without_letter(letters: Iterable[DeadLetter], origins: Iterable[str], *, namespace: str = "") -> list[str]:
     """Return the origins, with or without the namespace, that have no letter."""
-    known = {letter_origin(letter) for letter in letters}
-    return [name for name in origins if name not in known and namespace + name not in known]
+    present_origins = {letter_origin(letter) for letter in letters}
+    return [name for name in origins if name not in present_origins and namespace + name not in present_origins]
 
 
 def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals: Mapping[str, Original]) -> list[Copy]:

@@ -35,8 +35,8 @@ async def dismiss(kafka: KafkaConnection, namespace: str, letters: Iterable[Dead
 
 async def reinject(kafka: KafkaConnection, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> list[Copy]:
     """Write the letters' records to their origins; return what was written, or would be. Raises UnavailableError."""
-    wanted = list(letters)
-    copies = make_copies(wanted, *await _read_written(kafka, wanted))
+    letter_list = list(letters)
+    copies = make_copies(letter_list, *await _read_written(kafka, letter_list))
     if copies and not dry_run:
         rows = (
             Row(copy.letter.topic, copy.letter.partition, copy.letter.key, copy.letter.value, copy_headers(copy))

@@ -102,11 +102,11 @@ def _kafka_sinks(
 ) -> MakeSink:
     from rollbus.producers.sending.kafka_sink import KafkaSink
 
-    own = token or find_own_token(connection.bootstrap_servers)
-    if own and split_token(own) is None:
+    principal_token = token or find_own_token(connection.bootstrap_servers)
+    if principal_token and split_token(principal_token) is None:
         raise ConfigurationError("`token` is none of a principal; `rollbus token create NAME` prints one")
     name = f"rollbus-{producer or 'producer'}"
-    return lambda: KafkaSink(connection, client_id=name, reward_keys=reward_keys, token=own)
+    return lambda: KafkaSink(connection, client_id=name, reward_keys=reward_keys, token=principal_token)
 
 
 def _spooled(make_direct: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:

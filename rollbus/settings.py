@@ -356,9 +356,11 @@ class Settings(Section):
         if backend.token is None and (file := backend.token_file) is not None:
             token = read_secret(file.parent, file.name)
             backend = backend.model_copy(update={"token": SecretStr(token) if token else None})
-        own: dict[str, object] = {"url": self.stack_settings().art_url}
-        own["token"] = self.token_of(backend.url if "url" in backend.model_fields_set else str(own["url"]))
-        return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
+        defaults: dict[str, object] = {"url": self.stack_settings().art_url}
+        defaults["token"] = self.token_of(backend.url if "url" in backend.model_fields_set else str(defaults["url"]))
+        return backend.model_copy(
+            update={key: defaults[key] for key in defaults if key not in backend.model_fields_set}
+        )
 
     def run(self, run_id: str | None = None) -> RunConfig:
         """Return a run by its id, or the only one; raises ConfigurationError if there are several or none."""

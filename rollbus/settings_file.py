@@ -102,8 +102,8 @@ def refuse_growth(node: yaml.Node | None) -> None:
     def size_of(node: yaml.Node) -> int:
         if id(node) not in sizes:
             below = node.value if isinstance(node, yaml.CollectionNode) else ()
-            each = (one for item in below for one in (item if isinstance(item, tuple) else (item,)))
-            sizes[id(node)] = 1 + sum(map(size_of, each))
+            children = (child for item in below for child in (item if isinstance(item, tuple) else (item,)))
+            sizes[id(node)] = 1 + sum(map(size_of, children))
         return sizes[id(node)]
 
     if node is not None and size_of(node) > MOST_VALUES:
@@ -276,7 +276,7 @@ def _fields_at(place: Place, model: type[BaseModel]) -> list[str]:
 def _section(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in getattr(annotation, "__args__", ()) if (found := _section(part))), None)
+    return next((section for part in getattr(annotation, "__args__", ()) if (section := _section(part))), None)
 
 
 def _is_text(model: type[BaseModel], place: Place) -> bool:

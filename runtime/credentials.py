@@ -64,18 +64,18 @@ def make_secrets(folder: Path, names: Sequence[str] = (TOKEN, PASSWORD, READONLY
     """Make what is missing, readable by this user only; another process may do the same at this moment."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
-        path, own = folder / name, folder / f".{name}.{os.getpid()}"
+        path, draft = folder / name, folder / f".{name}.{os.getpid()}"
         if read_secret(folder, name) is not None:
             continue
-        own.unlink(missing_ok=True)
-        with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(secrets.token_urlsafe(_BYTES) + "\n")
         try:
-            os.link(own, path)
+            os.link(draft, path)
         except FileExistsError:
             pass
         finally:
-            own.unlink()
+            draft.unlink()
 
 
 def record_ports(folder: Path, *ports: int) -> None:

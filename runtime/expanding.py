@@ -40,8 +40,8 @@ def expand(data: bytes | memoryview, codec: str, most: int, head: bytes = b"") -
                 size = int(CODECS[codec].decompress_into(data, bounded))
             plain = room[: len(head) + size]
     except (cramjam.DecompressionError, struct.error, ValueError) as error:
-        told = f"{len(data)} bytes are not {codec}, or are more than {most} bytes: {error}"
-        raise RecordTooLargeError(told) from error
+        message = f"{len(data)} bytes are not {codec}, or are more than {most} bytes: {error}"
+        raise RecordTooLargeError(message) from error
     if size <= KEPT_BYTES:
         _kept.room = room
     return plain

@@ -59,7 +59,7 @@ def write_token(folder: Path, token: IssuedToken) -> None:
     path = folder / PRINCIPALS
     draft = path.with_name(f".{PRINCIPALS}.{os.getpid()}")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(_plain_of(each)) + "\n" for _, each in sorted(tokens.items()))
+        file.writelines(json.dumps(_plain_of(issued_token)) + "\n" for _, issued_token in sorted(tokens.items()))
     draft.replace(path)
 
 
@@ -92,19 +92,19 @@ def make_principals(folder: Path) -> None:
 
 def rotate(folder: Path, name: str, now: datetime, overlap: timedelta) -> str:
     """Return a new token of a name; the one before counts for `overlap` longer."""
-    known = _require(folder, name)
-    principal = replace(known.principal, generation=known.principal.generation + 1)
-    ended_at = {**known.ended_at, known.principal.generation: min(now + overlap, known.ends_at or now + overlap)}
+    token = _require(folder, name)
+    principal = replace(token.principal, generation=token.principal.generation + 1)
+    ended_at = {**token.ended_at, token.principal.generation: min(now + overlap, token.ends_at or now + overlap)}
     write_token(folder, IssuedToken(principal, now, ended_at))
     return make_token(root_of(folder), principal)
 
 
 def end(folder: Path, name: str, now: datetime) -> None:
     """End every token of a name."""
-    known = _require(folder, name)
-    generations = range(1, known.principal.generation + 1)
-    ended_at = {number: min(now, known.ended_at.get(number, now)) for number in generations}
-    write_token(folder, replace(known, ended_at=ended_at))
+    token = _require(folder, name)
+    generations = range(1, token.principal.generation + 1)
+    ended_at = {number: min(now, token.ended_at.get(number, now)) for number in generations}
+    write_token(folder, replace(token, ended_at=ended_at))
 
 
 def root_of(folder: Path) -> bytes:

@@ -97,5 +97,5 @@ def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:
     Numbers compare by their digits, for a name may have more of them than Python takes into an int.
     """
     parts = re.split(r"(\d+)", name)
-    found = ((len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts)
-    return list(found), name
+    keys = ((len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts)
+    return list(keys), name

@@ -18,9 +18,9 @@ def unfrozen(record: type) -> type:
 
     Python stores a field without a call only if the class inherits no `__setattr__` and `__delattr__` of a frozen base.
     """
-    own = {"__slots__": record.__slots__}  # type: ignore[attr-defined]
+    slots = {"__slots__": record.__slots__}  # type: ignore[attr-defined]
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    return type(f"{record.__name__}InTheMaking", record.__bases__, own | plain)
+    return type(f"{record.__name__}InTheMaking", record.__bases__, slots | plain)
 
 
 def finishing(record: type) -> list[str]:
@@ -40,12 +40,12 @@ def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
 
     Its other fields are the source's of the same name. Raises TypeError for a field that neither provides.
     """
-    wanted = [field.name for field in dataclasses.fields(cast(Any, target))]
-    known = {field.name for field in dataclasses.fields(source)}
-    if strange := [*(set(wanted) - known - set(given)), *(set(given) - set(wanted))]:
+    target_fields = [field.name for field in dataclasses.fields(cast(Any, target))]
+    source_fields = {field.name for field in dataclasses.fields(source)}
+    if strange := [*(set(target_fields) - source_fields - set(given)), *(set(given) - set(target_fields))]:
         raise TypeError(f"{target.__name__} of {source.__name__}: missing or unknown fields {sorted(strange)}")
     text = f"make(source, *, {', '.join(given)})" if given else "make(source)"
-    return _compiled(target, text, {name: name if name in given else f"source.{name}" for name in wanted})
+    return _compiled(target, text, {name: name if name in given else f"source.{name}" for name in target_fields})
 
 
 def _compiled(record: type[T], signature: str, values: dict[str, str]) -> Callable[..., T]:

@@ -141,10 +141,10 @@ class Signing(BaseModel):
         principal = read_head(head) if self._roots else None
         if principal is None:
             return None, ()
-        known = principal, tuple(derive_secret(root, head).encode() for root in self._roots)
+        identity = principal, tuple(derive_secret(root, head).encode() for root in self._roots)
         if len(self._known) < _MOST_HEADS:
-            self._known[head] = known
-        return known
+            self._known[head] = identity
+        return identity
 
 
 _MAC_BYTES = 32

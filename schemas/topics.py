@@ -184,7 +184,7 @@ PRODUCER_REPORTS = Topic("producer-reports", "producer", (drops.ProducerReport,)
 DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "forever")
 DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")
 
-TOPICS: tuple[Topic, ...] = tuple(each for each in tuple(globals().values()) if isinstance(each, Topic))
+TOPICS: tuple[Topic, ...] = tuple(constant for constant in tuple(globals().values()) if isinstance(constant, Topic))
 """The topics of data, which the sink, an archive and a replay read."""
 HEARTBEATS = Topic(
     "heartbeats", "process", (health.Heartbeat,), ("every process",), ("status", "alarms"), "one", "compact"

@@ -65,5 +65,7 @@ def publish_states(
 
 def unknown_version(lineage: Lineage, model: str, version: int) -> ConfigurationError:
     """Return the error for a version that is not in the history of the model."""
-    known = ", ".join(map(str, lineage.lags(lineage.head))) if lineage.head is not None else "none"
-    return ConfigurationError(f"version {version} of {model} is not the head or an ancestor of it; those are: {known}")
+    ancestors = ", ".join(map(str, lineage.lags(lineage.head))) if lineage.head is not None else "none"
+    return ConfigurationError(
+        f"version {version} of {model} is not the head or an ancestor of it; those are: {ancestors}"
+    )

@@ -144,7 +144,7 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
     sent = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
     turns: dict[str, tuple[list[StoredTurn], str]] = {}
     for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _ in rows:
-        stored, known = turns.get(episode, ([], ""))
+        stored, earlier_tools = turns.get(episode, ([], ""))
         tools = sent.get((episode, tools_hash), "")
         stored.append(
             StoredTurn(
@@ -157,7 +157,7 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
                 tools=tools,
             )
         )
-        turns[episode] = (stored, tools or known)
+        turns[episode] = (stored, tools or earlier_tools)
     return turns
 
 

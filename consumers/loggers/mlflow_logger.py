@@ -31,8 +31,10 @@ class MlflowLogger:
             os.environ.setdefault(name, value)
         try:
             self._client = MlflowClient(tracking_uri)
-            known = self._client.get_experiment_by_name(experiment)
-            self._experiment = known.experiment_id if known else self._client.create_experiment(experiment)
+            stored_experiment = self._client.get_experiment_by_name(experiment)
+            self._experiment = (
+                stored_experiment.experiment_id if stored_experiment else self._client.create_experiment(experiment)
+            )
         except (MlflowException, ImportError, OSError) as error:
             raise ConfigurationError(
                 f"MLflow at {tracking_uri}: {error}; name a server with --tracking-uri "

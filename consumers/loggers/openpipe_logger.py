@@ -75,8 +75,8 @@ class OpenPipeLogger:
     ) -> None:
         run = f"{self._namespace}{run_id}"
         named = {"rollbus.run": run, **{f"rollbus.{name}": value for name, value in fields.items()}}
-        known = stable_id("openpipe", *named.values())
-        metadata = {name: str(value) for name, value in {**named, "rollbus.id": known, **points}.items()}
+        report_id = stable_id("openpipe", *named.values())
+        metadata = {name: str(value) for name, value in {**named, "rollbus.id": report_id, **points}.items()}
         numbers = "\n".join(f"{name}: {value:g}" for name, value in sorted(points.items()))
         answer = {"role": "assistant", "content": numbers}
         body = {
@@ -84,7 +84,7 @@ class OpenPipeLogger:
             "receivedAt": times_ms[1],
             "reqPayload": {"model": model, "messages": [{"role": "user", "content": summary}], "metadata": metadata},
             "respPayload": {
-                "id": known,
+                "id": report_id,
                 "object": "chat.completion",
                 "created": times_ms[1] // 1000,
                 "model": model,

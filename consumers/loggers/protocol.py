@@ -25,13 +25,13 @@ class RunLogger(Protocol):
 
 def step_points(record: StepCompleted) -> dict[str, float]:
     """Return a step's numbers by name."""
-    own = {
+    numbers = {
         "policy_version": float(record.policy_version),
         "trained": float(len(record.trained)),
         "dropped": float(len(record.dropped)),
         "duration_s": (record.completed_at_ms - record.started_at_ms) / 1000,
     }
-    return _finite({f"train/{name}": value for name, value in {**record.metrics, **own}.items()})
+    return _finite({f"train/{name}": value for name, value in {**record.metrics, **numbers}.items()})
 
 
 def evaluation_points(record: Evaluation) -> dict[str, float]:

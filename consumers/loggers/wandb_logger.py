@@ -64,12 +64,12 @@ class WandbLogger:
         """Log a measurement under its version."""
         run_id = record.run_id or record.model
         run = self._open(run_id)
-        known = self._evaluations.setdefault(run_id, str(run.summary.get(LOGGED, "")).split())
+        marks = self._evaluations.setdefault(run_id, str(run.summary.get(LOGGED, "")).split())
         mark = stable_id("evaluation", record.evaluation_id)[:8]
-        if mark not in known:
+        if mark not in marks:
             run.log({**evaluation_points(record), VERSION: record.policy_version})
-            known[:] = [*known, mark][-REMEMBERED:]
-            run.summary[LOGGED] = " ".join(known)
+            marks[:] = [*marks, mark][-REMEMBERED:]
+            run.summary[LOGGED] = " ".join(marks)
 
     def close(self) -> None:
         """Finish every run; the same run goes on at the next start."""

@@ -34,8 +34,8 @@ def patch_aiohttp(module: ModuleType, capture: Capture, stack: ExitStack) -> Non
         token = call.begin_request()
         try:
             while True:
-                asked = call.guard.call("ask", _options_of, call, options, default=options)
-                response = await original(self, method, str_or_url, **asked, raise_for_status=False)
+                sent_options = call.guard.call("ask", _options_of, call, options, default=options)
+                response = await original(self, method, str_or_url, **sent_options, raise_for_status=False)
                 if response.status < FIRST_ERROR:
                     break
                 error = RefusalError(response.status, (await response.read()).decode(errors="replace"))

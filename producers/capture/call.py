@@ -307,9 +307,9 @@ class RecordedCall:
         """Return what takes out of the answer what the application did not ask for; None where it asked for all."""
         if not self._capture.hide_injected or self.request is self.original:
             return None
-        asked = self.surface.asked(self.original)
-        asked.usage = asked.usage or not is_stream
-        return hiding(asked, self.surface.empty_logprobs)
+        flags = self.surface.asked(self.original)
+        flags.usage = flags.usage or not is_stream
+        return hiding(flags, self.surface.empty_logprobs)
 
 
 def failure_of(error: BaseException | None) -> str:

@@ -83,19 +83,19 @@ class ChunkReader:
 
     def _add_choice(self, choice: Any) -> None:
         field = fields_of(choice)
-        known = self._choice(count_of(field("index")) or 0)
+        draft = self._choice(count_of(field("index")) or 0)
         part = field("delta")
         delta = fields_of(part)
-        known.role = known.role or text_of(delta("role"))
-        known.finish_reason = text_of(field("finish_reason")) or known.finish_reason
-        _append(known.content, text_of(delta("content")))
-        _append(known.refusal, text_of(delta("refusal")))
-        _append(known.reasoning, reasoning_of(part))
+        draft.role = draft.role or text_of(delta("role"))
+        draft.finish_reason = text_of(field("finish_reason")) or draft.finish_reason
+        _append(draft.content, text_of(delta("content")))
+        _append(draft.refusal, text_of(delta("refusal")))
+        _append(draft.reasoning, reasoning_of(part))
         for position, call in enumerate(delta("tool_calls") or ()):
-            _add_tool_call(known, position, call)
+            _add_tool_call(draft, position, call)
         if (logprobs := field("logprobs")) is not None:
-            _add_logprobs(known, logprobs)
-        known.add_token_ids(field("token_ids"))
+            _add_logprobs(draft, logprobs)
+        draft.add_token_ids(field("token_ids"))
 
     def _choice(self, index: int) -> _Choice:
         return self._choices.setdefault(index, _Choice())
@@ -119,18 +119,18 @@ def _append(pieces: list[str], text: str | None) -> None:
         pieces.append(text)
 
 
-def _add_logprobs(known: _Choice, logprobs: Any) -> None:
+def _add_logprobs(draft: _Choice, logprobs: Any) -> None:
     tokens, values = logprobs_of(logprobs)
     of_content = len(fields_of(logprobs)("content") or ())
-    known.tokens.extend(tokens[:of_content])
-    known.logprobs.extend(values[:of_content])
-    known.refusal_tokens.extend(tokens[of_content:])
-    known.refusal_logprobs.extend(values[of_content:])
+    draft.tokens.extend(tokens[:of_content])
+    draft.logprobs.extend(values[:of_content])
+    draft.refusal_tokens.extend(tokens[of_content:])
+    draft.refusal_logprobs.extend(values[of_content:])
 
 
-def _add_tool_call(known: _Choice, position: int, delta: Any) -> None:
+def _add_tool_call(draft: _Choice, position: int, delta: Any) -> None:
     index = count_of(fields_of(delta)("index"))
-    call = known.tool_calls.setdefault(position if index is None else index, _ToolCall())
+    call = draft.tool_calls.setdefault(position if index is None else index, _ToolCall())
     for name, value in plain(delta).items():
         if name == "function" and isinstance(value, dict):
             call.has_function = True

@@ -71,13 +71,13 @@ class CompletionsSurface:
 class _CompletionsReader(ChunkReader):
     def _add_choice(self, choice: Any) -> None:
         part = _choice_of(choice)
-        known = self._choice(part.index)
-        known.finish_reason = part.finish_reason or known.finish_reason
+        draft = self._choice(part.index)
+        draft.finish_reason = part.finish_reason or draft.finish_reason
         if part.content is not None:
-            known.content.append(part.content)
-        known.tokens.extend(part.tokens)
-        known.logprobs.extend(part.logprobs)
-        known.add_token_ids(part.token_ids)
+            draft.content.append(part.content)
+        draft.tokens.extend(part.tokens)
+        draft.logprobs.extend(part.logprobs)
+        draft.add_token_ids(part.token_ids)
 
 
 def _choice_of(choice: Any) -> AnswerChoice:

@@ -115,9 +115,13 @@ def _messages(message: Any) -> list[dict[str, Any]]:
         is_text = all(block.get("type") in ("text", "thinking", "redacted_thinking") for block in rest)
         thoughts = "".join(str(block.get("thinking") or "") for block in rest)
         content = _text(rest) if is_text else [dict(block) for block in rest]
-        own: dict[str, Any] = {"role": message.get("role"), "content": content, "reasoning_content": thoughts or None}
+        fields: dict[str, Any] = {
+            "role": message.get("role"),
+            "content": content,
+            "reasoning_content": thoughts or None,
+        }
         calls = _calls(blocks)
-        messages.append({**own, "tool_calls": calls} if calls else own)
+        messages.append({**fields, "tool_calls": calls} if calls else fields)
     return messages
 
 

@@ -51,7 +51,7 @@ class ResponsesSurface:
         instructions = text_of(request.get("instructions"))
         system = [{"role": "system", "content": instructions}] if instructions else []
         given = request.get("input")
-        items = [{"content": given}] if isinstance(given, str) else [plain(each) for each in given or ()]
+        items = [{"content": given}] if isinstance(given, str) else [plain(entry) for entry in given or ()]
         copy = {name: value for name, value in request.items() if name not in ("input", "instructions")}
         earlier = [
             {"role": name, "content": name_of}

@@ -401,5 +401,5 @@ def _as_text(value: Any) -> str | None:
 
 
 def _json_or_text(value: Any) -> str:
-    known = plain(value, as_text=True)
-    return known if isinstance(known, str) else json_of(known)
+    plain_value = plain(value, as_text=True)
+    return plain_value if isinstance(plain_value, str) else json_of(plain_value)

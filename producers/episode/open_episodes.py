@@ -126,9 +126,9 @@ class OpenEpisodes:
     def join(self, episode_id: str, started_at_ms: int) -> Episode:
         """Return another writer of an episode; an episode of this process will name it when it ends."""
         writer_id = self._new_id()
-        for known in self:
-            if known.id == episode_id:
-                known.joined_by(writer_id)
+        for open_episode in self:
+            if open_episode.id == episode_id:
+                open_episode.joined_by(writer_id)
         episode = self._part_of(episode_id, writer_id, started_at_ms)
         self._know(episode)
         return episode
@@ -154,7 +154,7 @@ class OpenEpisodes:
 
     def knows(self, episode_id: str) -> bool:
         """Say whether an episode of this id is open in this process."""
-        return any(known.id == episode_id for known in self)
+        return any(episode.id == episode_id for episode in self)
 
     def close_joined(self) -> None:
         """Close this process's parts of the episodes that others end, and its episodes of a single call."""
@@ -213,7 +213,7 @@ class OpenEpisodes:
         )
 
 
-def _remember(known: OrderedDict[str, None], episode_id: str) -> None:
-    known[episode_id] = None
-    while len(known) > MAX_IDS:
-        known.popitem(last=False)
+def _remember(ids: OrderedDict[str, None], episode_id: str) -> None:
+    ids[episode_id] = None
+    while len(ids) > MAX_IDS:
+        ids.popitem(last=False)

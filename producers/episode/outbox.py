@@ -36,8 +36,8 @@ def root_of(episode_id: str) -> str:
 
     Any other id is its own root, such as a host's `tenant/order-7`: forgetting one order must not forget the tenant.
     """
-    root, _, own = episode_id.rpartition(CHILD_SEPARATOR)
-    return root if root and _UUID.fullmatch(own) else episode_id
+    root, _, suffix = episode_id.rpartition(CHILD_SEPARATOR)
+    return root if root and _UUID.fullmatch(suffix) else episode_id
 
 
 class Outbox:

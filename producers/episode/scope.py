@@ -145,7 +145,7 @@ class EpisodeScope:
         if not self._entered:
             return
         # The block of another thread or task may have entered the same scope since.
-        entered = [each for each in tuple(self._entered) if each[0] is context.current_episode()] or self._entered
+        entered = [entry for entry in tuple(self._entered) if entry[0] is context.current_episode()] or self._entered
         episode, token = last = entered[-1]
         self._entered.remove(last)
         context.leave(token)

@@ -130,4 +130,4 @@ def _single(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

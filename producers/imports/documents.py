@@ -56,7 +56,7 @@ class FilePosition:
 
 def find_files(paths: list[Path]) -> list[Path]:
     """Return the files, and those in the folders below them, by name."""
-    found = []
+    files = []
     for path in paths:
         if not path.is_file() and not path.is_dir():
             raise RollbusError(
@@ -64,12 +64,12 @@ def find_files(paths: list[Path]) -> list[Path]:
                 "through a pipe to a file first"
             )
         inner = (
-            sorted(each for each in path.rglob("*") if each.is_file() and _is_data(each)) if path.is_dir() else [path]
+            sorted(file for file in path.rglob("*") if file.is_file() and _is_data(file)) if path.is_dir() else [path]
         )
         if not inner:
             raise RollbusError(f"{path} has no file that ends in {', '.join(ENDS)}, or in these and .gz")
-        found += inner
-    return found
+        files += inner
+    return files
 
 
 def _is_data(path: Path) -> bool:
@@ -87,10 +87,10 @@ def read_documents(
         _check_unchanged(path, stream, start)
         documents = _read_lines(stream, start) if start.form == "lines" else _read_values(stream, start)
         try:
-            for count, found in enumerate(documents):
+            for count, document in enumerate(documents):
                 if count % 64 == 0:
                     progress(raw.tell())
-                yield found
+                yield document
         except (EOFError, gzip.BadGzipFile, OSError) as error:
             raise TornFileError(start.line + 1, f"its compression is torn ({error})") from error
         progress(raw.tell())
@@ -154,7 +154,7 @@ def _read_values(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FileP
     buffer, offset, line, size = "", start.offset, start.line, CHUNK_BYTES
     between = BETWEEN if start.offset else BETWEEN + "[\ufeff"
     while True:
-        buffer, skipped = (kept := buffer.lstrip(between)), buffer[: len(buffer) - len(kept)]
+        buffer, skipped = (remainder := buffer.lstrip(between)), buffer[: len(buffer) - len(remainder)]
         offset, line = offset + len(skipped.encode()), line + skipped.count("\n")
         if start.form == "array" and buffer.startswith("]"):
             return

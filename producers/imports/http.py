@@ -71,8 +71,8 @@ def make_app(collector: TraceCollector, lifespan: Lifespan = None) -> Starlette:
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        asked = f"{request.method} {request.url.path}"
-        message = f"{asked} is not served: send traces with POST to /v1/traces, their events to /v1/logs"
+        target = f"{request.method} {request.url.path}"
+        message = f"{target} is not served: send traces with POST to /v1/traces, their events to /v1/logs"
         return _refuse(request, error.status_code, message, error.headers)
 
     async def failed(request: Request, error: Exception) -> Response:
@@ -115,8 +115,8 @@ def _describe(refused: RefusedError, head: RequestHead) -> Answered:
 
 
 def _refuse(request: Request, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    own, body = _status_of(status, message, request.headers.get("content-type", ""))
-    return Response(body, status, {**own, **(headers or {})})
+    status_headers, body = _status_of(status, message, request.headers.get("content-type", ""))
+    return Response(body, status, {**status_headers, **(headers or {})})
 
 
 def _status_of(http_status: int, message: str, content_type: str) -> Answered:

@@ -48,8 +48,8 @@ class Import:
 
     def _read_file(self, path: Path, progress: Callable[[int], None]) -> None:
         name = str(path.resolve())
-        kept = self.store.position(name)
-        position = FilePosition(**kept) if kept is not None else None
+        stored_position = self.store.position(name)
+        position = FilePosition(**stored_position) if stored_position is not None else None
         modified_ns = path.stat().st_mtime_ns
         since = 0
         try:
@@ -94,12 +94,18 @@ class Import:
     def _split(self, document: Any, modified_ns: int) -> list[TracePart]:
         if not isinstance(document, dict):
             raise ForeignDocumentError(f"it is a {type(document).__name__}, not an object")
-        known = document if self.sending.format.has_times else {**document, "read_at": modified_ns // 1_000_000}
-        return list(self.sending.format.split(known))
+        dated_document = (
+            document if self.sending.format.has_times else {**document, "read_at": modified_ns // 1_000_000}
+        )
+        return list(self.sending.format.split(dated_document))
 
     def _suggestion(self, document: Any) -> str:
         """Name the formats that a document may be of instead."""
-        names = [each.name for each in FORMATS.values() if each is not self.sending.format and _is_of(document, each)]
+        names = [
+            trace_format.name
+            for trace_format in FORMATS.values()
+            if trace_format is not self.sending.format and _is_of(document, trace_format)
+        ]
         return f"; it looks like {' or '.join(names)}" if names else ""
 
     def _skip(self, path: Path, line: int, reason: str) -> None:
@@ -139,10 +145,10 @@ class Import:
 
     def _owed(self, progress: Progress) -> Iterator[list[str]]:
         total, done, last = self.store.count_owed(), 0, 0
-        while found := self.store.find_owed(BATCH_TRACES, last):
+        while owed_traces := self.store.find_owed(BATCH_TRACES, last):
             progress(done, total)
-            yield [trace for _, trace in found]
-            done, last = done + len(found), found[-1][0]
+            yield [trace for _, trace in owed_traces]
+            done, last = done + len(owed_traces), owed_traces[-1][0]
 
 
 def _is_of(document: Any, format_: Format) -> bool:

@@ -69,14 +69,14 @@ def instrument(
     done, wish = Instrumentation(), Wish(recorder, task, child_agents, function)
     if not recorder.settings.enabled:
         return done
-    for other in [each for each in _BY_RECORDER if each.episodes.gives_way]:
+    for other in [candidate for candidate in _BY_RECORDER if candidate.episodes.gives_way]:
         other.counts.add("instrumented_by_program")
         _BY_RECORDER.pop(other).undo()
     _BY_RECORDER[recorder] = done
     recorder.episodes.task_of_calls = task
-    known = [name for name in LIBRARIES if name in sys.modules]
-    done._later = PatchAtImport(LIBRARIES.keys() - set(known), lambda name: _patch(name, wish, done))
-    for name in known:
+    loaded_libraries = [name for name in LIBRARIES if name in sys.modules]
+    done._later = PatchAtImport(LIBRARIES.keys() - set(loaded_libraries), lambda name: _patch(name, wish, done))
+    for name in loaded_libraries:
         _patch(name, wish, done)
     done._later.install()
     return done

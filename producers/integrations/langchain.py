@@ -115,15 +115,15 @@ class RollbusHandler(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None,
         metadata: Mapping[str, Any] | None,
-        asked: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
-        self._prompts[run_id] = (prompt, asked.get("invocation_params") or {})
+        self._prompts[run_id] = (prompt, options.get("invocation_params") or {})
         self._structure.model_started(run_id, parent_run_id, _name_of(metadata))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """It has answered."""
-        prompt, asked = self._prompts.pop(run_id, ([], {}))
-        self._structure.model_ended(run_id, lambda: _exchange(prompt, asked, response))
+        prompt, parameters = self._prompts.pop(run_id, ([], {}))
+        self._structure.model_ended(run_id, lambda: _exchange(prompt, parameters, response))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed, or its stream was left."""
@@ -163,10 +163,10 @@ class RollbusHandler(BaseCallbackHandler):
 
 
 def _name_of(metadata: Mapping[str, Any] | None) -> str:
-    return next((str(name) for each in NAMES if (name := (metadata or {}).get(each))), "")
+    return next((str(name) for key in NAMES if (name := (metadata or {}).get(key))), "")
 
 
-def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:
+def _exchange(prompt: Sequence[BaseMessage], parameters: Mapping[str, Any], response: LLMResult) -> Exchange | None:
     """Return what LangChain saw of a call: texts and counts, no tokens."""
     generations = response.generations[0] if response.generations else []
     messages = [_message(generation) for generation in generations]
@@ -181,7 +181,7 @@ def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response:
         completion_tokens=usage["output_tokens"] if usage else None,
         choices=tuple(_choice(index, message) for index, message in enumerate(messages)),
     )
-    request = {**asked, "messages": convert_to_openai_messages(list(prompt))}
+    request = {**parameters, "messages": convert_to_openai_messages(list(prompt))}
     return Exchange(request=request, answer=answer, withheld=NOT_CAPTURED)
 
 

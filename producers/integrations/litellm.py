@@ -162,8 +162,8 @@ class RollbusLogger(CustomLogger):
 
 
 def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    asked = dict(kwargs.get("optional_params") or {})
-    return {**asked, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()}
+    parameters = dict(kwargs.get("optional_params") or {})
+    return {**parameters, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()}
 
 
 def _answer(response: Any) -> ServerAnswer:
@@ -174,5 +174,9 @@ def _answer(response: Any) -> ServerAnswer:
     ids = [(getattr(choice, "provider_specific_fields", None) or {}).get("token_ids") for choice in response.choices]
     choices = zip(answer.choices, ids, strict=True)
     return replace(
-        answer, choices=tuple(replace(each, token_ids=each.token_ids or ids_of(own)) for each, own in choices)
+        answer,
+        choices=tuple(
+            replace(answer_choice, token_ids=answer_choice.token_ids or ids_of(choice_ids))
+            for answer_choice, choice_ids in choices
+        ),
     )

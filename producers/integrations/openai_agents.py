@@ -47,22 +47,27 @@ def record_agent(
     `client` and `model` serve agents that have no chat-completions model of their own. Raises TypeError where an agent
     then has neither: its turns would have no tokens.
     """
-    for each in _reachable(agent, set()):
-        each.model = _recorded(each, recorder, client, model)
+    for reached_agent in _reachable(agent, set()):
+        reached_agent.model = _recorded(reached_agent, recorder, client, model)
     return agent
 
 
 def _recorded(agent: Agent[Any], recorder: Recorder, client: AsyncOpenAI | None, model: str | None) -> RecordedModel:
-    own = agent.model
-    if isinstance(own, RecordedModel):
-        return own
-    if isinstance(own, OpenAIChatCompletionsModel):
-        client, name = own._client, str(own.model)
+    agent_model = agent.model
+    if isinstance(agent_model, RecordedModel):
+        return agent_model
+    if isinstance(agent_model, OpenAIChatCompletionsModel):
+        client, name = agent_model._client, str(agent_model.model)
     else:
-        name = (own if isinstance(own, str) else None) or model or ""
-    if client is None or not name or (isinstance(own, Model) and not isinstance(own, OpenAIChatCompletionsModel)):
+        name = (agent_model if isinstance(agent_model, str) else None) or model or ""
+    if (
+        client is None
+        or not name
+        or (isinstance(agent_model, Model) and not isinstance(agent_model, OpenAIChatCompletionsModel))
+    ):
         raise TypeError(
-            f"agent {agent.name!r} has model {own!r}: give it an OpenAIChatCompletionsModel, or pass client and model"
+            f"agent {agent.name!r} has model {agent_model!r}: give it an OpenAIChatCompletionsModel, "
+            "or pass client and model"
         )
     return RecordedModel(name, recorder.wrap(client, function=agent.name))
 

@@ -160,12 +160,12 @@ class Structure:
         self._leave(key)
 
     def _episode_of(self, parent: Hashable | None) -> Episode | None:
-        known = self._open.get(parent) if parent is not None else None
-        return known.episode if known is not None and known.episode is not None else self._recorder.current_episode()
+        opened = self._open.get(parent) if parent is not None else None
+        return opened.episode if opened is not None and opened.episode is not None else self._recorder.current_episode()
 
     def _name_of(self, parent: Hashable | None) -> str:
-        known = self._open.get(parent) if parent is not None else None
-        return known.name if known is not None else current_function()
+        opened = self._open.get(parent) if parent is not None else None
+        return opened.name if opened is not None else current_function()
 
     def _enter(self, key: Hashable, opened: _Open) -> None:
         if opened.episode is not None:

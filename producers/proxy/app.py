@@ -286,9 +286,9 @@ class Proxy:
         token = _token_of(dict(headers))
         is_ours = self.find_principal is not None and self.find_principal(token) is not None
         tokens = [self.token, *([token] if is_ours else [])]
-        own = [(name, value) for name, value in headers if any(token and token in value for token in tokens)]
-        rest = [header for header in headers if header not in own]
-        if self.upstream_key is None or "authorization" not in dict(own):
+        token_headers = [(name, value) for name, value in headers if any(token and token in value for token in tokens)]
+        rest = [header for header in headers if header not in token_headers]
+        if self.upstream_key is None or "authorization" not in dict(token_headers):
             return rest
         return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
 

@@ -72,7 +72,7 @@ class MemorySink:
 
     def records(self, topic: str | None = None) -> list[Any]:
         """Return the decoded records, of one topic (its name's end) or of all, in the order they came."""
-        return [codec.decode(each.value) for each in self.sent if topic is None or each.topic.endswith(topic)]
+        return [codec.decode(record.value) for record in self.sent if topic is None or record.topic.endswith(topic)]
 
     def _check(self) -> None:
         if not self.available:

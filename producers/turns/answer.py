@@ -79,11 +79,11 @@ def fields_of(value: Any) -> Callable[[str], Any]:
     """
     if type(value) is dict:
         return value.get
-    known: dict[str, Any] | None = getattr(value, "__dict__", None)
-    if known is None or not hasattr(type(value), "__pydantic_fields__"):
+    attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
+    if attributes is None or not hasattr(type(value), "__pydantic_fields__"):
         return lambda name: getattr(value, name, None)
     extra = value.__pydantic_extra__ or {}
-    return lambda name: known[name] if name in known else extra.get(name)
+    return lambda name: attributes[name] if name in attributes else extra.get(name)
 
 
 def answer_of(response: Any) -> ServerAnswer:
@@ -170,7 +170,7 @@ def read_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], tuple[float |
     """Return token strings and log-probs of entries; llama.cpp's also have ids, which then replace the strings."""
     if entries and count_of(fields_of(entries[0])("id")) is not None:
         ids = [fields_of(entry)("id") for entry in entries]
-        tokens = tuple(f"{TOKEN_ID_PREFIX}{each}" for each in ids)
+        tokens = tuple(f"{TOKEN_ID_PREFIX}{token_id}" for token_id in ids)
         return tokens, tuple(number_of(fields_of(entry)("logprob")) for entry in entries)
     try:
         return tuple([entry.token for entry in entries]), tuple([entry.logprob for entry in entries])

@@ -61,8 +61,8 @@ def _digest(text: str) -> bytes:
 
 def _shared(left: Digests, right: Digests) -> int:
     count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
+    for digest, other in zip(left, right, strict=False):
+        if digest != other:
             break
         count += 1
     return count

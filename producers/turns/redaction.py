@@ -117,16 +117,16 @@ class Redactor:
         if not text or self._privacy.redact is None or field in self._privacy.withhold:
             return self.text(text, field)
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except ValueError:
-            found = text
-        kept = (
-            [each if _is_readable(each) else _digest(json_of(each)) for each in found]
-            if isinstance(found, list)
+            content = text
+        safe_parts = (
+            [part if _is_readable(part) else _digest(json_of(part)) for part in content]
+            if isinstance(content, list)
             else []
         )
-        if isinstance(found, list) and kept != found:
-            self.changed, text = True, json_of(kept)
+        if isinstance(content, list) and safe_parts != content:
+            self.changed, text = True, json_of(safe_parts)
         return self.text(text, field)
 
     def message(self, message: Message) -> Message:
@@ -170,14 +170,14 @@ def _digest(text: str) -> str:
 
 def _mask_layers(text: str, redact: Redact) -> str:
     """Return the text as `redact` makes it; as decoded as it had to be for `redact` to find something."""
-    masked = _call(redact, _DATA_URL.sub(lambda found: _digest(found[0]), text))
+    masked = _call(redact, _DATA_URL.sub(lambda match: _digest(match[0]), text))
     plain = masked
     for _ in range(MAX_LAYERS):
         before, plain = plain, unquote(_join_surrogates(_ESCAPE.sub(_unescape, plain)))
         if plain == before:
             return masked
-        if (found := _call(redact, plain)) != plain:
-            masked = plain = found
+        if (redacted := _call(redact, plain)) != plain:
+            masked = plain = redacted
     raise ValueError(f"a text is encoded more than {MAX_LAYERS} times")
 
 
@@ -188,9 +188,9 @@ def _call(redact: Redact, text: str) -> str:
     return masked
 
 
-def _unescape(found: re.Match[str]) -> str:
-    digits = found[1] or found[2]
-    return chr(int(digits, 16)) if digits else _CONTROLS.get(found[3], found[3])
+def _unescape(match: re.Match[str]) -> str:
+    digits = match[1] or match[2]
+    return chr(int(digits, 16)) if digits else _CONTROLS.get(match[3], match[3])
 
 
 def _join_surrogates(text: str) -> str:
@@ -204,6 +204,6 @@ def _is_readable(part: Any) -> bool:
 def _unrecorded(message: Any) -> Any:
     """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
     fields = plain(message)
-    known = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}
-    left = {name: value for name, value in fields.items() if name not in known and value is not None}
+    recorded_fields = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}
+    left = {name: value for name, value in fields.items() if name not in recorded_fields and value is not None}
     return left or None

@@ -28,27 +28,30 @@ _NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "mi
 
 def neutral_settings(request: Mapping[str, Any], refused: Collection[str] = ()) -> dict[str, float]:
     """Return the settings that a request leaves out, at their neutral values; none of what the server has `refused`."""
-    asked = _flat(request)
+    flat_request = _flat(request)
     return {
         name: value
         for name, value in NEUTRAL.items()
-        if number_of(asked.get(name)) is None and (STANDARD_SETTINGS if name in STANDARD else EXTENSIONS) not in refused
+        if number_of(flat_request.get(name)) is None
+        and (STANDARD_SETTINGS if name in STANDARD else EXTENSIONS) not in refused
     }
 
 
 def settings_sent(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return those settings that a request names."""
-    asked = _flat(request)
-    return {name: asked[name] for name in NEUTRAL if name in asked}
+    flat_request = _flat(request)
+    return {name: flat_request[name] for name in NEUTRAL if name in flat_request}
 
 
 def sampling_of(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a turn that say how it was sampled, as far as its request does."""
-    asked = _flat(request)
-    fields: dict[str, Any] = {name: number_of(asked.get(name)) for name in _NUMBERS}
-    fields["seed"] = count_of(asked.get("seed"))
-    fields["top_k"] = count_of(asked.get("top_k"))
-    fields["max_tokens"] = count_of(asked.get("max_completion_tokens")) or count_of(asked.get("max_tokens"))
+    flat_request = _flat(request)
+    fields: dict[str, Any] = {name: number_of(flat_request.get(name)) for name in _NUMBERS}
+    fields["seed"] = count_of(flat_request.get("seed"))
+    fields["top_k"] = count_of(flat_request.get("top_k"))
+    fields["max_tokens"] = count_of(flat_request.get("max_completion_tokens")) or count_of(
+        flat_request.get("max_tokens")
+    )
     return fields
 
 

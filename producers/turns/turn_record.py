@@ -151,9 +151,15 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     missing = range(len(answer.choices), exchange.turns)
     choices = (*answer.choices, *(AnswerChoice(index=index) for index in missing))
     for choice, token_ids in zip(choices, [*sampled, *(None for _ in missing)], strict=True):
-        own = Redactor(privacy)
-        completion = own.message(completion_of(choice))
-        withheld = redactor.reason or own.reason or exchange.withheld or answer.problem or _unreadable_input(request)
+        choice_redactor = Redactor(privacy)
+        completion = choice_redactor.message(completion_of(choice))
+        withheld = (
+            redactor.reason
+            or choice_redactor.reason
+            or exchange.withheld
+            or answer.problem
+            or _unreadable_input(request)
+        )
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
         fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld, sampling)
@@ -163,7 +169,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
                 prompt,
                 completion,
                 {**shared, **fields, "choice": choice.index, "finish_reason": finish_reason},
-                redactor.error or own.error,
+                redactor.error or choice_redactor.error,
             )
         )
     return drafts

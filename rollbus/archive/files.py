@@ -54,7 +54,7 @@ def to_parquet(records: Sequence[ArchivedRecord]) -> bytes:
     """Return the file of these records."""
     columns: list[Sequence[Any]] = list(zip(*records, strict=True))
     columns[-1] = [[{"name": name, "value": value} for name, value in headers] for headers in columns[-1]]
-    arrays = [pa.array(column, each.type) for column, each in zip(columns, _SCHEMA, strict=True)]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     file = io.BytesIO()
     pq.write_table(
         pa.Table.from_arrays(arrays, schema=_SCHEMA), file, compression="zstd", use_dictionary=["key", "timestamp_type"]

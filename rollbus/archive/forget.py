@@ -55,18 +55,18 @@ class Forgotten:
         if not self.episodes or topic not in CONTENT or record.value is None:
             return False
         try:
-            found = decode(record.value)
+            content = decode(record.value)
         except RecordError:
             return self._mentioned(record.key, record.value)
-        if isinstance(found, Excluded):
+        if isinstance(content, Excluded):
             return False
-        if isinstance(found, DeadLetter):
-            return self._mentioned(found.key, found.value, found.message.encode())
-        if isinstance(found, Drop):
-            return bool(found.detail) and found.unit_id in self.episodes | self.trajectories
-        if isinstance(found, RewardReported) and found.alias in self.aliases:
+        if isinstance(content, DeadLetter):
+            return self._mentioned(content.key, content.value, content.message.encode())
+        if isinstance(content, Drop):
+            return bool(content.detail) and content.unit_id in self.episodes | self.trajectories
+        if isinstance(content, RewardReported) and content.alias in self.aliases:
             return True
-        return is_forgotten(found, self.episodes) or getattr(found, "trajectory_id", None) in self.trajectories
+        return is_forgotten(content, self.episodes) or getattr(content, "trajectory_id", None) in self.trajectories
 
     def _mentioned(self, *parts: bytes | None) -> bool:
         text = b" ".join(part for part in parts if part)
@@ -76,7 +76,9 @@ class Forgotten:
 def find_aliases(values: Iterable[bytes | None], episodes: frozenset[str]) -> frozenset[str]:
     """Return the aliases by which these episodes were named: a report by alias names no episode."""
     declared = (decode_if(value, AliasDeclared) for value in values)
-    return frozenset(each.alias for each in declared if each is not None and is_forgotten(each, episodes))
+    return frozenset(
+        declaration.alias for declaration in declared if declaration is not None and is_forgotten(declaration, episodes)
+    )
 
 
 def forget_in_archive(
@@ -92,11 +94,11 @@ def forget_in_archive(
     Killed anywhere, nothing is lost, and the same command goes on. Raises DataLossError, FencedError, ServiceError.
     """
     replaced, added, removed = list[str](), list[ArchivedFile](), 0
-    for file, kept, count in _affected(archive, episodes, progress):
+    for file, remaining_records, count in _affected(archive, episodes, progress):
         removed += count
         replaced.append(file.path)
-        if kept:
-            added.append(archive.add_file((file.topic, file.partition), file.begin, file.end, kept))
+        if remaining_records:
+            added.append(archive.add_file((file.topic, file.partition), file.begin, file.end, remaining_records))
     if replaced:
         last = archive.contents.manifests[-1]
         archive.publish(
@@ -125,7 +127,7 @@ def _affected(
     forgotten = Forgotten.of(episodes, aliases)
     for number, file in enumerate(files if episodes else (), 1):
         records = archive.read_file(file)
-        kept = [record for record in records if not forgotten.covers(file.topic, record)]
-        if len(kept) < len(records):
-            yield file, kept, len(records) - len(kept)
+        remaining_records = [record for record in records if not forgotten.covers(file.topic, record)]
+        if len(remaining_records) < len(records):
+            yield file, remaining_records, len(records) - len(remaining_records)
         progress(number, len(files))

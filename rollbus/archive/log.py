@@ -18,8 +18,12 @@ class ArchiveLog:
 
     async def spans(self, topics: Sequence[str]) -> Mapping[Partition, OffsetSpan]:
         """Return the partitions of these topics in the archive."""
-        found = self._archive.contents.partitions.items()
-        return {name: OffsetSpan(each.begin, each.end) for name, each in found if each.topic in topics}
+        partitions = self._archive.contents.partitions.items()
+        return {
+            name: OffsetSpan(partition.begin, partition.end)
+            for name, partition in partitions
+            if partition.topic in topics
+        }
 
     async def read(self, partition: Partition, span: OffsetSpan) -> AsyncIterator[Sequence[KafkaRecord]]:
         """Yield the records of a span; raises DataLossError for a file that was altered."""

@@ -146,7 +146,7 @@ def read_manifest(data: bytes, name: str) -> Manifest:
             raise ValueError("its SHA-256 is another one")
         parts: dict[str, type[Any]] = {"files": ArchivedFile, "partitions": ArchivedPartition, "missing": Missing}
         for part, kind in parts.items():
-            plain[part] = tuple(kind(**each) for each in plain[part])
+            plain[part] = tuple(kind(**entry) for entry in plain[part])
         plain["replaced"] = tuple(plain["replaced"])
         return Manifest(**{field.name: plain[field.name] for field in fields(Manifest)})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -162,7 +162,7 @@ def check_order(files: Sequence[ArchivedFile]) -> None:
 
 def missing_between(missing: Iterable[Missing], partitions: Mapping[Partition, ArchivedPartition]) -> list[Missing]:
     """Return what is missing after the beginning of its partition: a restored log would have a hole there."""
-    return [each for each in missing if each.begin > partitions[each.topic, each.partition].begin]
+    return [hole for hole in missing if hole.begin > partitions[hole.topic, hole.partition].begin]
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

@@ -36,11 +36,11 @@ class Storage:
         with self._errors("listed", folder):
             self._fs.invalidate_cache()
             try:
-                found: list[str] = self._fs.find(self._path(folder))
+                paths: list[str] = self._fs.find(self._path(folder))
             except FileNotFoundError:
                 return []
         root = str(self._root).rstrip("/")
-        return sorted(each.removeprefix(root).lstrip("/") for each in found)
+        return sorted(path.removeprefix(root).lstrip("/") for path in paths)
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes; raises FileNotFoundError."""

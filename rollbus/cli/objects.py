@@ -28,7 +28,7 @@ def load_object(path: str, what: str) -> Any:
             f"have; run: {install_command(error.name or '')}"
         ) from error
     except Exception as error:  # a module of the user's may raise anything
-        said = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
         raise ConfigurationError(
-            f"{what}: {path!r} cannot be imported ({said}); it must be here or installed"
+            f"{what}: {path!r} cannot be imported ({problem}); it must be here or installed"
         ) from error

@@ -28,8 +28,8 @@ class Console(rich.console.Console):
     def __init__(self, **options: Any) -> None:
         """Take what rich's console takes."""
         stream = sys.stderr if options.get("stderr") else sys.stdout
-        own = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
-        super().__init__(**{**own, **options})
+        defaults = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
+        super().__init__(**{**defaults, **options})
 
     def render_str(self, text: str, **options: Any) -> rich.text.Text:
         """Escape a text before it is laid out, so that columns are wide enough for it."""

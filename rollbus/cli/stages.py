@@ -94,8 +94,8 @@ def select_stages(settings: Settings, names: Sequence[str]) -> list[Any]:
     stages = all_stages(settings)
     unknown = sorted(set(names) - {stage.name for stage in stages})
     if unknown:
-        known = ", ".join(stage.name for stage in stages)
-        raise ConfigurationError(f"no stage {', '.join(unknown)}; there are: {known}")
+        stage_names = ", ".join(stage.name for stage in stages)
+        raise ConfigurationError(f"no stage {', '.join(unknown)}; there are: {stage_names}")
     return [stage for stage in stages if not names or stage.name in names]
 
 

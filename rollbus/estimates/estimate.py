@@ -52,8 +52,8 @@ class Estimated:
         metrics |= {name: float(getattr(overlap, name)) for name in ("effective", "mean_weight", "missing", "clipped")}
         metrics["outside"] = float(self.estimates.outside)
         metrics |= _named("log", self.estimates.log)
-        for name, each in self.estimates.by_name.items():
-            metrics |= _named(name, each.earned)
+        for name, estimate in self.estimates.by_name.items():
+            metrics |= _named(name, estimate.earned)
         if overlap.refusal:
             metrics[REFUSED] = 1.0
         else:
@@ -91,10 +91,10 @@ async def estimate_version(
     for at in range(0, len(period.scores), AT_ONCE):
         progress(at, len(period.scores))
         scores = period.scores[at : at + AT_ONCE]
-        found = await payload.fetch([score.location for score in scores])
+        trajectories = await payload.fetch([score.location for score in scores])
         usable = list[tuple[Score, Trajectory]]()
         for score in scores:
-            trajectory = found.get(score.location)
+            trajectory = trajectories.get(score.location)
             reason = "payload lost" if trajectory is None else _unusable(trajectory)
             if trajectory is None or reason:
                 left_out[reason] += 1
@@ -103,7 +103,7 @@ async def estimate_version(
         rows += await _score(usable, scoring, run.model, version, kl_to, scorer)
     progress(len(period.scores), len(period.scores))
     logged = [row.logged for row in rows]
-    low, high = reward_bounds(run, [each.reward for each in logged])
+    low, high = reward_bounds(run, [episode.reward for episode in logged])
     estimates = estimate_reward(logged, low=low, high=high)
     divergence, overlap = None, estimates.overlap
     no_divergence = "" if kl_to is None else refuse_divergence(overlap)
@@ -114,7 +114,7 @@ async def estimate_version(
             [row.tokens for row in rows],
             overlap=overlap,
         )
-    ids = sorted(each.episode_id for each in logged)
+    ids = sorted(episode.episode_id for episode in logged)
     return Estimated(version, estimates, left_out, divergence, content_hash(ids), no_divergence)
 
 
@@ -165,7 +165,7 @@ async def _score(
     base = await scorer.score(f"{model}@{kl_to}", sequences) if sequences and kl_to is not None else other
     rows, of_version, of_base = list[_Row](), iter(other), iter(base)
     for score, trajectory in usable:
-        ratios, moved, tokens, own = dict[int, float](), 0.0, 0, list[float]()
+        ratios, moved, tokens, log_probs = dict[int, float](), 0.0, 0, list[float]()
         answer = blake2b(digest_size=16)
         for history in trajectory.histories:
             if not history.spans:
@@ -176,14 +176,14 @@ async def _score(
                 new = fsum(scored[span.start - 1 : span.end - 1])
                 ratios[span.turn] = ratios.get(span.turn, 0.0) + new - fsum(recorded[at : at + length])
                 moved += new - fsum(scored_base[span.start - 1 : span.end - 1])
-                own.append(new)
+                log_probs.append(new)
                 answer.update(history.token_ids[4 * span.start : 4 * span.end])
                 at, tokens = at + length, tokens + length
         single = len(ratios) == 1
         steps = _steps(score, trajectory, scoring, ratios)
         logged = Logged(
             score.episode_id, score.task, score.prompt_hash or score.opening_hash, steps,
-            answer.hexdigest() if single else "", exp(fsum(own)) if single else 0.0,
+            answer.hexdigest() if single else "", exp(fsum(log_probs)) if single else 0.0,
         )  # fmt: skip
         rows.append(_Row(logged, moved, tokens))
     return rows

@@ -67,13 +67,13 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     scaled = [_scale(episode, low, high) for episode in episodes]
     outside = sum(not low <= episode.reward <= high for episode in episodes)
-    rewards = [each.reward for each in scaled]
-    overlap = measure_overlap([each.weight for each in scaled])
+    rewards = [scaled_episode.reward for scaled_episode in scaled]
+    overlap = measure_overlap([scaled_episode.weight for scaled_episode in scaled])
     span, alike = high - low, 1.0
     log = _to_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
-    found, weight = {}, overlap.episodes / overlap.effective
+    estimates, weight = {}, overlap.episodes / overlap.effective
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
         below, above = _unseen(value, overlap.missing, is_normalised=name in NORMALISED)
@@ -81,8 +81,8 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
         apart = _difference_interval(terms, rewards, weight, z)
         whole = Interval(_in_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
         difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
-        found[name] = Estimate(_to_unit(whole, low, span), difference)
-    return Estimates(overlap, log, found, outside)
+        estimates[name] = Estimate(_to_unit(whole, low, span), difference)
+    return Estimates(overlap, log, estimates, outside)
 
 
 Terms = tuple[float, Sequence[float]]
@@ -111,8 +111,8 @@ def _per_decision(episodes: Sequence[Logged], clip: float) -> Terms:
 
 def _doubly_robust(episodes: Sequence[Logged], clip: float) -> Terms:
     expected: Sequence[Expected] = predict_rewards(episodes)
-    errors = [each.reward - found.of_answer for each, found in zip(episodes, expected, strict=True)]
-    return _normalised([found.of_version for found in expected], errors, _clipped(episodes, clip))
+    errors = [episode.reward - prediction.of_answer for episode, prediction in zip(episodes, expected, strict=True)]
+    return _normalised([prediction.of_version for prediction in expected], errors, _clipped(episodes, clip))
 
 
 def _normalised(known: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
@@ -146,9 +146,9 @@ def _scale(episode: Logged, low: float, high: float) -> Logged:
     """Bring the reward to [0, 1]; what lies outside its bounds is taken from the last turn, or given to it."""
     span = high - low
     steps = [Step(step.log_ratio, step.reward / span) for step in episode.steps]
-    wanted = min(1.0, max(0.0, (episode.reward - low) / span))
+    scaled_reward = min(1.0, max(0.0, (episode.reward - low) / span))
     last = steps[-1]
-    steps[-1] = Step(last.log_ratio, last.reward + wanted - fsum(step.reward for step in steps))
+    steps[-1] = Step(last.log_ratio, last.reward + scaled_reward - fsum(step.reward for step in steps))
     return Logged(
         episode.episode_id, episode.task, episode.opening, tuple(steps), episode.answer, episode.answer_probability
     )

@@ -49,7 +49,10 @@ def predict_rewards(episodes: Sequence[Logged]) -> list[Expected]:
     for episode in episodes:
         if episode.answer:
             answers[episode.opening][episode.answer] = episode.answer_probability
-    fitted = [_fit([e for e, own in zip(episodes, parts, strict=True) if own != part]) for part in range(PARTS)]
+    fitted = [
+        _fit([e for e, episode_part in zip(episodes, parts, strict=True) if episode_part != part])
+        for part in range(PARTS)
+    ]
     return [
         _predict(fitted[part], episode, answers[episode.opening]) for episode, part in zip(episodes, parts, strict=True)
     ]
@@ -76,15 +79,15 @@ def _keys(episode: Logged) -> list[tuple[str, ...]]:
 
 def _predict(means: dict[tuple[str, ...], _Mean], episode: Logged, answers: dict[str, float]) -> Expected:
     overall = means.get(())
-    known = overall.total / overall.count if overall is not None and overall.count else 0.0
+    prior = overall.total / overall.count if overall is not None and overall.count else 0.0
     for key in ((episode.task,), (episode.task, episode.opening)):
-        known = means[key].shrunk(known) if key in means else known
+        prior = means[key].shrunk(prior) if key in means else prior
 
     def of(answer: str) -> float:
         mean = means.get((episode.task, episode.opening, answer))
-        return known if mean is None else mean.shrunk(known)
+        return prior if mean is None else mean.shrunk(prior)
 
     if not episode.answer:
-        return Expected(known, known)
-    gains = sum(probability * (of(answer) - known) for answer, probability in answers.items())
-    return Expected(of(episode.answer), known + gains)
+        return Expected(prior, prior)
+    gains = sum(probability * (of(answer) - prior) for answer, probability in answers.items())
+    return Expected(of(episode.answer), prior + gains)

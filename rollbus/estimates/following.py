@@ -71,10 +71,10 @@ class CandidateEstimator:
                     await self.estimate(self._due, self._progress)
                 self.trouble = None
             except RollbusError as error:
-                said = f"no estimate, trying every {LOOK_S:.0f} s: {error}"
-                if said != self.trouble:
-                    logger.warning("%s", said)
-                self.trouble = said
+                trouble = f"no estimate, trying every {LOOK_S:.0f} s: {error}"
+                if trouble != self.trouble:
+                    logger.warning("%s", trouble)
+                self.trouble = trouble
             self._due = None
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), LOOK_S)

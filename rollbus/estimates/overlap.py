@@ -49,7 +49,7 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
     total, squares = fsum(weights), fsum(weight * weight for weight in weights)
     mean = total / count if count else 0.0
     effective = total * total / squares if squares else 0.0
-    kept = fsum(min(weight, clip) for weight in weights) / count if count else 0.0
+    clipped_mean = fsum(min(weight, clip) for weight in weights) / count if count else 0.0
     error = sqrt(max(0.0, squares / count - mean * mean) / count) if count else 0.0
     overlap = Overlap(
         episodes=count,
@@ -58,7 +58,7 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
         largest_weight=max(weights, default=0.0),
         clip=clip,
         clipped=sum(weight > clip for weight in weights),
-        missing=max(0.0, 1.0 - kept),
+        missing=max(0.0, 1.0 - clipped_mean),
         error=error,
     )
     return replace(overlap, refusal=_refuse(overlap))

@@ -75,7 +75,7 @@ async def read_period(
         end_ms = max(end_ms, at_ms)
         if score is not None and score.model == model and not score.resampled and score.served_versions:
             sample.add(score, at_ms)
-    known, left_out = list[Score](), Counter[str]()
+    rated_scores, left_out = list[Score](), Counter[str]()
     for seen in sample.rows.values():
         rated = seen.score if rescored is None else _rescore(seen.score, rescored)
         if isinstance(rated, str):
@@ -83,8 +83,8 @@ async def read_period(
         elif reason := _left_out(rated, end_ms - seen.first_ms, wait_ms):
             left_out[reason] += 1
         else:
-            known.append(rated)
-    return Period(tuple(known), left_out, _fit(sample.rows.values(), end_ms))
+            rated_scores.append(rated)
+    return Period(tuple(rated_scores), left_out, _fit(sample.rows.values(), end_ms))
 
 
 async def read_rescored(replay: StreamSettings, run_id: str, *, only_admitted: bool) -> Rescored:
@@ -92,8 +92,8 @@ async def read_rescored(replay: StreamSettings, run_id: str, *, only_admitted: b
     newest: dict[str, Score] = {}
     async with aclosing(read_records(replay, SCORES, Score)) as scores:
         async for score in scores:
-            known = newest.get(score.episode_id)
-            if known is None or score.revision >= known.revision:
+            newest_score = newest.get(score.episode_id)
+            if newest_score is None or score.revision >= newest_score.revision:
                 newest[score.episode_id] = score
     values = {episode: score.value for episode, score in newest.items()}
     if not only_admitted:

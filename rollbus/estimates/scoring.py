@@ -46,7 +46,7 @@ class EndpointScorer:
         """Ask for all of them, some at a time."""
         parts = [sequences[at : at + SEQUENCES_AT_ONCE] for at in range(0, len(sequences), SEQUENCES_AT_ONCE)]
         answers = await all_or_none(self._ask(model, part) for part in parts)
-        return [each for answer in answers for each in answer]
+        return [log_probs for answer in answers for log_probs in answer]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -62,7 +62,7 @@ class EndpointScorer:
             scored = [_read_logprobs(choice["logprobs"]["token_logprobs"]) for choice in choices]
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{self._url} does not score prompts: {error!r} in its answer to echo") from error
-        if [len(each) for each in scored] != [len(sequence) - 1 for sequence in sequences]:
+        if [len(log_probs) for log_probs in scored] != [len(sequence) - 1 for sequence in sequences]:
             raise ConfigurationError(f"{self._url} scores other tokens than those it was given; is it another model's?")
         return scored
 

@@ -64,24 +64,24 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for key, text in overrides:
         mistakes += _override(values, key, text, lines)
-    place, own = _take_own(values)
+    place, section = _take_own(values)
     if not mistakes:
         _register_components()
-        _import_modules(own, path)
+        _import_modules(section, path)
         EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
         Config.model_rebuild(force=True)
         _put_on_bus(values)
     try:
-        bus = BusConfig.model_validate(own)
+        bus = BusConfig.model_validate(section)
     except ValidationError as error:
-        mistakes += [_told(place, detail, own, lines, BusConfig) for detail in error.errors()]
+        mistakes += [_told(place, detail, section, lines, BusConfig) for detail in error.errors()]
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
         mistakes += [_told((), detail, values, lines, Config) for detail in error.errors()]
     if not mistakes:
-        found = [*_unknown(config, values, ()), *_dangling(config)]
-        mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in found]
+        problems = [*_unknown(config, values, ()), *_dangling(config)]
+        mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
         if not mistakes:
             if bus.settings_file is not None:
                 bus = bus.model_copy(update={"settings_file": path.parent / bus.settings_file})
@@ -102,8 +102,8 @@ def with_dataset(config: Config, dataset: str | Path | None) -> Config:
 
 def _take_own(values: dict[str, Any]) -> tuple[Place, Any]:
     """Take out what only rollbus has, and say where it was: in a section, or under the trainer of `nat finetune`."""
-    if own := values.pop("rollbus", None):
-        return ("rollbus",), own
+    if section := values.pop("rollbus", None):
+        return ("rollbus",), section
     tuning, trainers = values.get("finetuning"), values.get("trainers")
     name = tuning.get("trainer") if isinstance(tuning, Mapping) else None
     trainer = trainers.get(name) if isinstance(trainers, Mapping) else None
@@ -194,14 +194,14 @@ def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
         return
     for table in COMPONENTS:
         field = table.removesuffix("s")
-        name, known = getattr(chosen, field), getattr(config, table)
-        if name not in known:
-            yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), known)}"
-    reward, known = chosen.reward_function, config.eval.evaluators
+        name, entries = getattr(chosen, field), getattr(config, table)
+        if name not in entries:
+            yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), entries)}"
+    reward, entries = chosen.reward_function, config.eval.evaluators
     if reward is None:
         yield ("finetuning", "reward_function"), "is not set; name an entry of eval.evaluators"
-    elif reward.name not in known:
-        hint = nearest(reward.name, known)
+    elif reward.name not in entries:
+        hint = nearest(reward.name, entries)
         yield ("finetuning", "reward_function", "name"), f"eval.evaluators has no entry {reward.name!r}; {hint}"
 
 
@@ -209,15 +209,15 @@ def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], 
     within = _place(detail["loc"], values)
     place: Place = (*section, *within)
     if detail["type"] == "union_tag_not_found":
-        told = f"{dotted(place)}: has no `_type`"
+        mistake = f"{dotted(place)}: has no `_type`"
     elif detail["type"] == "union_tag_invalid":
         named = [part.strip(" '") for part in detail["ctx"]["expected_tags"].split(",") if "/" not in part]
-        known = [*named, *(one for one, ours in ART_TYPES.items() if ours in named)]
-        told = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known)}"
+        known_types = [*named, *(type_name for type_name, ours in ART_TYPES.items() if ours in named)]
+        mistake = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known_types)}"
     else:
-        told = describe_mistake({**detail, "loc": within}, model)
-        told = f"{dotted(section)}{'.' if within else ': '}{told}" if section else told
-    return f"  {_line(place, lines)}: {told}"
+        mistake = describe_mistake({**detail, "loc": within}, model)
+        mistake = f"{dotted(section)}{'.' if within else ': '}{mistake}" if section else mistake
+    return f"  {_line(place, lines)}: {mistake}"
 
 
 def _place(location: Place, values: Any) -> Place:

@@ -48,7 +48,7 @@ def choose(
         return Chosen(_of(collection, ()), memory, ())
     decision = harness(Window(collection.run_id, epoch, groups), memory, curriculum_config(config, seed))
     included = tuple(int(group_id) for group_id in decision.admitted)
-    kept = [
+    admitted_groups = [
         [
             trajectory
             for position, trajectory in enumerate(collection.trajectories[index])
@@ -56,12 +56,14 @@ def choose(
         ]
         for index in included
     ]
-    return Chosen(TrajectoryCollection(trajectories=kept, run_id=collection.run_id), decision.memory, included)
+    return Chosen(
+        TrajectoryCollection(trajectories=admitted_groups, run_id=collection.run_id), decision.memory, included
+    )
 
 
 def _of(collection: TrajectoryCollection, positions: "list[int] | tuple[int, ...]") -> TrajectoryCollection:
-    kept = [collection.trajectories[index] for index in positions]
-    return TrajectoryCollection(trajectories=kept, run_id=collection.run_id)
+    groups = [collection.trajectories[index] for index in positions]
+    return TrajectoryCollection(trajectories=groups, run_id=collection.run_id)
 
 
 def _member_id(index: int, position: int) -> str:
@@ -70,7 +72,7 @@ def _member_id(index: int, position: int) -> str:
 
 def _group(index: int, trajectories: list[Trajectory], run_id: str) -> Group:
     rewards = [total(trajectory) for trajectory in trajectories]
-    found = statistics(rewards)
+    reward_statistics = statistics(rewards)
     members = tuple(
         GroupMember(
             trajectory_id=_member_id(index, position),
@@ -92,11 +94,11 @@ def _group(index: int, trajectories: list[Trajectory], run_id: str) -> Group:
         strategy="by_example",
         advantage_kind="mean_std",
         members=members,
-        reward_mean=found.mean,
-        reward_std=found.std,
-        reward_min=found.low,
-        reward_max=found.high,
-        has_signal=found.spread() > 0,
+        reward_mean=reward_statistics.mean,
+        reward_std=reward_statistics.std,
+        reward_min=reward_statistics.low,
+        reward_max=reward_statistics.high,
+        has_signal=reward_statistics.spread() > 0,
         closed_by="full",
         closed_at_ms=0,
     )

@@ -242,7 +242,7 @@ class BusEvaluation(EvaluationRun):
                 output = runner.convert(output, to_type=str)
             if isinstance(output, BaseModel):
                 return output.model_dump_json(indent=2), steps
-            found = path.find(output)
-            if not found:
+            matches = path.find(output)
+            if not matches:
                 raise ValueError(f"the workflow's output has no {self.config.result_json_path}; see --result_json_path")
-            return found[0].value, steps
+            return matches[0].value, steps

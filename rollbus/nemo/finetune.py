@@ -132,12 +132,12 @@ def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console
     before = options.resume
     with started(options.plan, before, console) as processes:
         try:
-            found = asyncio.run(measure(processes, before))
+            metrics = asyncio.run(measure(processes, before))
         finally:
             write_run(before)  # to measure a run does not change how it ended
-    if "error" in found:
-        raise RunStoppedError(f"run {before.run_id!r} cannot be measured: {found['error']}")
-    return found
+    if "error" in metrics:
+        raise RunStoppedError(f"run {before.run_id!r} cannot be measured: {metrics['error']}")
+    return metrics
 
 
 def serve_run(options: FinetuneOptions, console: Console) -> None:
@@ -254,8 +254,8 @@ def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
     if not statuses:
         logger.warning("Finetuning completed with no jobs executed.")
     elif failed:
-        told = "Finetuning completed with %d failed job(s) out of %d total. %s"
-        logger.error(told, len(failed), len(statuses), failed[-1].message)
+        message = "Finetuning completed with %d failed job(s) out of %d total. %s"
+        logger.error(message, len(failed), len(statuses), failed[-1].message)
     elif any(status.status is TrainingStatusEnum.CANCELED for status in statuses):
         logger.warning("Finetuning was canceled...")
     else:

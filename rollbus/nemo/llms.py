@@ -73,8 +73,8 @@ def _recorded_llama_index(model: Any, recording: RunRecording | None) -> Any:
     except ValueError:
         from llama_index.llms.openai_like import OpenAILike
 
-        kept = {name: getattr(model, name) for name in OF_LLAMA_INDEX}
-        made = OpenAILike(**kept, is_chat_model=True, is_function_calling_model=True)
+        parameters = {name: getattr(model, name) for name in OF_LLAMA_INDEX}
+        made = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
     if recording is not None:
         recording.record_tools()
         made._client = recording.recorder.wrap(model._get_client(), function=active_function)

@@ -69,8 +69,8 @@ class OwnAdapter(LedgerAdapter):
         """Wait for a job, by the ledger where it is there; without an interval, the user's adapter takes its own."""
         if ref.backend == self.backend:
             return await super().wait_until_complete(ref)
-        asked = () if poll_interval is None else (poll_interval,)
-        return await self.inner.wait_until_complete(ref, *asked)
+        arguments = () if poll_interval is None else (poll_interval,)
+        return await self.inner.wait_until_complete(ref, *arguments)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Leave it to the user's adapter."""
@@ -109,8 +109,8 @@ class AdapterBackend(JournaledBackend):
         metadata = status.metadata or {}
         version = self.next_version()
         ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
-        for one in ids:
-            self._served.given.pop(one, None)
+        for trajectory_id in ids:
+            self._served.given.pop(trajectory_id, None)
         self.record_result(
             TrainResult(
                 batch_hash=request.batch_hash,
@@ -140,9 +140,9 @@ class AdapterBackend(JournaledBackend):
     def _collection(self, request: TrainRequest) -> TrajectoryCollection:
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in request.trajectories:
-            known = self._served.given.get(trajectory.trajectory_id)
-            found = known or as_trajectory(
+            given_trajectory = self._served.given.get(trajectory.trajectory_id)
+            toolkit_trajectory = given_trajectory or as_trajectory(
                 self._served.log.view.trajectories[trajectory.trajectory_id], trajectory.reward
             )
-            groups.setdefault(trajectory.group_id, []).append(found)
+            groups.setdefault(trajectory.group_id, []).append(toolkit_trajectory)
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=request.run_id)

@@ -190,12 +190,12 @@ class BusTrainer(Trainer):
             builder.run_config = self.run_config
         failed = getattr(builder.trajectory_builder_config, "failure_reward", None) or 0.0
         worths = (failed if isinstance(item, Crashed) else troubles.worth_of(item) for item in items)
-        rewards = [one for one in worths if one is not None]
+        rewards = [worth for worth in worths if worth is not None]
         if not rewards:
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
-        found = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
-        known = {"epoch": epoch, "dataset_type": "validation"}
-        return {**known, **found, "num_examples": len(rewards), "rewards": rewards}
+        reward_summary = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
+        row = {"epoch": epoch, "dataset_type": "validation"}
+        return {**row, **reward_summary, "num_examples": len(rewards), "rewards": rewards}
 
     @property
     def _run(self) -> Run:
@@ -203,10 +203,10 @@ class BusTrainer(Trainer):
 
     def _rejoin(self, epoch: int) -> TrainingJobRef | None:
         """Return the job of an epoch that an earlier process submitted: it is not played again by any trainer."""
-        known = self._ledger.closed_epoch(epoch)
-        if known is None:
+        closed_epoch = self._ledger.closed_epoch(epoch)
+        if closed_epoch is None:
             return None
-        ref, collection = known
+        ref, collection = closed_epoch
         decided = self._ledger.decided(collection, epoch)
         if self._run.plan.curriculum_on_bus:
             self._remember(decided)
@@ -224,8 +224,8 @@ class BusTrainer(Trainer):
         metrics["job_status"] = status.status.value
         self._metrics[epoch] = metrics
         if epoch not in self._written:
-            told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
-            self.trajectory_builder.log_progress(self._run.run_id, {"epoch": epoch, **told})
+            progress = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
+            self.trajectory_builder.log_progress(self._run.run_id, {"epoch": epoch, **progress})
             self._ledger.log_progress(ref, {"epoch": epoch, "status": status.status.value})
         if self._written.get(epoch, {}).get("job_status") != metrics["job_status"]:
             self.log_progress(epoch, metrics)

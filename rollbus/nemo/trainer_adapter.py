@@ -67,8 +67,8 @@ class LedgerAdapter(TrainerAdapter):
         log = self._log()
         window = log.view.windows[epoch]
         positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
-        included = [positions[one] for one in window.admitted_group_ids if one in positions]
-        kept = [
+        included = [positions[group_id] for group_id in window.admitted_group_ids if group_id in positions]
+        chosen_groups = [
             [
                 trajectory
                 for trajectory in trajectories.trajectories[index]
@@ -77,7 +77,9 @@ class LedgerAdapter(TrainerAdapter):
             for index in included
         ]
         memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
-        collection = TrajectoryCollection(trajectories=[one for one in kept if one], run_id=trajectories.run_id)
+        collection = TrajectoryCollection(
+            trajectories=[chosen_group for chosen_group in chosen_groups if chosen_group], run_id=trajectories.run_id
+        )
         return Chosen(collection, memory, tuple(included))
 
     def closed_epoch(self, epoch: int) -> tuple[TrainingJobRef, TrajectoryCollection] | None:
@@ -225,7 +227,7 @@ def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publicat
 
 def _group_id(view: RunView, group: list[Any]) -> str | None:
     ids = (str(member.metadata[PUBLISHED]) for member in group if member.metadata and PUBLISHED in member.metadata)
-    return next((view.group_of[one] for one in ids if one in view.group_of), None)
+    return next((view.group_of[trajectory_id] for trajectory_id in ids if trajectory_id in view.group_of), None)
 
 
 def _left_out(view: RunView, metadata: dict[str, Any] | None) -> bool:

@@ -67,7 +67,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             )
             for generation in range(self.num_generations)
         ]
-        self.evaluation_runs[run_id] = [asyncio.create_task(self._play(one)) for one in self._plays[run_id]]
+        self.evaluation_runs[run_id] = [asyncio.create_task(self._play(play)) for play in self._plays[run_id]]
 
     async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
         """Return the epoch's trajectories, once the stream has grouped or dropped every one."""
@@ -84,9 +84,9 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         played = [trajectory_id for play in plays for trajectory_id in play.trajectory_ids]
         self.last_reasons = await run.settle(played, self._epochs[run_id])
         groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
-        for one in chain(*groups):
-            known = one.metadata = one.metadata or {}
-            known["reasoning"] = self._reasoning.get(known["trajectory_id"])
+        for trajectory in chain(*groups):
+            metadata = trajectory.metadata = trajectory.metadata or {}
+            metadata["reasoning"] = self._reasoning.get(metadata["trajectory_id"])
         collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
         examples = len({str((group[0].metadata or {})["id"]) for group in groups if group})
         logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
@@ -115,7 +115,10 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             scores = dict(output.evaluation_results).get(self._run().plan.reward)
             if scores is None:
                 logger.error("no score: the evaluator %r raised; see its error above", self._run().plan.reward)
-            items = {str(one.id): one for one in (scores.eval_output_items if scores is not None else ())}
+            items = {
+                str(output_item.id): output_item
+                for output_item in (scores.eval_output_items if scores is not None else ())
+            }
         for example, played in play.played.items():
             item = items.get(example)
             if played.error is not None:
@@ -141,8 +144,8 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             played.episode.reward(value, name=f"{name}.{STEP_REWARD}", turn=turn, source="evaluator")
         if worth is not None:
             reasoning = self._reasoning[played.attempt.trajectory_id] = getattr(item, "reasoning", None)
-            told = None if reasoning is None else str(reasoning)
-            played.episode.reward(worth + sum(shaped), name=name, source="evaluator", comment=told)
+            comment = None if reasoning is None else str(reasoning)
+            played.episode.reward(worth + sum(shaped), name=name, source="evaluator", comment=comment)
         played.episode.end()
 
     def _run(self) -> Run:

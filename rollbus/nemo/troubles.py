@@ -28,16 +28,16 @@ def no_connection(url: str, detail: str = "") -> UnavailableError:
 
 def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int]) -> RunStoppedError:
     """An epoch without a trajectory that could be trained."""
-    told = counted(reasons) or "no episode was recorded"
+    summary = counted(reasons) or "no episode was recorded"
     codes = {reason.split(" ")[0] for reason in reasons}
     if codes and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons):
         return RunStoppedError(
-            f"No valid assistant messages with logprobs in epoch {epoch + 1} ({told}): the endpoint must return "
+            f"No valid assistant messages with logprobs in epoch {epoch + 1} ({summary}): the endpoint must return "
             "log-probs and token ids (`logprobs: true`, vLLM: `return_token_ids`); see `base_url` under `llms`, and "
             "that the workflow asks the model that the configuration gives it"
         )
     return RunStoppedError(
-        f"No trajectories collected for epoch {epoch + 1} ({told}): see that target_functions "
+        f"No trajectories collected for epoch {epoch + 1} ({summary}): see that target_functions "
         f"{list(target_functions)} and target_model name what the workflow calls, that it asks a model under `llms`, "
         "that the evaluator returns a score, and the workflow's own errors above"
     )

@@ -44,16 +44,16 @@ class Allowance:
         answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
         with self._lock:
             assert self.left is not None
-            each = self.left // answers
-            if each < 1:
+            share = self.left // answers
+            if share < 1:
                 raise RejectedError(
                     f"the attempt may sample {self.left} more tokens, and a call wants {answers} answers; raise the "
                     "run's `resample.tokens_per_attempt`, or end the attempt sooner"
                 )
-            asked = [name for name in fields if body.get(name) is not None] or [fields[0]]
-            for name in asked:
-                body[name] = min(int(body.get(name) or each), each)
-            taken = answers * min(body[name] for name in asked)
+            named_fields = [name for name in fields if body.get(name) is not None] or [fields[0]]
+            for name in named_fields:
+                body[name] = min(int(body.get(name) or share), share)
+            taken = answers * min(body[name] for name in named_fields)
             self.left -= taken
             return int(taken)
 

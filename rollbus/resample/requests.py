@@ -70,16 +70,16 @@ class Requests:
             if not reading.done():
                 reading.cancel()
                 return None
-            found = reading.result()
+            message = reading.result()
             try:
-                await self._consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
+                await self._consumer.commit({TopicPartition(message.topic, message.partition): message.offset + 1})
             except (CommitFailedError, IllegalStateError) as error:
-                logger.info("the request at offset %d is left to another agent: %s", found.offset, error)
+                logger.info("the request at offset %d is left to another agent: %s", message.offset, error)
                 continue
             try:
-                record = decode(found.value)
+                record = decode(message.value)
             except RecordError as error:
-                logger.warning("a request at offset %d cannot be read: %s", found.offset, error)
+                logger.warning("a request at offset %d cannot be read: %s", message.offset, error)
                 continue
             if isinstance(record, ResampleRequested) and record.run_id == self._run_id:
-                return Taken(record, found.timestamp)
+                return Taken(record, message.timestamp)

@@ -49,8 +49,8 @@ def _with_value(document: Any, place: Place, value: Any) -> Any:
 def _change(text: str, place: Place, value: Any) -> str:
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if node is None or (isinstance(node, yaml.MappingNode) and not node.value):
-        kept = text if node is None else text[: node.start_mark.index] + text[node.end_mark.index :]
-        return _end_line(kept) + yaml.safe_dump(_nested(place, value), sort_keys=False, default_flow_style=None)
+        remainder = text if node is None else text[: node.start_mark.index] + text[node.end_mark.index :]
+        return _end_line(remainder) + yaml.safe_dump(_nested(place, value), sort_keys=False, default_flow_style=None)
     for depth, key in enumerate(place):
         below = _child(node, key)
         if below is None or _is_empty(below):
@@ -90,9 +90,9 @@ def _replace(text: str, node: yaml.Node, value: Any) -> str:
     """Write a value in place of another, which in block style ends before the next line that holds something."""
     begin, end = node.start_mark.index, node.end_mark.index
     tail = text[begin:end]
-    kept = tail[len(tail.rstrip()) :]
+    whitespace = tail[len(tail.rstrip()) :]
     lead = " " if begin and text[begin - 1] == ":" else ""
-    return text[:begin] + lead + _flow(value) + kept + text[end:]
+    return text[:begin] + lead + _flow(value) + whitespace + text[end:]
 
 
 def _is_empty(node: yaml.Node) -> bool:

@@ -86,5 +86,7 @@ def _read(form: type[Form], values: Mapping[str, Any]) -> Form:
     try:
         return form.model_validate(values)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the form'}: {each['msg']}" for each in error.errors())
+        wrong = "; ".join(
+            f"{'.'.join(map(str, detail['loc'])) or 'the form'}: {detail['msg']}" for detail in error.errors()
+        )
         raise ConfigurationError(wrong) from error

@@ -28,16 +28,16 @@ CONNECTIONS = 4
 @cache
 def questions() -> Mapping[str, SavedQuery]:
     """Return the questions that can be asked: the saved ones, and those of the page."""
-    own = (parse_query(path.stem, path.read_text()) for path in sorted(FOLDER.glob("*.sql")))
-    return {query.name: query for query in (*list_queries(), *own)}
+    page_questions = (parse_query(path.stem, path.read_text()) for path in sorted(FOLDER.glob("*.sql")))
+    return {query.name: query for query in (*list_queries(), *page_questions)}
 
 
 def add_configured(rows: list[list[Any]], runs: Mapping[str, str]) -> list[list[Any]]:
     """Return the rows of the question `runs` and the runs of the settings; those that have both come first. Pure."""
     stored = {run: (step, model) for run, step, model in rows}
     ordered = sorted({**runs, **stored}, key=lambda run: (run not in stored, run not in runs))
-    known = {run: stored.get(run, (0, "")) for run in ordered}
-    return [[run, step, model or runs.get(run, "")] for run, (step, model) in known.items()]
+    entries = {run: stored.get(run, (0, "")) for run in ordered}
+    return [[run, step, model or runs.get(run, "")] for run, (step, model) in entries.items()]
 
 
 class Asking:

@@ -133,15 +133,19 @@ class Heart:
         from rollbus.runtime.health.server import MetricsServer
 
         metrics.describe_build(self.kind, self.version)
-        host, wanted = self.metrics_host, self.metrics_port or 0
+        host, wanted_port = self.metrics_host, self.metrics_port or 0
         server = MetricsServer(
-            host, wanted, metrics=lambda: metrics.render(self.kind) + own_metrics(), live=live, token=self.metrics_token
+            host,
+            wanted_port,
+            metrics=lambda: metrics.render(self.kind) + own_metrics(),
+            live=live,
+            token=self.metrics_token,
         )
         try:
             port = await server.start()
         except OSError as error:
             raise ConfigurationError(
-                f"port {wanted} of {host} for /metrics is taken ({error.strerror}); set another in the settings"
+                f"port {wanted_port} of {host} for /metrics is taken ({error.strerror}); set another in the settings"
             ) from error
         logger.info("metrics at http://%s:%d/metrics", host, port)
         self._beat = replace(self._first(), metrics_url=f"http://{host}:{port}/metrics")

@@ -126,8 +126,8 @@ def token_admits(
         if principal is None:
             raise RefusedError(401, "the API key is missing or wrong", {"www-authenticate": "Bearer"})
         if needs is None or (grant := needs(head)) not in principal.may:
-            wanted = "the owner's token" if needs is None else f"a token that may {grant}"
-            raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {wanted}")
+            requirement = "the owner's token" if needs is None else f"a token that may {grant}"
+            raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {requirement}")
 
     return admit
 
@@ -258,8 +258,8 @@ def _check_kind(head: RequestHead, media_types: Collection[str] | None, encoding
     if given not in media_types:
         raise RefusedError(415, f"the content type is {given or 'missing'}; send {' or '.join(sorted(media_types))}")
     if _encoding_of(head) not in ("identity", *encodings):
-        known = f"; {' or '.join(sorted(encodings))} is read" if encodings else ""
-        raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{known}")
+        hint = f"; {' or '.join(sorted(encodings))} is read" if encodings else ""
+        raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{hint}")
 
 
 def _encoding_of(head: RequestHead) -> str:

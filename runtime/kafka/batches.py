@@ -98,8 +98,8 @@ class BoundedBatch:
         except GeneratorExit:
             raise
         except Exception as error:  # of a stranger's bytes aiokafka raises many kinds
-            told = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
-            place = f"offsets {offset} to {end - 1}, {len(self._data)} bytes: {told}"
+            reason = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
+            place = f"offsets {offset} to {end - 1}, {len(self._data)} bytes: {reason}"
             timestamp = getattr(self._batch, "max_timestamp", 0)
             yield Unreadable(offset, timestamp, UNREADABLE + place.encode(errors="replace"))
 

@@ -74,14 +74,14 @@ class LagReader:
         Topics that do not exist are left out. Raises UnavailableError.
         """
         with kafka_errors(self._connection, "asking for lag"):
-            found = await describe_groups(self._admin, groups)
+            descriptions = await describe_groups(self._admin, groups)
             committed = {name: await committed_offsets(self._admin, name) for name in groups}
             topics = {
                 name: {place.topic for place in committed[name]}
-                | {place.topic for member in found[name].members for place in member.partitions}
-                if wanted is None
-                else set(wanted)
-                for name, wanted in groups.items()
+                | {place.topic for member in descriptions[name].members for place in member.partitions}
+                if group_topics is None
+                else set(group_topics)
+                for name, group_topics in groups.items()
             }
             places = await find_partitions(self._admin, set[str]().union(*topics.values()))
             if set(places) - self._consumer.assignment():
@@ -90,8 +90,8 @@ class LagReader:
             bounds = await read_bounds(self._consumer, places)
         return {
             name: GroupLag(
-                found[name].state,
-                len(found[name].members),
+                descriptions[name].state,
+                len(descriptions[name].members),
                 tuple(
                     _lag_in(place, committed[name], bounds[place]) for place in places if place.topic in topics[name]
                 ),

@@ -92,9 +92,9 @@ async def read_log_ids(client: Any, topics: Collection[str]) -> dict[str, LogId]
     answer = (await connection.send(connection.get_random_node(), _AskForIds(topics))).to_object()
     cluster = answer["cluster_id"] or ""
     ids = {
-        found["topic"]: LogId(cluster, found["topic_id"].hex if "topic_id" in found else "")
-        for found in answer["topics"]
-        if not found["error_code"]
+        topic["topic"]: LogId(cluster, topic["topic_id"].hex if "topic_id" in topic else "")
+        for topic in answer["topics"]
+        if not topic["error_code"]
     }
     if missing := sorted(set(topics) - ids.keys()):
         raise UnknownTopicOrPartitionError(", ".join(missing))

@@ -24,7 +24,7 @@ async def count_partitions(admin: AIOKafkaAdminClient, topics: Collection[str] |
         return {}
     request = MetadataRequest(None if topics is None else sorted(topics), allow_auto_topic_creation=False)
     described = (await admin._send_request(request)).to_object()["topics"]
-    return {each["topic"]: len(each["partitions"]) for each in described if each["partitions"]}
+    return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["partitions"]}
 
 
 async def find_partitions(admin: AIOKafkaAdminClient, topics: Collection[str]) -> list[TopicPartition]:

@@ -35,22 +35,22 @@ class KafkaPayload:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return the trajectories found; UnavailableError where the broker does not answer in time."""
-        wanted: dict[TopicPartition, set[int]] = defaultdict(set)
+        offsets_by_partition: dict[TopicPartition, set[int]] = defaultdict(set)
         for location in locations:
-            wanted[self._partition(location)].add(location.offset)
+            offsets_by_partition[self._partition(location)].add(location.offset)
         with kafka_errors(self._connection, f"fetching {len(locations)} trajectories"):
             try:
                 async with self._lock, asyncio.timeout(FETCH_TIMEOUT_S):
-                    values = await self._read(wanted) if wanted else {}
+                    values = await self._read(offsets_by_partition) if offsets_by_partition else {}
             except Exception:
                 await self.close()
                 raise
-        found = {}
+        trajectories = {}
         for location in locations:
             value = values.get((self._partition(location), location.offset))
             if (trajectory := decode_if(value, Trajectory)) is not None:
-                found[location] = trajectory
-        return found
+                trajectories[location] = trajectory
+        return trajectories
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -66,14 +66,16 @@ class KafkaPayload:
             topic = restored[0] + topic  # the name is that of the log that was archived
         return TopicPartition(topic, location.partition)
 
-    async def _read(self, wanted: Mapping[TopicPartition, set[int]]) -> dict[tuple[TopicPartition, int], bytes]:
+    async def _read(
+        self, offsets_by_partition: Mapping[TopicPartition, set[int]]
+    ) -> dict[tuple[TopicPartition, int], bytes]:
         consumer = self._consumer or await self._open()
-        partitions = list(wanted)
+        partitions = list(offsets_by_partition)
         consumer.assign(partitions)
         starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         still_there = {
             partition: deque(sorted(offset for offset in offsets if starts[partition] <= offset < ends[partition]))
-            for partition, offsets in wanted.items()
+            for partition, offsets in offsets_by_partition.items()
         }
         values = await _read_records(consumer, still_there)
         consumer.pause(*partitions)  # what comes after is of no interest
@@ -85,21 +87,21 @@ class KafkaPayload:
 
 
 async def _read_records(
-    consumer: AIOKafkaConsumer, wanted: dict[TopicPartition, deque[int]]
+    consumer: AIOKafkaConsumer, offsets_by_partition: dict[TopicPartition, deque[int]]
 ) -> dict[tuple[TopicPartition, int], bytes]:
     """Read each partition once from its first to its last wanted offset, seeking over large gaps."""
     values: dict[tuple[TopicPartition, int], bytes] = {}
-    for partition, offsets in wanted.items():
+    for partition, offsets in offsets_by_partition.items():
         if offsets:
             consumer.seek(partition, offsets[0])
-    while pending := [partition for partition, offsets in wanted.items() if offsets]:
+    while pending := [partition for partition, offsets in offsets_by_partition.items() if offsets]:
         for partition, records in (await consumer.getmany(*pending, timeout_ms=POLL_MS)).items():
-            asked = set(wanted[partition])
+            awaited_offsets = set(offsets_by_partition[partition])
             for record in records:
-                if record.offset in asked and record.value is not None:
+                if record.offset in awaited_offsets and record.value is not None:
                     values[partition, record.offset] = record.value
         for partition in pending:
-            offsets, position = wanted[partition], await consumer.position(partition)
+            offsets, position = offsets_by_partition[partition], await consumer.position(partition)
             while offsets and offsets[0] < position:
                 offsets.popleft()
             if offsets and offsets[0] - position > GAP_RECORDS:

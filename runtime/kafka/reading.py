@@ -68,9 +68,9 @@ def assign_paused(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
 
 async def read_bounds(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
     """Return where each partition begins and ends now."""
-    asked = list(places)
-    begins, ends = await consumer.beginning_offsets(asked), await consumer.end_offsets(asked)
-    return {place: (begins[place], ends[place]) for place in asked}
+    partitions = list(places)
+    begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    return {place: (begins[place], ends[place]) for place in partitions}
 
 
 async def read_from(

@@ -266,8 +266,8 @@ class MetricConfig(Config):
         if (self.of == "component") != bool(self.component):
             wrong.append("`component` names the component, and only of one")
         elif self.component and self.component not in components:
-            known = ", ".join(sorted(components)) or "none"
-            wrong.append(f"`scoring: rewards:` has no such component, and it would never come; there are: {known}")
+            names = ", ".join(sorted(components)) or "none"
+            wrong.append(f"`scoring: rewards:` has no such component, and it would never come; there are: {names}")
         return wrong
 
     @property

@@ -130,12 +130,12 @@ def is_set_aside(letter: Any) -> bool:
 
 def kept_bytes(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     """Return a dead letter's fields of a record's key and value, cut so that the letter fits into its topic."""
-    kept, half = value, MAX_LETTER_BYTES // 2
+    cut_value, half = value, MAX_LETTER_BYTES // 2
     if value is not None and len(value) > MAX_LETTER_BYTES:
-        kept = value[:half] + value[-half:]
+        cut_value = value[:half] + value[-half:]
     return {
         "key": key and key[:MAX_LETTER_KEY_BYTES],
-        "value": kept,
+        "value": cut_value,
         "value_bytes": len(value or b""),
         "value_sha256": "" if value is None else hashlib.sha256(value).hexdigest(),
     }

@@ -299,13 +299,13 @@ class Runner:
         a successor may have fenced the session before it without having claimed the partition yet.
         """
         fenced = {"", session.id}
-        while (found := await self._host.committed(self.partition)) is not None and found.owner not in fenced:
+        while (committed := await self._host.committed(self.partition)) is not None and committed.owner not in fenced:
             await self._host.require_member()  # a member of an old generation must not fence its successors
-            await session.fence(found.owner)
-            fenced.add(found.owner)
+            await session.fence(committed.owner)
+            fenced.add(committed.owner)
         first, _ = await self._host.bounds(self.partition)
-        await self._host.claim(self.partition, claims.claim(found, session.id, first=first))
-        return found
+        await self._host.claim(self.partition, claims.claim(committed, session.id, first=first))
+        return committed
 
     def _require_known_partition(self) -> None:
         """Refuse a partition that was added later: it has no changelog, and keys now go to other partitions."""

@@ -94,18 +94,18 @@ def mismatches(spec: TopicSpec, *, partitions: int, config: dict[str, str]) -> l
             "would not meet; set `event_partitions` to the first number, or use a new namespace"
         )
     for key, expected in spec.config:
-        found = config.get(key)
-        if found is None or _satisfies(key, found, expected):
+        actual = config.get(key)
+        if actual is None or _satisfies(key, actual, expected):
             continue
-        wrong.append(f"{spec.name} has {key}={found}, not {expected}; change it with your Kafka tools or the settings")
+        wrong.append(f"{spec.name} has {key}={actual}, not {expected}; change it with your Kafka tools or the settings")
     return wrong
 
 
-def _satisfies(key: str, found: str, expected: str) -> bool:
+def _satisfies(key: str, actual: str, expected: str) -> bool:
     """Say whether a setting is good enough: a larger limit is, and segments may have any length."""
     if key == "max.message.bytes":
-        return int(found) >= int(expected)
-    return key == "segment.ms" or found == expected
+        return int(actual) >= int(expected)
+    return key == "segment.ms" or actual == expected
 
 
 def topology_mermaid() -> str:

@@ -131,13 +131,13 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
     ticking = {topic.full_name(settings.namespace): settings.signer_of(topic) for topic in STAGE_INPUTS.values()}
     async with open_reader(settings.kafka) as consumer:
         assign_paused(consumer, [TopicPartition(name, n) for name, count in counts.items() for n in range(count)])
-        found = [
+        descriptions = [
             await _describe(consumer, spec, counts[spec.name], configs[spec.name])
             for spec in specs
             if spec.name in counts
         ]
-        ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking], ticking)
-        return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
+        ticks = await _oldest_ticks(consumer, [topic for topic in descriptions if topic.name in ticking], ticking)
+        return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in descriptions]
 
 
 async def _describe(
@@ -147,12 +147,12 @@ async def _describe(
     first, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     offsets = await consumer.offsets_for_times(dict.fromkeys(places, 0))
     times = [entry.timestamp for entry in offsets.values() if entry is not None]
-    kept = int(config.get("retention.ms", "-1"))
+    retention_ms = int(config.get("retention.ms", "-1"))
     return TopicDescription(
         name=spec.name,
         partitions=partitions,
         retention=spec.retention,
-        retention_ms=None if kept < 0 or spec.retention == "compact" else kept,
+        retention_ms=None if retention_ms < 0 or spec.retention == "compact" else retention_ms,
         first_offsets=tuple(first[place] for place in places),
         end_offsets=tuple(end[place] for place in places),
         oldest_timestamp_ms=min(times, default=None),
@@ -174,17 +174,17 @@ async def _oldest_ticks(
         if (place := TopicPartition(topic.name, 0)) in ends:
             consumer.seek(place, topic.first_offsets[0])
             consumer.resume(place)
-    found: dict[str, int] = {}
+    oldest: dict[str, int] = {}
     while behind := [
-        place for place in ends if place.topic not in found and await consumer.position(place) < ends[place]
+        place for place in ends if place.topic not in oldest and await consumer.position(place) < ends[place]
     ]:
         for place, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
             signer_of = signers[place.topic]
             believed = (record.value for record in records if signer_of is None or signer_of(record) == OWNER)
             numbers = [number for value in believed if (number := _tick_number(value)) is not None]
             if numbers:
-                found[place.topic] = numbers[0]
-    return found
+                oldest[place.topic] = numbers[0]
+    return oldest
 
 
 def _tick_number(data: bytes | None) -> int | None:

@@ -125,8 +125,8 @@ def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
     if command.transaction is not None:
         yield Acl("transactional-id", namespace + command.transaction, ("Describe", "Write"))
     if role == "replay":
-        own = ("Create", "Delete", "Describe", "DescribeConfigs", "Read", "Write")
-        yield Acl("topic", REPLAY_PREFIX, own, "prefixed")
+        replay_operations = ("Create", "Delete", "Describe", "DescribeConfigs", "Read", "Write")
+        yield Acl("topic", REPLAY_PREFIX, replay_operations, "prefixed")
         yield Acl("group", REPLAY_PREFIX, ("Describe", "Read"), "prefixed")
 
 

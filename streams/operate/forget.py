@@ -52,8 +52,8 @@ class Search:
         return self._below({root for origin in origins for root in self.attempts.get(origin, ())})
 
     def _below(self, roots: set[str]) -> list[RootedEpisode]:
-        known = {RootedEpisode(one, root) for one, root in self.seen.items() if root in roots}
-        return sorted(known | {RootedEpisode(root, root) for root in roots})
+        episodes = {RootedEpisode(episode_id, root) for episode_id, root in self.seen.items() if root in roots}
+        return sorted(episodes | {RootedEpisode(root, root) for root in roots})
 
 
 def exclusions(episodes: Iterable[RootedEpisode], *, reason: str, now_ms: int) -> list[Excluded]:

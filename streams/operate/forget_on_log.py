@@ -30,8 +30,8 @@ PORTION = 5_000
 async def search_log(settings: StreamSettings, search: Search, progress: Callable[[int], None]) -> None:
     """Pass every episode start that the log still has to the search; `progress` receives the number of records read."""
     count = 0
-    async with aclosing(read_whole(settings, EPISODE_EVENTS)) as found:
-        async for raw in found:
+    async with aclosing(read_whole(settings, EPISODE_EVENTS)) as raw_records:
+        async for raw in raw_records:
             count += 1
             if count % 1_000 == 0:
                 progress(1_000)
@@ -42,8 +42,8 @@ async def search_log(settings: StreamSettings, search: Search, progress: Callabl
 
 async def write_exclusions(settings: StreamSettings, records: Sequence[Excluded]) -> int:
     """Write those that are not on the list yet, and return how many; raises UnavailableError."""
-    known, _ = await read_exclusions(settings)
-    new = [record for record in records if record.episode_id not in known]
+    excluded, _ = await read_exclusions(settings)
+    new = [record for record in records if record.episode_id not in excluded]
     async with running(settings.kafka, new_producer(settings, f"{settings.namespace}{WRITER_ID}")) as producer:
         for first in range(0, len(new), PORTION):
             rows = [row for record in new[first : first + PORTION] for row in _rows(settings, record)]
@@ -55,12 +55,14 @@ async def steps_that_used(
     settings: StreamSettings, trajectory_ids: frozenset[str]
 ) -> dict[tuple[str, int], StepCompleted]:
     """Return the steps that trained on any of these, by run and step: the weights stay, but the report names them."""
-    found: dict[tuple[str, int], StepCompleted] = {}
+    steps: dict[tuple[str, int], StepCompleted] = {}
     async with aclosing(decoded(settings, TRAINING_STEPS)) as records:
         async for record in records:
-            if isinstance(record, StepCompleted) and any(one.trajectory_id in trajectory_ids for one in record.trained):
-                found[record.run_id, record.step] = record
-    return found
+            if isinstance(record, StepCompleted) and any(
+                trajectory.trajectory_id in trajectory_ids for trajectory in record.trained
+            ):
+                steps[record.run_id, record.step] = record
+    return steps
 
 
 def _rows(settings: StreamSettings, record: Excluded) -> list[Row]:

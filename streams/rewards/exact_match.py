@@ -15,7 +15,7 @@ def exact_match(trajectory: Trajectory, context: RewardContext) -> float | None:
         expected = trajectory.labels.get(str(options.get("label") or "answer"))
     if expected is None:
         return None
-    found, wanted = last_text(trajectory).strip(), str(expected).strip()
+    answer, expected_text = last_text(trajectory).strip(), str(expected).strip()
     if options.get("ignore_case"):
-        found, wanted = found.casefold(), wanted.casefold()
-    return float(found == wanted)
+        answer, expected_text = answer.casefold(), expected_text.casefold()
+    return float(answer == expected_text)

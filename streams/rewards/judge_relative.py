@@ -63,10 +63,10 @@ def _messages(context: RewardContext, opening: str, attempts: Sequence[str]) -> 
 
 def _grades(answer: str, count: int) -> list[float]:
     """Return the grades in the answer's last JSON object."""
-    found = _last_object(answer)
+    grades_by_number = _last_object(answer)
     grades = []
     for number in range(1, count + 1):
-        grade = found.get(str(number))
+        grade = grades_by_number.get(str(number))
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not 0 <= grade <= 1:
             raise ValueError(f"judge_relative: no grade of 0 … 1 for attempt {number} in the answer {answer[-200:]!r}")
         grades.append(float(grade))
@@ -76,9 +76,9 @@ def _grades(answer: str, count: int) -> list[float]:
 def _last_object(answer: str) -> dict[str, Any]:
     start, end = answer.rfind("{"), answer.rfind("}")
     try:
-        found = parse_json(answer[start : end + 1]) if 0 <= start < end else None
+        parsed = parse_json(answer[start : end + 1]) if 0 <= start < end else None
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise ValueError(f"judge_relative: no JSON object in the answer {answer[-200:]!r}")
-    return found
+    return parsed

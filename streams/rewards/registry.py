@@ -46,15 +46,15 @@ ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 
 def installed() -> Registry:
     """Return the built-in functions and those of installed packages; raises ConfigurationError for a broken one."""
-    found = dict(BUILT_IN)
+    functions = dict(BUILT_IN)
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name in BUILT_IN:
             raise ConfigurationError(f"entry point {entry.value} must not take the built-in name {entry.name!r}")
         try:
-            found[entry.name] = reward_function(entry.load())
+            functions[entry.name] = reward_function(entry.load())
         except Exception as error:
             raise ConfigurationError(f"reward {entry.name!r}: {entry.value} cannot be loaded: {error!r}") from error
-    return found
+    return functions
 
 
 def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
@@ -79,9 +79,9 @@ def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
     try:
         return registry[reward.type]
     except KeyError:
-        known = ", ".join(sorted(registry))
+        type_names = ", ".join(sorted(registry))
         raise ConfigurationError(
-            f"reward {reward.name!r}: no function {reward.type!r}; there are {known}; "
+            f"reward {reward.name!r}: no function {reward.type!r}; there are {type_names}; "
             f"your own come from the entry-point group {ENTRY_POINTS}"
         ) from None
 
@@ -89,10 +89,10 @@ def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
 def check(registry: Registry, rewards: Iterable[RewardConfig], per: Literal["trajectory", "group"]) -> None:
     """Raise ConfigurationError for a component that is not registered, or that is over something else."""
     for reward in rewards:
-        found = function_of(registry, reward).per
-        if found != per:
-            where = {"group": "a run's grouping.rewards", "trajectory": "scoring.rewards"}[found]
-            raise ConfigurationError(f"reward {reward.name!r}: {reward.type!r} is over a {found}; it goes into {where}")
+        unit = function_of(registry, reward).per
+        if unit != per:
+            where = {"group": "a run's grouping.rewards", "trajectory": "scoring.rewards"}[unit]
+            raise ConfigurationError(f"reward {reward.name!r}: {reward.type!r} is over a {unit}; it goes into {where}")
 
 
 def reward_version(registry: Registry, config: ScoringConfig) -> str:

@@ -66,7 +66,7 @@ class AliasState(StageState[AssemblyConfig]):
         if key[0] == "a":
             arrived = row.declared_ms if (row := self.targets.get(name)) else None
         elif key[0] == "w":
-            arrived = kept.arrived_ms if (kept := self.waiting.get(name)) else None
+            arrived = waiting_row.arrived_ms if (waiting_row := self.waiting.get(name)) else None
         else:
             arrived = self.seen.get(name)
         return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms

@@ -19,8 +19,8 @@ class VersionPath:
         """`parents` gives the parent of each known version, NO_PARENT for a base model."""
         self.newest = newest
         self._parents = parents
-        known = {version: None if parent == NO_PARENT else parent for version, parent in parents.items()}
-        self._lags = lags_from(None if newest == NO_PARENT else newest, known)
+        known_parents = {version: None if parent == NO_PARENT else parent for version, parent in parents.items()}
+        self._lags = lags_from(None if newest == NO_PARENT else newest, known_parents)
 
     def lag(self, version: int) -> int | None:
         """Return the completed steps since `version`; None if it is not an ancestor of the newest.
@@ -32,7 +32,7 @@ class VersionPath:
             return 0
         if version in self._lags:
             return self._lags[version]
-        known = self._parents.keys() | self._lags.keys()
-        if version > max(known):
-            return 0 if version <= max(known) + MOST_UNANNOUNCED else None
-        return len(self._lags) if version < min(known) else None
+        versions = self._parents.keys() | self._lags.keys()
+        if version > max(versions):
+            return 0 if version <= max(versions) + MOST_UNANNOUNCED else None
+        return len(self._lags) if version < min(versions) else None

@@ -76,8 +76,8 @@ def _read_config(kind: type[C], content: str) -> tuple[C, str]:
 
 def misplaced(record: Any, topic: Topic) -> InvalidRecordError:
     """Return the error for a record that does not belong into a stage's input."""
-    known = ", ".join(kind.__name__ for kind in topic.records)
-    return InvalidRecordError(f"{type(record).__name__} does not belong into {topic.name}, which holds {known}")
+    record_names = ", ".join(kind.__name__ for kind in topic.records)
+    return InvalidRecordError(f"{type(record).__name__} does not belong into {topic.name}, which holds {record_names}")
 
 
 class StageState(PartitionState, Generic[C]):

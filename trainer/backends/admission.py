@@ -40,18 +40,20 @@ def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -
     Groups are judged after their members: one whose rewards are all equal has no signal.
     """
     dropped: dict[str, str] = {}
-    kept: list[TrainTrajectory] = []
+    candidates: list[TrainTrajectory] = []
     given = request.config.advantages == "given"
     for trajectory in request.trajectories:
         if (reason := find_refusal(trajectory, limits, tempered=given and temperatures)) is not None:
             dropped[trajectory.trajectory_id] = reason
         else:
-            kept.append(trajectory)
-    silent = {group for group, members in _group_trajectories(kept).items() if _lacks_signal(members, given=given)}
-    for trajectory in kept:
+            candidates.append(trajectory)
+    silent = {
+        group for group, members in _group_trajectories(candidates).items() if _lacks_signal(members, given=given)
+    }
+    for trajectory in candidates:
         if trajectory.group_id in silent:
             dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
-    return Admitted(tuple(one for one in kept if one.group_id not in silent), dropped)
+    return Admitted(tuple(candidate for candidate in candidates if candidate.group_id not in silent), dropped)
 
 
 def find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:

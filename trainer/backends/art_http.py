@@ -61,7 +61,7 @@ class ArtHttp:
         params: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Return the answer; raise an error of the server at once, UnavailableError after the retries."""
-        asked = f"{method} {self.url}{path}"
+        request_name = f"{method} {self.url}{path}"
         headers = {"content-type": media_type} if media_type else None
         longest_s = ANSWER_TIMEOUT_S + len(data or b"") / SLOWEST_BYTES_PER_S
         timeout = aiohttp.ClientTimeout(total=longest_s, sock_connect=CONNECT_TIMEOUT_S)
@@ -79,12 +79,12 @@ class ArtHttp:
                     allow_redirects=False,
                     timeout=timeout,
                 ) as response:
-                    return _parse_object(await response.read(), response.status, asked)
+                    return _parse_object(await response.read(), response.status, request_name)
             except (aiohttp.ClientError, TimeoutError) as error:
                 pause = next(pauses, None)
                 if pause is None:
                     raise UnavailableError(
-                        f"{asked}: no answer from the art-server ({type(error).__name__}: {error}); "
+                        f"{request_name}: no answer from the art-server ({type(error).__name__}: {error}); "
                         "see that `rollbus art-server` runs and that `backend: url` is right"
                     ) from error
                 await self._sleep(pause)

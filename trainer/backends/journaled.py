@@ -54,11 +54,11 @@ class JournaledBackend(JobBackend):
     async def versions(self) -> Versions:
         """Return every version since the base."""
         tree = self.weights_tree
-        known = tuple(
+        loaded_versions = tuple(
             WeightsVersion(version, parent, batch_hash, tree.checkpoints[version], loaded=True)
             for version, (parent, batch_hash) in sorted(tree.versions.items())
         )
-        return Versions(tree.head, tree.serving, known)
+        return Versions(tree.head, tree.serving, loaded_versions)
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; with `rollback` also train from it."""

@@ -86,9 +86,11 @@ class MemoryBackend(JournaledBackend):
         for trajectory in trained:
             chain.update(_content(trajectory))
         version = self.next_version()
-        sampled = sum(len(turn.completion_token_ids) // 4 for each in trained for turn in each.turns)
+        sampled = sum(
+            len(turn.completion_token_ids) // 4 for trained_trajectory in trained for turn in trained_trajectory.turns
+        )
         metrics = {"loss": 0.0, "tokens": float(sampled)}
-        ids = tuple(each.trajectory_id for each in trained)
+        ids = tuple(trained_trajectory.trajectory_id for trained_trajectory in trained)
         result = TrainResult(
             request.batch_hash, base, version, "completed", ids, dropped, metrics, _checkpoint(version)
         )

@@ -55,8 +55,8 @@ def error_to_json(message: str, *, retriable: bool) -> Json:
 
 def error_from_json(body: Any, status: int, *, asked: str) -> ServiceError:
     """Return the error of an answer; any 5xx without a body of ours is retriable. `asked` names the request."""
-    said = body.get("error") if isinstance(body, Mapping) else None
-    error = said if isinstance(said, Mapping) else {}
+    error_body = body.get("error") if isinstance(body, Mapping) else None
+    error = error_body if isinstance(error_body, Mapping) else {}
     message = error.get("message", f"{asked} answered {status}; see that `backend: url` is the art-server's own")
     retriable = error.get("retriable", status >= 500)
     return UnavailableError(message) if retriable else RejectedError(message)
@@ -65,12 +65,12 @@ def error_from_json(body: Any, status: int, *, asked: str) -> ServiceError:
 def read_object(body: bytes) -> Json:
     """Return the JSON object in a request's body."""
     try:
-        found = parse_json(body)
+        document = parse_json(body)
     except ValueError as error:
         raise RejectedError(f"the request body is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise RejectedError("the request body must be a JSON object")
-    return found
+    return document
 
 
 def to_json(record: DataclassInstance) -> Json:

@@ -266,8 +266,8 @@ class KafkaTrainerLog:
             await asyncio.gather(*waiting)
             raise
         except BaseException:
-            for each in waiting:
-                each.cancel()
+            for future in waiting:
+                future.cancel()
             raise
         await asyncio.gather(*waiting)
         return publications

@@ -95,9 +95,11 @@ class Follower:
             self._begun = look = self._begun + 1
             with kafka_errors(self._connection, f"reading {', '.join(self._views)}"):
                 consumer = self._consumer or await self._open()
-                async for each in read_on(consumer, await consumer.end_offsets(self._partitions)):
-                    if each.value is not None:
-                        self._views[each.topic].add_record(Frame(each.topic, each.offset, each.key, each.value))
+                async for record in read_on(consumer, await consumer.end_offsets(self._partitions)):
+                    if record.value is not None:
+                        self._views[record.topic].add_record(
+                            Frame(record.topic, record.offset, record.key, record.value)
+                        )
             self._ended = look
 
     async def close(self) -> None:

@@ -110,7 +110,7 @@ class BetweenSteps:
         if self._settings.alarm is None:
             return None
         after = self._alarmed_at if self._alarmed_at is not None and self._alarmed_at < step else -1
-        before = [each for each in self._recent if after < each[0] < step]
+        before = [entry for entry in self._recent if after < entry[0] < step]
         self._recent = [*before, (step, metrics)][-self._settings.alarm.window_steps :]
         passed = find_alarm(self._recent, self._settings.alarm)
         if passed is None:
@@ -139,7 +139,7 @@ class BetweenSteps:
     def _keep_steps_below(self, version: int, lineage: Lineage, made: Mapping[int, int]) -> None:
         """Forget the steps that did not lead to a version; `made` maps a step to its version."""
         below = lineage.lags(version)
-        self._recent = [each for each in self._recent if made[each[0]] in below]
+        self._recent = [entry for entry in self._recent if made[entry[0]] in below]
 
     async def _promote_passed(self, context: StepContext) -> None:
         """Find a candidate, then decide again by the newest log: an operator may have acted meanwhile."""

@@ -54,23 +54,25 @@ def check_batch(
     dropped: list[DroppedMember] = []
     seen_ids: set[str] = set()
     for group in batch.groups:
-        kept, lost = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
-        admitted.extend(kept)
+        trajectories, lost = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
+        admitted.extend(trajectories)
         dropped.extend(lost)
     while over := over_share(
-        [_sources_of(payloads[each.trajectory_id].payload) for each in admitted], rules.max_share_per_source
+        [_sources_of(payloads[trajectory.trajectory_id].payload) for trajectory in admitted], rules.max_share_per_source
     ):
-        dropped += _drop([each for position, each in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE)
-        left = [each for position, each in enumerate(admitted) if position not in over]
+        dropped += _drop(
+            [trajectory for position, trajectory in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE
+        )
+        left = [trajectory for position, trajectory in enumerate(admitted) if position not in over]
         admitted = left if rules.trains_text else _with_signal(left)
-        groups = {each.group_id for each in admitted}
-        dropped += _drop([each for each in left if each.group_id not in groups], DropReason.NO_SIGNAL)
+        groups = {trajectory.group_id for trajectory in admitted}
+        dropped += _drop([trajectory for trajectory in left if trajectory.group_id not in groups], DropReason.NO_SIGNAL)
     return DoorResult(tuple(admitted), tuple(dropped))
 
 
-def _with_signal(kept: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:
-    groups = {each.group_id for each in kept if each.advantage != 0}
-    return [each for each in kept if each.group_id in groups]
+def _with_signal(trajectories: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:
+    groups = {trajectory.group_id for trajectory in trajectories if trajectory.advantage != 0}
+    return [trajectory for trajectory in trajectories if trajectory.group_id in groups]
 
 
 def _drop(trajectories: Iterable[TrainTrajectory], reason: DropReason) -> list[DroppedMember]:
@@ -94,7 +96,7 @@ def _check_group(
     excluded: Container[str],
     rules: DoorRules,
 ) -> tuple[list[TrainTrajectory], list[DroppedMember]]:
-    kept: list[TrainTrajectory] = []
+    trajectories: list[TrainTrajectory] = []
     lost: list[DroppedMember] = []
     for member in group.members:
         if member.trajectory_id in seen_ids:
@@ -103,7 +105,7 @@ def _check_group(
         inspected = payloads.get(member.trajectory_id)
         reason = _find_refusal(member, inspected, lags=lags, excluded=excluded, rules=rules)
         if reason is None and inspected is not None:
-            kept.append(
+            trajectories.append(
                 TrainTrajectory(
                     trajectory_id=member.trajectory_id,
                     group_id=group.group_id,
@@ -114,9 +116,9 @@ def _check_group(
             )
         else:
             lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
-    if rules.trains_text or _with_signal(kept):
-        return kept, lost
-    return [], lost + _drop(kept, DropReason.NO_SIGNAL)
+    if rules.trains_text or _with_signal(trajectories):
+        return trajectories, lost
+    return [], lost + _drop(trajectories, DropReason.NO_SIGNAL)
 
 
 def _find_refusal(

@@ -59,7 +59,7 @@ class SentEarly:
 
     def still_holds(self, batch: TrainingBatch, excluded: Collection[str]) -> bool:
         """Whether the same members would be admitted now, with one more version on the lineage."""
-        off_lineage = any(each.reason == DropReason.OFF_LINEAGE for each in self.door.dropped)
+        off_lineage = any(member.reason == DropReason.OFF_LINEAGE for member in self.door.dropped)
         return batch.batch_hash == self.batch_hash and not off_lineage and excluded == self.excluded
 
 
@@ -238,10 +238,10 @@ async def _check_members(context: StepContext, batch: TrainingBatch, lags: Mappi
 async def _load_payloads(context: StepContext, batch: TrainingBatch, *, keep: bool = False) -> Mapping[str, Inspected]:
     """Return the payloads that exist by trajectory id; with `keep` they stay for the next call."""
     members = {member.trajectory_id: member for _, member in distinct_members(batch)}
-    found = await context.ahead.payload([member.location for member in members.values()], keep=keep)
+    inspections = await context.ahead.payload([member.location for member in members.values()], keep=keep)
     payloads = {}
     for trajectory_id, member in members.items():
-        inspected = found.get(member.location)
+        inspected = inspections.get(member.location)
         if inspected is not None and inspected.payload.trajectory_id == trajectory_id:
             payloads[trajectory_id] = inspected
     return payloads

@@ -91,8 +91,8 @@ class ReadingAhead:
             return await self._read_inspected(locations)
         if keep:
             return ready.payload
-        found, ready.payload, ready.asked = ready.payload, {}, frozenset()
-        return found
+        inspected, ready.payload, ready.asked = ready.payload, {}, frozenset()
+        return inspected
 
     async def close(self) -> None:
         """Stop reading ahead, then close."""
@@ -119,5 +119,5 @@ class ReadingAhead:
             logger.info("payload of batch %d is not read ahead: %s", ready.received.batch.number, error)
 
     async def _read_inspected(self, locations: Collection[Location]) -> Mapping[Location, Inspected]:
-        found = await self._log.fetch(locations)
-        return {location: inspect(trajectory) for location, trajectory in found.items()}
+        trajectories = await self._log.fetch(locations)
+        return {location: inspect(trajectory) for location, trajectory in trajectories.items()}

@@ -112,7 +112,7 @@ async def _close_skipped(context: StepContext, opened: ReadyStep, result: TrainR
     why = Counter(publication.record.reason for publication in publications if isinstance(publication.record, Drop))
     logger.warning(
         "step %d run=%s batch=%s trained nothing: %s (%s)",
-        *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {each}" for each, n in why.items())),
+        *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {cause}" for cause, n in why.items())),
     )
 
 

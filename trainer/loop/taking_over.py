@@ -46,23 +46,23 @@ async def announce_versions(context: StepContext, versions: Versions) -> None:
     if context.ledger.closed_steps or context.ledger.open_step is not None:
         return
     settings = context.settings
-    known = sorted(versions.known, key=lambda each: (each.version == versions.head, each.version))
+    known_versions = sorted(versions.known, key=lambda version: (version.version == versions.head, version.version))
     publications: list[Publication] = []
-    for each in known:
+    for version in known_versions:
         record = PolicyVersion(
             model=settings.model,
-            version=each.version,
-            parent=each.parent,
-            batch_hash=each.batch_hash,
-            checkpoint=each.checkpoint,
-            state="serving" if each.version == versions.serving else "candidate",
+            version=version.version,
+            parent=version.parent,
+            batch_hash=version.batch_hash,
+            checkpoint=version.checkpoint,
+            state="serving" if version.version == versions.serving else "candidate",
             reason="found in the backend before the first step",
             changed_at_ms=context.clock_ms(),
         )
         to_model, to_run, to_delivery = announced(record, settings.run_id)
-        if each.version not in context.ledger.lineage.parents:
+        if version.version not in context.ledger.lineage.parents:
             publications.append(to_model)
-        if each.version == versions.head:
+        if version.version == versions.head:
             publications.append(to_run)
         publications.append(to_delivery)
     await context.publish(tuple(publications))

@@ -38,6 +38,6 @@ class Stop:
                 return task.result()
             raise StoppedWaitingError
         finally:
-            for each in (task, stopped):
-                each.cancel()
+            for waiter in (task, stopped):
+                waiter.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)

@@ -40,7 +40,7 @@ def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
     lags = {} if head is None else lineage.lags(head)
     if version not in lags:
         raise unknown_version(lineage, "this model", version)
-    return tuple(each for each, lag in lags.items() if lag < lags[version])
+    return tuple(ancestor for ancestor, lag in lags.items() if lag < lags[version])
 
 
 def is_quarantined_above(lineage: Lineage, version: int) -> bool:
@@ -48,7 +48,9 @@ def is_quarantined_above(lineage: Lineage, version: int) -> bool:
 
     Raise ConfigurationError if so and this one has never served: rolled back to, it would serve all without a canary.
     """
-    quarantined = any(lineage.states[each] == "quarantined" for each in versions_above(lineage, version))
+    quarantined = any(
+        lineage.states[later_version] == "quarantined" for later_version in versions_above(lineage, version)
+    )
     if quarantined and (state := lineage.states[version]) != "serving":
         raise ConfigurationError(
             f"version {version}, now {state.replace('_', ' ')}, has never served; training that goes on from it would "
@@ -59,9 +61,9 @@ def is_quarantined_above(lineage: Lineage, version: int) -> bool:
 
 def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, versions: Versions) -> None:
     """Raise ConfigurationError if the backend would refuse: it could not train from the head that the log names."""
-    kept = {each.version for each in versions.known}
-    if version not in kept and lineage.head is not None:
-        there = ", ".join(str(lag) for lag in lineage.lags(lineage.head) if lag in kept)
+    stored_versions = {known_version.version for known_version in versions.known}
+    if version not in stored_versions and lineage.head is not None:
+        there = ", ".join(str(lag) for lag in lineage.lags(lineage.head) if lag in stored_versions)
         raise ConfigurationError(
             f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
         )

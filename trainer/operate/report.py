@@ -54,7 +54,7 @@ def show_step(settings: TrainerSettings, step: int) -> Sequence[LedgerRecord]:
     if not records_of_step:
         raise ConfigurationError(f"run {settings.run_id!r} has no step {step}; see `rollbus trainer steps`")
     return [
-        *(each for each in records_of_step if not isinstance(each, PolicyVersion)),
+        *(ledger_record for ledger_record in records_of_step if not isinstance(ledger_record, PolicyVersion)),
         *_list_versions(records_of_step),
     ]
 

@@ -60,9 +60,9 @@ def load_agent(name: str, *, folder: Path | None = None) -> Agent:
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         return _load_callable(name, entry.load)
     if not all(name.partition(":")):
-        known = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"
+        names = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"
         raise ConfigurationError(
-            f"no evaluation agent {name!r}: name one of the entry-point group {ENTRY_POINTS} ({known}), or "
+            f"no evaluation agent {name!r}: name one of the entry-point group {ENTRY_POINTS} ({names}), or "
             "`module:function`"
         )
     if folder is not None and str(folder) not in sys.path:

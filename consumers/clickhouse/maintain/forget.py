@@ -119,8 +119,8 @@ def delete_letters(client: ClickHouse, episode_ids: Iterable[str], table: str) -
     """Delete the dead letters that name these episodes, and return how many there were."""
     deleted = 0
     for portion in _portions(sorted(episode_ids), NEEDLES // 2):
-        known = _quote_all([*portion, *map(trajectory_id, portion)])
-        anywhere = f"multiSearchAny(concat(ifNull(key, ''), ' ', ifNull(value, ''), ' ', message), [{known}])"
+        ids = _quote_all([*portion, *map(trajectory_id, portion)])
+        anywhere = f"multiSearchAny(concat(ifNull(key, ''), ' ', ifNull(value, ''), ' ', message), [{ids}])"
         deleted += delete_where(client, table, anywhere)
     return deleted
 

@@ -52,7 +52,9 @@ def write_list(client: ClickHouse, episodes: frozenset[str]) -> None:
     """Create the table of the ids, in place of an earlier one."""
     drop_list(client)
     client.command(f"CREATE TABLE {LIST} (episode_id String) ENGINE = MergeTree ORDER BY episode_id")
-    client.insert(LIST, [{"episode_id": each} for each in sorted({*episodes, *map(trajectory_id, episodes)})])
+    client.insert(
+        LIST, [{"episode_id": episode_id} for episode_id in sorted({*episodes, *map(trajectory_id, episodes)})]
+    )
 
 
 def drop_list(client: ClickHouse) -> None:
@@ -78,8 +80,8 @@ def kept_condition(table: str) -> str:
     """Return the condition of a table's rows that stay, once the list is written."""
     if table not in TABLES:
         return "true"
-    known = f"episode_id NOT IN (SELECT episode_id FROM {LIST})"
-    return f"(NOT ({KEPT}) OR {known})" if table == "events" else known
+    condition = f"episode_id NOT IN (SELECT episode_id FROM {LIST})"
+    return f"(NOT ({KEPT}) OR {condition})" if table == "events" else condition
 
 
 def kept_rows(table: str, rows: Sequence[Row], episodes: frozenset[str]) -> Sequence[Row]:

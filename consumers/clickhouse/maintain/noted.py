@@ -41,8 +41,8 @@ def read_noted(client: ClickHouse, namespace: str) -> dict[Partition, list[Noted
 def split_by_ranges(span: OffsetSpan, noted: Sequence[NotedRange]) -> list[tuple[OffsetSpan, bool]]:
     """Return the parts of a span in turn, each with True where ranges cover it; the ranges are in order."""
     parts, at = list[tuple[OffsetSpan, bool]](), span.begin
-    for each in noted:
-        first, end = max(each.first, at), min(each.next, span.end)
+    for noted_range in noted:
+        first, end = max(noted_range.first, at), min(noted_range.next, span.end)
         if first >= end:
             continue
         if first > at:
@@ -60,8 +60,8 @@ def note_ranges(client: ClickHouse, namespace: str, cuts: Collection[OffsetRange
         cut.row(namespace, end_offset=cut.next_offset)
         for cut in cuts
         if not any(
-            each.first < cut.next_offset and cut.from_offset < each.next
-            for each in noted.get((cut.topic, cut.partition), ())
+            noted_range.first < cut.next_offset and cut.from_offset < noted_range.next
+            for noted_range in noted.get((cut.topic, cut.partition), ())
         )
     ]
     client.insert(RANGES, rows)
@@ -80,7 +80,12 @@ class Digests:
         """
         self._partition, self._lacks_forgotten = partition, lacks_forgotten
         self._noted = [
-            each for each in noted if each.rows and each.digest and span.begin <= each.first and each.last < span.end
+            noted_range
+            for noted_range in noted
+            if noted_range.rows
+            and noted_range.digest
+            and span.begin <= noted_range.first
+            and noted_range.last < span.end
         ]
         self._index = self._records = 0
         self._hash = hashlib.blake2b(digest_size=16)

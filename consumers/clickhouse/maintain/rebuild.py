@@ -247,9 +247,9 @@ class _Rebuild:
             if table in ("rewards", "events"):
                 self._reports.note_left_out(table, rows, self._forgotten)
             if table in self._tables:
-                kept = kept_rows(table, rows, self._forgotten)
-                self._rebuilt.left_out += len(rows) - len(kept)
-                await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", kept)
+                remaining_rows = kept_rows(table, rows, self._forgotten)
+                self._rebuilt.left_out += len(rows) - len(remaining_rows)
+                await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", remaining_rows)
         if not is_noted and set(self._tables) == set(all_tables()):
             digest = "" if self._log.lacks_forgotten and self._forgotten else cut.digest
             self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={}, digest=digest)
@@ -297,8 +297,8 @@ class _Rebuild:
         One question for all tables finds the few that have such rows.
         """
         where = {table: f"({condition}) AND {kept_condition(table)}" for table, condition in conditions.items()}
-        asked = (f"(SELECT '{table}' FROM {table}{source} WHERE {kept} LIMIT 1)" for table, kept in where.items())
-        for (table,) in self._client.query(" UNION ALL ".join(asked))[1] if where else ():
+        selects = (f"(SELECT '{table}' FROM {table}{source} WHERE {clause} LIMIT 1)" for table, clause in where.items())
+        for (table,) in self._client.query(" UNION ALL ".join(selects))[1] if where else ():
             names = ", ".join(self._columns[table])
             selected = f"SELECT {names} FROM {table}{source} WHERE {where[table]}"
             self._client.command(f"INSERT INTO {table}{target} ({names}) {selected}")
@@ -349,9 +349,9 @@ def _in_log(table: str, namespace: str, spans: Mapping[Partition, OffsetSpan]) -
     """Return the condition of a table's rows that the log gives again."""
     places = []
     for topic in topics_of((table,)):
-        known = {number: span for (name, number), span in spans.items() if name == topic}
-        if known:
-            given = [known.get(number, OffsetSpan(0, 0)) for number in range(max(known) + 1)]
+        topic_spans = {number: span for (name, number), span in spans.items() if name == topic}
+        if topic_spans:
+            given = [topic_spans.get(number, OffsetSpan(0, 0)) for number in range(max(topic_spans) + 1)]
             begins, ends = [span.begin for span in given], [span.end for span in given]
             at = "[kafka_partition + 1]"  # ClickHouse arrays count from 1
             places.append(f"(kafka_topic = '{topic}' AND kafka_offset >= {begins}{at} AND kafka_offset < {ends}{at})")

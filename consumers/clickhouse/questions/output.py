@@ -133,7 +133,7 @@ def make_plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(key): make_plain(each) for key, each in value.items()}
+        return {str(key): make_plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [make_plain(each) for each in value]
+        return [make_plain(element) for element in value]
     return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -28,5 +28,5 @@ def require_run(client: ClickHouse, namespace: str, run: str, configured: Collec
         return
     stored = stored_runs(client, namespace)
     if run not in stored:
-        known = sorted({*stored, *configured})
-        raise UnknownRunError(f"no run {run!r} in namespace {namespace!r}; {nearest(run, known)}")
+        runs = sorted({*stored, *configured})
+        raise UnknownRunError(f"no run {run!r} in namespace {namespace!r}; {nearest(run, runs)}")

@@ -147,12 +147,14 @@ def _read_columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None
 
 def bind(query: SavedQuery, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value for each parameter; a parameter that is a number may be given as text."""
-    known = {parameter.name: parameter for parameter in query.parameters}
-    if unknown := sorted(set(values) - set(known)):
+    parameters = {parameter.name: parameter for parameter in query.parameters}
+    if unknown := sorted(set(values) - set(parameters)):
         raise ConfigurationError(
-            f"{query.name} has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+            f"{query.name} has no parameter {', '.join(unknown)}; it has {', '.join(parameters) or 'none'}"
         )
-    return {name: _value(query, parameter, values.get(name, parameter.default)) for name, parameter in known.items()}
+    return {
+        name: _value(query, parameter, values.get(name, parameter.default)) for name, parameter in parameters.items()
+    }
 
 
 def _value(query: SavedQuery, parameter: Parameter, value: Any) -> Any:

@@ -20,7 +20,10 @@ def _trajectory_ids(record: Drop) -> tuple[str, ...]:
 
 
 def _ranges(ranges: tuple[ReplayRange, ...]) -> list[tuple[str, int, int, int]]:
-    return [(one.topic, one.partition, one.from_offset, one.to_offset) for one in ranges]
+    return [
+        (replay_range.topic, replay_range.partition, replay_range.from_offset, replay_range.to_offset)
+        for replay_range in ranges
+    ]
 
 
 DROPS = Fill(

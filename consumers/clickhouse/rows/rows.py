@@ -122,9 +122,9 @@ def tables_of(record: type) -> tuple[str, ...]:
 
 def topics_of(tables: Iterable[str]) -> tuple[str, ...]:
     """Return the topics that have rows in any of these tables; any record can become a dead letter."""
-    wanted = set(tables)
+    table_names = set(tables)
     return tuple(
         topic.name
         for topic in TOPICS
-        if "dead_letters" in wanted or any(wanted.intersection(tables_of(record)) for record in topic.records)
+        if "dead_letters" in table_names or any(table_names.intersection(tables_of(record)) for record in topic.records)
     )

@@ -99,9 +99,9 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         if generation != self.generation:
             return Fetched(self.generation, {}, {}, (), {})
         records = tuple(
-            _make_record(self._names[tp.topic], tp.partition, each.offset, each.timestamp, each.key, each.value)
+            _make_record(self._names[tp.topic], tp.partition, record.offset, record.timestamp, record.key, record.value)
             for tp, batch in fetched.items()
-            for each in batch
+            for record in batch
         )
         return Fetched(generation, starts, ends, records, positions, moved, resumed)
 
@@ -146,24 +146,24 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         except OffsetOutOfRangeError as error:
             return {}, await self._skip_lost(error.args[0])
 
-    async def _skip_lost(self, asked: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+    async def _skip_lost(self, offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
         """Go on at the beginning of partitions that do not have these offsets, and log the loss."""
-        begins = await self._consumer.beginning_offsets(list(asked))
+        begins = await self._consumer.beginning_offsets(list(offsets))
         for tp, begin in begins.items():
-            self._log_loss(tp, asked[tp], begin)
+            self._log_loss(tp, offsets[tp], begin)
             self._consumer.seek(tp, begin)
         return {self._partition(tp): begin for tp, begin in begins.items()}
 
-    def _log_loss(self, tp: TopicPartition, wanted: int, begin: int) -> None:
+    def _log_loss(self, tp: TopicPartition, offset: int, begin: int) -> None:
         topic, number = self._partition(tp)
-        if begin > wanted:
+        if begin > offset:
             logger.error(
                 "records %d to %d of %s:%d were deleted by Kafka's retention before they were written; "
                 "`rollbus sql run is_anything_lost` counts the hole",
-                *(wanted, begin - 1, topic, number),
+                *(offset, begin - 1, topic, number),
             )
         else:
-            logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, wanted, begin)
+            logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, offset, begin)
 
     async def _seek_new(self) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
         new = sorted(self._consumer.assignment() - self._known)

@@ -134,8 +134,8 @@ class ClickHouse:
         with self._raising_ours("query"):
             client = self._connected()
             fixed = {name for name, setting in client.server_settings.items() if setting.readonly}
-            wanted = {**(cluster.QUERY_SETTINGS if self.cluster else {}), **(settings or {})}
-            chosen = {name: value for name, value in wanted.items() if name not in fixed}
+            all_settings = {**(cluster.QUERY_SETTINGS if self.cluster else {}), **(settings or {})}
+            chosen = {name: value for name, value in all_settings.items() if name not in fixed}
             result = client.query(sql, parameters=dict(parameters or {}), settings=chosen)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
@@ -199,8 +199,8 @@ class ClickHouse:
     def _types(self, client: Client, table: str) -> dict[str, ClickHouseType]:
         if table not in self._type_names:
             sql = "SELECT table, name, type FROM system.columns WHERE database = {database:String}"
-            for each, name, type_name in client.query(sql, parameters={"database": self._database}).result_rows:
-                self._type_names.setdefault(each, {})[name] = type_name
+            for table_name, name, type_name in client.query(sql, parameters={"database": self._database}).result_rows:
+                self._type_names.setdefault(table_name, {})[name] = type_name
         if table not in self._type_names:
             raise RejectedError(
                 f"table {self._database}.{table} does not exist; start the sink, which says how to get it back"

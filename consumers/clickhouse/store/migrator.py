@@ -78,7 +78,7 @@ def migrate(
         known = load_migrations() if known is None else known
         applied = read_applied(client)
         pending = find_pending(known, applied, settings.database)
-        lost = find_lost(client, tuple(each for each in known if each.id in applied))
+        lost = find_lost(client, tuple(candidate for candidate in known if candidate.id in applied))
         if lost and not rebuilding:
             _mend(client, known, lost)
         for migration in pending:
@@ -116,7 +116,7 @@ def create_as(client: ClickHouse, table: str, name: str) -> None:
                 client.command(f"{match[1]} {name}{statement[match.end() :]}")
 
 
-def _mend(client: ClickHouse, known: tuple[Migration, ...], lost: Mapping[str, bool]) -> None:
+def _mend(client: ClickHouse, migrations: tuple[Migration, ...], lost: Mapping[str, bool]) -> None:
     """Make lost views again; raises DataLossError for lost tables, which only the log can fill."""
     tables = sorted(name for name, is_table in lost.items() if is_table)
     if tables and client.cluster:
@@ -130,7 +130,7 @@ def _mend(client: ClickHouse, known: tuple[Migration, ...], lost: Mapping[str, b
             f"database {client.database} has lost {', '.join(tables)}; `rollbus sink rebuild{names}` fills from the "
             "log what is missing (`--from` an archive for what Kafka has deleted), then start the sink again"
         )
-    for migration in known:
+    for migration in migrations:
         for statement in migration.statements:
             match = _OBJECT.match(statement)
             if match and match[2] in lost:
@@ -174,8 +174,8 @@ def _apply(client: ClickHouse, migration: Migration, without: Collection[str]) -
 
 def _run(client: ClickHouse, statement: str) -> None:
     """Run a statement on the server, or on every server of the cluster."""
-    for each in spread(statement, client.cluster) if client.cluster else (statement,):
-        client.command(each)
+    for command in spread(statement, client.cluster) if client.cluster else (statement,):
+        client.command(command)
 
 
 @cache

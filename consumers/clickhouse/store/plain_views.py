@@ -36,11 +36,11 @@ def make_plain_views(settings: ClickHouseSettings) -> list[str]:
     with closing(ClickHouse(settings, database="default")) as client:
         try:
             client.command(f"CREATE DATABASE IF NOT EXISTS {views}")
-            known = dict(client.query(_COMMENTS, {"database": views})[1])
+            marks = dict(client.query(_COMMENTS, {"database": views})[1])
             made = []
             for name, select in _selects(client, settings.database).items():
                 mark = f"rollbus {hash_bytes(select.encode())[:16]}"
-                if known.get(name) != mark:
+                if marks.get(name) != mark:
                     client.command(f"CREATE OR REPLACE VIEW {views}.{name} AS {select} COMMENT '{mark}'")
                     made.append(name)
         except RejectedError as error:
@@ -52,7 +52,7 @@ def make_plain_views(settings: ClickHouseSettings) -> list[str]:
 def _selects(client: ClickHouse, database: str) -> dict[str, str]:
     """Return each view's statement by its name; columns are named, so that a new one gives another statement."""
     tables = client.query(_TABLES, {"database": database})[1]
-    own = {path.stem: split_statements(path.read_text())[0] for path in FOLDER.glob("*.sql")}
+    texts = {path.stem: split_statements(path.read_text())[0] for path in FOLDER.glob("*.sql")}
     return {str(name): f"SELECT {columns} FROM {database}.{name} FINAL" for name, columns in tables} | {
-        name: text.replace("${database}", database) for name, text in own.items()
+        name: text.replace("${database}", database) for name, text in texts.items()
     }

@@ -36,24 +36,24 @@ def days_by_table(retention: TableRetention) -> dict[str, int]:
     days = {"episodes_days": retention.episodes_days}
     days["texts_days"] = retention.texts_days or days["episodes_days"]
     days["tokens_days"] = retention.tokens_days or days["texts_days"]
-    return {table: kept for name, kept in days.items() if kept is not None for table in TABLES[name]}
+    return {table: day_count for name, day_count in days.items() if day_count is not None for table in TABLES[name]}
 
 
 def apply_retention(client: ClickHouse) -> list[str]:
     """Give the tables the TTLs of the settings, and return the tables that changed; ClickHouse deletes by itself."""
-    wanted, changed = days_by_table(client.retention), []
+    days, changed = days_by_table(client.retention), []
     suffix = SUFFIX if client.cluster else ""
     _, rows = client.query("SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()")
     engines = {str(name): str(engine) for name, engine in rows}
     for table in (table for tables in TABLES.values() for table in tables):
         match = _TTL.search(engines.get(table + suffix, ""))
         now = match[1] if match else None
-        ttl = _expression(table, wanted[table]) if table in wanted else None
+        ttl = _expression(table, days[table]) if table in days else None
         if table + suffix not in engines or now == ttl or (ttl is None and not _OURS.fullmatch(now or "")):
             continue
         target = stored_table(table, client.cluster)
         client.command(f"ALTER TABLE {target} " + (f"MODIFY TTL {ttl}" if ttl else "REMOVE TTL"))
-        logger.info("retention table=%s days=%s", table, wanted.get(table, "all"))
+        logger.info("retention table=%s days=%s", table, days.get(table, "all"))
         changed.append(table)
     return changed
 

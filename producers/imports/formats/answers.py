@@ -29,11 +29,11 @@ def read_request(value: Any, **more: Any) -> dict[str, Any]:
     value = read_json(value)
     request: dict[str, Any] = {}
     if isinstance(value, Mapping) and ("messages" in value or "input" in value or "prompt" in value):
-        request = {name: each for name, each in value.items() if name not in ("messages", "input", "prompt")}
+        request = {name: field for name, field in value.items() if name not in ("messages", "input", "prompt")}
         if "input" in value and "messages" not in value and isinstance(value["input"], str | list):
             recorded = RESPONSES.recorded(value)
             value, request = recorded["messages"], {k: v for k, v in recorded.items() if k != "messages"}
-    request |= {name: each for name, each in more.items() if each is not None}
+    request |= {name: field for name, field in more.items() if field is not None}
     if tools := read_tools(request.get("tools") or request.get("functions")):
         request["tools"] = tools
     request.pop("functions", None)
@@ -108,17 +108,19 @@ def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer | N
     """Return LangChain's result: a list of choices for each prompt, of which a run has one."""
     first = generations[0] if generations and isinstance(generations[0], list) else generations
     choices: list[AnswerChoice] = []
-    for index, each in enumerate(each for each in first if isinstance(each, Mapping)):
-        (message, *_) = read_messages(each.get("message") or each.get("text"), "assistant") or [{"role": "assistant"}]
-        info = each.get("generation_info")
+    for index, generation in enumerate(generation for generation in first if isinstance(generation, Mapping)):
+        (message, *_) = read_messages(generation.get("message") or generation.get("text"), "assistant") or [
+            {"role": "assistant"}
+        ]
+        info = generation.get("generation_info")
         finish = text_of(info.get("finish_reason")) if isinstance(info, Mapping) else None
         choices.append(replace(choice_of(message, index), finish_reason=finish))
-    told = llm_output if isinstance(llm_output, Mapping) else {}
-    usage = told.get("token_usage") if isinstance(told.get("token_usage"), Mapping) else {}
+    details = llm_output if isinstance(llm_output, Mapping) else {}
+    usage = details.get("token_usage") if isinstance(details.get("token_usage"), Mapping) else {}
     if not choices:
         return None
     return ServerAnswer(
-        model=text_of(told.get("model_name")) or "",
+        model=text_of(details.get("model_name")) or "",
         prompt_tokens=_count(usage or {}, INPUT_TOKENS),
         completion_tokens=_count(usage or {}, OUTPUT_TOKENS),
         choices=tuple(choices),
@@ -147,5 +149,5 @@ def _count(counts: Mapping[str, Any], names: Sequence[str]) -> int | None:
 
 def _as_attributes(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return Attributes({str(name): _as_attributes(each) for name, each in value.items()})
-    return [_as_attributes(each) for each in value] if isinstance(value, list) else value
+        return Attributes({str(name): _as_attributes(item) for name, item in value.items()})
+    return [_as_attributes(item) for item in value] if isinstance(value, list) else value

@@ -25,8 +25,8 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    each.name: each
-    for each in (
+    trace_format.name: trace_format
+    for trace_format in (
         Format(
             "langfuse", "traces, observations and scores: API, UI or blob storage", langfuse.split, langfuse.assemble
         ),

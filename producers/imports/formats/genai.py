@@ -42,8 +42,8 @@ def is_call(operation: str | None, fields: Fields) -> bool:
 
 def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     """Return the call of a span and its events; None where no answer was recorded."""
-    asked: dict[str, Any] = {name: fields.take(f"gen_ai.request.{name}") for name in SAMPLING}
-    asked["seed"] = fields.take("gen_ai.request.seed", "gen_ai.openai.request.seed")
+    sampling: dict[str, Any] = {name: fields.take(f"gen_ai.request.{name}") for name in SAMPLING}
+    sampling["seed"] = fields.take("gen_ai.request.seed", "gen_ai.openai.request.seed")
     model = fields.text("gen_ai.request.model")
     finish = read_json(fields.take("gen_ai.response.finish_reasons"))
     usage = {
@@ -56,7 +56,7 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     tools = fields.take("gen_ai.tool.definitions", "gen_ai.request.tools")
     flat_tools = nest(fields.below("llm.request.functions."))
     messages, outputs = _read_messages(fields, events)
-    request = read_request({"messages": messages}, model=model, **asked)
+    request = read_request({"messages": messages}, model=model, **sampling)
     request["tools"] = read_tools(tools) or read_tools(flat_tools) or None
     reasons = [str(reason) for reason in finish] if isinstance(finish, list) else []
     answer = read_answer(
@@ -101,7 +101,7 @@ def read_tool(fields: Fields, name: str) -> ImportedTool:
 
 
 def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
-    details = [Fields(each) for name, each in events if name == DETAILS]
+    details = [Fields(event_fields) for name, event_fields in events if name == DETAILS]
     for source in (fields, *details):
         inputs = read_messages(source.take("gen_ai.input.messages"))
         outputs = read_messages(source.take("gen_ai.output.messages"), "assistant")
@@ -110,14 +110,14 @@ def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Messag
             return [*_system(system), *inputs], outputs
     flat = [nest(fields.below(f"gen_ai.{side}.")) for side in ("prompt", "completion")]
     whole = [fields.take(f"gen_ai.{side}") for side in ("prompt", "completion")]
-    for name, each in events:
+    for name, event_fields in events:
         for index, side in enumerate(("prompt", "completion")):
             if name == f"gen_ai.content.{side}":
-                whole[index] = each.get(f"gen_ai.{side}") or each.get("gen_ai.event.content")
+                whole[index] = event_fields.get(f"gen_ai.{side}") or event_fields.get("gen_ai.event.content")
     inputs = read_messages(flat[0]) or read_messages(whole[0])
     outputs = read_messages(flat[1], "assistant") or read_messages(whole[1], "assistant")
-    told, said = _of_events(events)
-    return inputs or told, outputs or said
+    event_inputs, event_outputs = _of_events(events)
+    return inputs or event_inputs, outputs or event_outputs
 
 
 def _system(instructions: Any) -> list[Message]:
@@ -130,19 +130,19 @@ def _system(instructions: Any) -> list[Message]:
 
 def _of_events(events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
     """Return the messages asked and answered of an event per message."""
-    told: list[Message] = []
-    said: list[Message] = []
-    for name, each in events:
-        content = read_json(each.get("gen_ai.event.content"))
-        body = {**each, **content} if isinstance(content, Mapping) else dict(each)
+    inputs: list[Message] = []
+    outputs: list[Message] = []
+    for name, event_fields in events:
+        content = read_json(event_fields.get("gen_ai.event.content"))
+        body = {**event_fields, **content} if isinstance(content, Mapping) else dict(event_fields)
         if name == CHOICE:
             inner = read_json(body.get("message"))
             message = dict(inner) if isinstance(inner, Mapping) else {"content": inner or body.get("content")}
             message.setdefault("tool_calls", read_json(body.get("tool_calls")))
             message.setdefault("finish_reason", body.get("finish_reason"))
-            said += read_messages([{"role": "assistant", **message}])
+            outputs += read_messages([{"role": "assistant", **message}])
         elif name in MESSAGE_EVENTS:
             called = {"tool_call_id": body.get("id")} if name == "gen_ai.tool.message" else {}
             fields = {key: read_json(body[key]) for key in ("content", "tool_calls", "name", "parts") if key in body}
-            told += read_messages([{"role": body.get("role") or MESSAGE_EVENTS[name], **fields, **called}])
-    return told, said
+            inputs += read_messages([{"role": body.get("role") or MESSAGE_EVENTS[name], **fields, **called}])
+    return inputs, outputs

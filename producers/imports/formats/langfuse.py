@@ -63,19 +63,19 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """
     row = _snake(document)
     if "id" not in row and isinstance(row.get("data"), list):
-        for each in row["data"]:
-            if not isinstance(each, Mapping):
-                raise ForeignDocumentError(f"its data holds a {type(each).__name__}")
-            yield from split(each)
+        for entry in row["data"]:
+            if not isinstance(entry, Mapping):
+                raise ForeignDocumentError(f"its data holds a {type(entry).__name__}")
+            yield from split(entry)
         return
     row_id = text_field(row, "id")
     if "trace_id" not in row and "timestamp" in row and not _is_score(row):
         observations, scores = row.pop("observations", None), row.pop("scores", None)
         yield TracePart(row_id, "trace", row_id, row)
         for kind, held in (("observation", observations), ("score", scores)):
-            for each in held if isinstance(held, list) else ():
-                if isinstance(each, Mapping):  # a list of traces has ids here
-                    inner = _snake(each)
+            for entry in held if isinstance(held, list) else ():
+                if isinstance(entry, Mapping):  # a list of traces has ids here
+                    inner = _snake(entry)
                     yield _part(kind, {"trace_id": row_id, **inner, "id": text_field(inner, "id")})
     elif _is_score(row):
         row |= _subject(row.pop("subject", None))
@@ -97,10 +97,10 @@ def _subject(subject: Any) -> dict[str, Any]:
     """Return what a score is of, which the third version of the API says in a field of its own."""
     if not isinstance(subject, Mapping):
         return {}
-    kind, known = subject.get("kind"), _snake(subject)
+    kind, fields = subject.get("kind"), _snake(subject)
     if kind == "observation":
-        return {"observation_id": known.get("id"), "trace_id": known.get("trace_id")}
-    return {"trace_id" if kind == "trace" else "session_id": known.get("id")}
+        return {"observation_id": fields.get("id"), "trace_id": fields.get("trace_id")}
+    return {"trace_id" if kind == "trace" else "session_id": fields.get("id")}
 
 
 def _part(kind: str, row: Mapping[str, Any]) -> TracePart:
@@ -118,7 +118,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     environments = [str(row.take("environment") or "")]
     _add_labels(labels, row)
     labels |= labels_of(read_json(row.take("metadata")), unmapped, "langfuse.trace.metadata")
-    for part in sorted((part for part in parts if part.kind == "observation"), key=lambda each: each.id):
+    for part in sorted((part for part in parts if part.kind == "observation"), key=lambda observation: observation.id):
         fields = Fields(part.document)
         spans.append(_span(part.id, fields, unmapped))
         _add_labels(labels, fields)

@@ -86,9 +86,11 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         for names, label in ((SESSIONS, "session"), (USERS, "user")):
             if value := next((metadata[name] for name in names if metadata.get(name)), None):
                 labels.setdefault(label, str(value))
-        own = {name: value for name, value in metadata.items() if name not in (*SESSIONS, *USERS, *FROM_METADATA)}
+        other_metadata = {
+            name: value for name, value in metadata.items() if name not in (*SESSIONS, *USERS, *FROM_METADATA)
+        }
         if is_root:
-            labels |= labels_of(own, unmapped, "langsmith.metadata")
+            labels |= labels_of(other_metadata, unmapped, "langsmith.metadata")
             if isinstance(tags := fields.take("tags"), list) and tags:
                 labels.setdefault("tags", ",".join(map(str, tags)))
         spans.append(_span(part.id, fields))
@@ -110,8 +112,8 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
 
 def _metadata(fields: Fields) -> dict[str, Any]:
     extra = read_json(fields.take("extra"))
-    found = extra.get("metadata") if isinstance(extra, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else {}
+    metadata = extra.get("metadata") if isinstance(extra, Mapping) else None
+    return dict(metadata) if isinstance(metadata, Mapping) else {}
 
 
 def _span(run_id: str, fields: Fields) -> ImportedSpan:
@@ -137,10 +139,10 @@ def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) 
     usage = {name: fields.take(name) for name in ("prompt_tokens", "completion_tokens")}
     if kind == "llm":
         extra = read_json(fields.take("extra"))
-        asked = extra.get("invocation_params") if isinstance(extra, Mapping) else None
-        asked = dict(asked) if isinstance(asked, Mapping) else {}
-        model = asked.get("model") or asked.get("model_name") or metadata.get("ls_model_name")
-        request = read_request(_first_prompt(inputs), **{**asked, "model": model})
+        parameters = extra.get("invocation_params") if isinstance(extra, Mapping) else None
+        parameters = dict(parameters) if isinstance(parameters, Mapping) else {}
+        model = parameters.get("model") or parameters.get("model_name") or metadata.get("ls_model_name")
+        request = read_request(_first_prompt(inputs), **{**parameters, "model": model})
         answer = read_answer(outputs, model=str(model or ""), usage=usage)
         return ImportedCall(request=request, answer=answer or ServerAnswer(model=str(model or "")))
     if kind == "tool":
@@ -194,9 +196,9 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
 
 def _stats(fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
     stats = read_json(fields.take("feedback_stats"))
-    for name, each in stats.items() if isinstance(stats, Mapping) else ():
-        if isinstance(each, Mapping) and number_of(each.get("avg")) is not None:
-            yield str(name), each
+    for name, stat in stats.items() if isinstance(stats, Mapping) else ():
+        if isinstance(stat, Mapping) and number_of(stat.get("avg")) is not None:
+            yield str(name), stat
 
 
 def _of_stats(part: TracePart, name: str, stats: Mapping[str, Any]) -> ImportedScore:

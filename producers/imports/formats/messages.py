@@ -57,7 +57,7 @@ def read_messages(value: Any, role: str = "user") -> list[Message]:
                 return read_messages(value[name], role)
         return [{"role": role, "content": json_of(value)}]
     if isinstance(value, Sequence):
-        return [message for each in value for message in read_messages(each, role)]
+        return [message for element in value for message in read_messages(element, role)]
     return [{"role": role, "content": str(value)}]
 
 
@@ -70,8 +70,8 @@ def is_message(value: Any) -> bool:
 
 def _is_langchain(value: Mapping[str, Any]) -> bool:
     kind = value.get("type")
-    known = isinstance(kind, str) and (kind.lower() in ROLES or kind in ("system", "tool", "function"))
-    return known and ("content" in value or "data" in value)
+    has_role = isinstance(kind, str) and (kind.lower() in ROLES or kind in ("system", "tool", "function"))
+    return has_role and ("content" in value or "data" in value)
 
 
 def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
@@ -88,7 +88,7 @@ def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
     named = str(value.get("role") or value.get("type") or role)
     message: Message = {"role": ROLES.get(named.lower(), named)}
     message |= {name: value[name] for name in CARRIED if value.get(name)}
-    calls = [tool_call(each) for each in _listed(value.get("tool_calls"))]
+    calls = [tool_call(call) for call in _listed(value.get("tool_calls"))]
     blocks = value.get("parts") if value.get("parts") is not None else read_blocks(value.get("content"))
     if not isinstance(blocks, list):
         return [_finished(message, blocks, calls)]
@@ -97,11 +97,11 @@ def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
 
 def read_blocks(content: Any) -> Any:
     """Return content that is a JSON list of blocks as this list; any other content as it is."""
-    found = read_json(content)
+    blocks = read_json(content)
     is_blocks = (
-        isinstance(found, list) and found and all(isinstance(each, Mapping) and "type" in each for each in found)
+        isinstance(blocks, list) and blocks and all(isinstance(block, Mapping) and "type" in block for block in blocks)
     )
-    return found if is_blocks else content
+    return blocks if is_blocks else content
 
 
 def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Iterable[Message]:
@@ -140,8 +140,8 @@ def _content_block(block: Any) -> Message:
 def _result(block: Mapping[str, Any]) -> Message:
     result = next((block[name] for name in ("response", "result", "content") if block.get(name) is not None), "")
     result = read_blocks(result)
-    if isinstance(result, list) and all(isinstance(each, Mapping) and each.get("type") == "text" for each in result):
-        result = "".join(str(each.get("text", "")) for each in result)
+    if isinstance(result, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in result):
+        result = "".join(str(part.get("text", "")) for part in result)
     content = result if isinstance(result, str) else json_of(result)
     return {"role": "tool", "tool_call_id": block.get("tool_use_id") or block.get("id"), "content": content}
 
@@ -161,7 +161,7 @@ def tool_call(call: Any) -> Message:
         return {"type": "function", "function": {"name": "", "arguments": json_of(call)}}
     function = call.get("function")
     source: Mapping[str, Any] = function if isinstance(function, Mapping) else call
-    arguments = next((source[each] for each in ("arguments", "args", "input") if source.get(each) is not None), "")
+    arguments = next((source[key] for key in ("arguments", "args", "input") if source.get(key) is not None), "")
     return {
         "id": call.get("id"),
         "type": "function",
@@ -175,12 +175,12 @@ def tool_call(call: Any) -> Message:
 def read_tools(value: Any) -> list[Any]:
     """Return tool schemas in the OpenAI form, where they are a list of objects; none for anything else."""
     tools = []
-    for each in _listed(read_json(value)):
-        each = read_json(each)
-        if isinstance(each, Mapping):
-            is_openai = isinstance(each.get("function"), Mapping)
+    for tool in _listed(read_json(value)):
+        tool = read_json(tool)
+        if isinstance(tool, Mapping):
+            is_openai = isinstance(tool.get("function"), Mapping)
             tools.append(
-                dict(each) if is_openai or "name" not in each else {"type": "function", "function": _schema(each)}
+                dict(tool) if is_openai or "name" not in tool else {"type": "function", "function": _schema(tool)}
             )
     return tools
 

@@ -43,13 +43,13 @@ def assemble_chat(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[s
     response = fields.take("response", "choices")
     if isinstance(request, Mapping) or response is not None:
         answer = read_answer({"choices": response} if isinstance(response, list) else response)
-        asked = read_request(request if isinstance(request, Mapping) else {"messages": fields.take("messages")})
-        calls = [ImportedCall(request=asked, answer=answer or ServerAnswer())]
+        chat_request = read_request(request if isinstance(request, Mapping) else {"messages": fields.take("messages")})
+        calls = [ImportedCall(request=chat_request, answer=answer or ServerAnswer())]
     else:
         model, tools = fields.text("model"), fields.take("tools", "functions")
         fields.take("parallel_tool_calls")
-        asked = read_request({"messages": fields.take("messages")}, tools=tools, model=model)
-        calls = list(_turns(asked, model or ""))
+        chat_request = read_request({"messages": fields.take("messages")}, tools=tools, model=model)
+        calls = list(_turns(chat_request, model or ""))
     name = fields.text("task", "name") or "openai-chat"
     fields.count_unread(unmapped, "openai-chat")
     spans = [
@@ -59,13 +59,13 @@ def assemble_chat(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[s
     return Trace(id=trace_id, name=name, spans=spans, labels=labels)
 
 
-def _turns(asked: Mapping[str, Any], model: str) -> Iterator[ImportedCall]:
+def _turns(request: Mapping[str, Any], model: str) -> Iterator[ImportedCall]:
     """Yield a call for each answer, with the messages before it; an assistant's first words are its prompt's."""
-    messages = asked["messages"]
+    messages = request["messages"]
     for index, message in enumerate(messages):
         if message["role"] == "assistant" and index:
             yield ImportedCall(
-                request={**asked, "messages": messages[:index]},
+                request={**request, "messages": messages[:index]},
                 answer=ServerAnswer(model=model, choices=(choice_of(message),)),
             )
 
@@ -92,20 +92,20 @@ def assemble_batch(custom_id: str, parts: Sequence[TracePart], unmapped: Counter
     if len(inputs) > 1 or len(outputs) > 1:
         raise ForeignDocumentError(f"custom_id {custom_id!r} comes {max(len(inputs), len(outputs))} times, with "
                                    "different content: import each batch by itself")  # fmt: skip
-    asked = Fields(inputs[0] if inputs else {})
+    input_fields = Fields(inputs[0] if inputs else {})
     if not outputs:
         unmapped["openai-batch.request without an answer"] += 1
         return Trace(id=custom_id, name="openai-batch")
-    said = Fields(outputs[0])
-    response = said.take("response")
+    output_fields = Fields(outputs[0])
+    response = output_fields.take("response")
     body = response.get("body") if isinstance(response, Mapping) else None
-    error = said.take("error") or (body.get("error") if isinstance(body, Mapping) else None)
-    body_asked = asked.take("body")
+    error = output_fields.take("error") or (body.get("error") if isinstance(body, Mapping) else None)
+    body_asked = input_fields.take("body")
     request = read_request(body_asked or {"messages": []})
     answer = None if error else read_answer(body)
     at = ns_of((body.get("created") or body.get("created_at")) if answer and isinstance(body, Mapping) and
-               (body.get("created") or body.get("created_at")) else said.take("read_at"))  # fmt: skip
-    for fields in (asked, said):
+               (body.get("created") or body.get("created_at")) else output_fields.take("read_at"))  # fmt: skip
+    for fields in (input_fields, output_fields):
         fields.take("id", "custom_id", "method", "url", "read_at")
         fields.count_unread(unmapped, "openai-batch")
     metadata = body_asked.get("metadata") if isinstance(body_asked, Mapping) else None

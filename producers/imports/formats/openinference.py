@@ -20,25 +20,27 @@ AGENTS = ("AGENT",)
 
 def read_call(fields: Fields) -> ImportedCall | None:
     """Return the call of an LLM span."""
-    asked = read_json(fields.take("llm.invocation_parameters"))
+    parameters = read_json(fields.take("llm.invocation_parameters"))
     model = fields.text("llm.model_name", "llm.response.model_name")
     fields.take("llm.system", "llm.provider", "input.mime_type", "output.mime_type", "llm.token_count.total")
-    told, said = read_json(fields.take("input.value")), read_json(fields.take("output.value"))
+    input_value, output_value = read_json(fields.take("input.value")), read_json(fields.take("output.value"))
     inputs, outputs = (_messages(nest(fields.below(f"llm.{side}_messages."))) for side in ("input", "output"))
     inputs = inputs or read_messages(fields.take("llm.prompts"))
-    tools = [each.get("tool", {}).get("json_schema") for each in _objects(nest(fields.below("llm.tools.")))]
-    more = {**asked, "model": model} if isinstance(asked, Mapping) else {"model": model}
-    is_request = isinstance(told, Mapping) and isinstance(told.get("messages"), list)
-    request = read_request(told if is_request or not inputs else {"messages": inputs}, **more)
+    tools = [tool.get("tool", {}).get("json_schema") for tool in _objects(nest(fields.below("llm.tools.")))]
+    more = {**parameters, "model": model} if isinstance(parameters, Mapping) else {"model": model}
+    is_request = isinstance(input_value, Mapping) and isinstance(input_value.get("messages"), list)
+    request = read_request(input_value if is_request or not inputs else {"messages": inputs}, **more)
     request |= {"tools": read_tools(tools)} if any(tools) and not request.get("tools") else {}
-    is_response = isinstance(said, Mapping) and isinstance(said.get("choices") or said.get("generations"), list)
+    is_response = isinstance(output_value, Mapping) and isinstance(
+        output_value.get("choices") or output_value.get("generations"), list
+    )
     usage = {
         "prompt_tokens": fields.take("llm.token_count.prompt"),
         "completion_tokens": fields.take("llm.token_count.completion"),
     }
     fields.below("llm.token_count.")
     finish = fields.text("llm.finish_reason")
-    whole = said if is_response or not outputs else outputs
+    whole = output_value if is_response or not outputs else outputs
     answer = read_answer(whole, model=model, finish_reason=finish, usage=usage)
     return None if answer is None else ImportedCall(request=request, answer=answer)
 
@@ -57,13 +59,13 @@ def read_tool(fields: Fields, name: str) -> ImportedTool:
 
 def _messages(listed: Any) -> list[dict[str, Any]]:
     """Return messages out of `message.role`, `message.contents.0.message_content.text` and the like."""
-    return [message for each in _objects(listed) for message in read_messages([_message(each.get("message"))])]
+    return [message for entry in _objects(listed) for message in read_messages([_message(entry.get("message"))])]
 
 
 def _message(flat: Any) -> dict[str, Any]:
     message = dict(flat) if isinstance(flat, Mapping) else {}
-    calls = [each.get("tool_call") for each in _objects(message.pop("tool_calls", None))]
-    contents = [each.get("message_content") for each in _objects(message.pop("contents", None))]
+    calls = [entry.get("tool_call") for entry in _objects(message.pop("tool_calls", None))]
+    contents = [part.get("message_content") for part in _objects(message.pop("contents", None))]
     name = message.pop("function_call_name", None)
     if name is not None:
         calls.append({"function": {"name": name, "arguments": message.pop("function_call_arguments_json", "")}})
@@ -75,4 +77,4 @@ def _message(flat: Any) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -48,15 +48,15 @@ MAX_DEPTH = 64
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """Yield the spans and log records of an export request; raises ForeignDocumentError."""
-    found = False
+    has_signal = False
     for kind, (groups, scopes, rows) in zip(("span", "log"), SIGNALS, strict=True):
         for group in _objects(document.get(groups), groups):
-            found = True
+            has_signal = True
             resource = _attributes(_object(group.get("resource")).get("attributes"))
             for scope in _objects(group.get(scopes) or group.get("instrumentationLibrarySpans"), scopes):
                 for row in _objects(scope.get(rows), rows):
                     yield from _parts(kind, row, resource)
-    if not found and "resourceMetrics" not in document and document:
+    if not has_signal and "resourceMetrics" not in document and document:
         raise ForeignDocumentError("it has neither resourceSpans nor resourceLogs")
 
 
@@ -78,8 +78,8 @@ def _parts(kind: str, row: Mapping[str, Any], resource: Mapping[str, Any]) -> It
         "end": max(start, ns_of(row.get("endTimeUnixNano") or start, "endTimeUnixNano")),
         "attributes": attributes,
         "events": [
-            {"name": str(each.get("name") or ""), "fields": _attributes(each.get("attributes"))}
-            for each in _objects(row.get("events"), "events")
+            {"name": str(event.get("name") or ""), "fields": _attributes(event.get("attributes"))}
+            for event in _objects(row.get("events"), "events")
         ],
         "error": str(status.get("message") or "the span failed") if _is_error(status) else None,
         "environment": environment,
@@ -104,7 +104,9 @@ def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> TracePart | None
 def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these spans and records."""
     logs: dict[str, list[Mapping[str, Any]]] = {}
-    for part in sorted((part for part in parts if part.kind == "log"), key=lambda each: (each.document["at"], each.id)):
+    for part in sorted(
+        (part for part in parts if part.kind == "log"), key=lambda log_part: (log_part.document["at"], log_part.id)
+    ):
         logs.setdefault(part.document["span"], []).append(part.document)
     rows = sorted((part for part in parts if part.kind == "span"), key=lambda part: (part.document["start"], part.id))
     labels: dict[str, str] = {}
@@ -114,13 +116,13 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         row, fields = part.document, Fields(part.document["attributes"])
         events = [*row["events"], *logs.get(part.id, ())]
         spans.append(_span(part, fields, [(event["name"], event["fields"]) for event in events]))
-        found = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
-        labels |= {name: value for name, value in found.items() if value is not None and name not in labels}
+        identities = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
+        labels |= {name: value for name, value in identities.items() if value is not None and name not in labels}
         for name, value in labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata").items():
             labels.setdefault(name, value)
         fields.count_unread(unmapped, "otlp")
-        for place, each in enumerate(row["events"]):
-            record = {"span": part.id, "name": each["name"], "at": row["start"], "fields": each["fields"]}
+        for place, row_event in enumerate(row["events"]):
+            record = {"span": part.id, "name": row_event["name"], "at": row["start"], "fields": row_event["fields"]}
             if score := _score(record, unmapped, f"{part.id}.{place}"):
                 scores.append(score)
     root = next((part.document for part in rows if part.document["parent"] is None), rows[0].document if rows else {})
@@ -207,7 +209,7 @@ def _id(row: Mapping[str, Any], name: str, digits: int) -> str:
 
 
 def _attributes(listed: Any) -> dict[str, Any]:
-    return {str(each.get("key")): _value(each.get("value")) for each in _objects(listed, "attributes")}
+    return {str(attribute.get("key")): _value(attribute.get("value")) for attribute in _objects(listed, "attributes")}
 
 
 def _value(value: Any, depth: int = 0) -> Any:
@@ -215,26 +217,26 @@ def _value(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ForeignDocumentError(f"a value is nested deeper than {MAX_DEPTH} levels")
     fields = _object(value)
-    for name, found in fields.items():
+    for name, content in fields.items():
         if name in ("stringValue", "boolValue", "doubleValue"):
-            return found
+            return content
         if name == "intValue":
-            return int(found) if isinstance(found, str | int) and str(found).lstrip("-").isdecimal() else None
+            return int(content) if isinstance(content, str | int) and str(content).lstrip("-").isdecimal() else None
         if name == "arrayValue":
-            return [_value(each, depth + 1) for each in _objects(_object(found).get("values"), "values")]
+            return [_value(element, depth + 1) for element in _objects(_object(content).get("values"), "values")]
         if name == "kvlistValue":
-            pairs = _objects(_object(found).get("values"), "values")
+            pairs = _objects(_object(content).get("values"), "values")
             return {str(pair.get("key")): _value(pair.get("value"), depth + 1) for pair in pairs}
         if name == "bytesValue":
-            return _text_of_bytes(found)
+            return _text_of_bytes(content)
     return None
 
 
-def _text_of_bytes(found: Any) -> str:
+def _text_of_bytes(encoded: Any) -> str:
     try:
-        return base64.b64decode(str(found)).decode(errors="replace")
+        return base64.b64decode(str(encoded)).decode(errors="replace")
     except (ValueError, binascii.Error):
-        return str(found)
+        return str(encoded)
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -244,6 +246,6 @@ def _object(value: Any) -> Mapping[str, Any]:
 def _objects(value: Any, name: str) -> list[Mapping[str, Any]]:
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise ForeignDocumentError(f"its {name} is not a list of objects")
     return value

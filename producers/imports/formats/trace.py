@@ -160,18 +160,18 @@ def ns_of(value: Any, what: str = "time") -> int:
             moment = datetime.fromisoformat(value.strip())
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             seconds = int(moment.replace(microsecond=0).timestamp())
-            found = seconds * 10**9 + moment.microsecond * 1000
+            ns = seconds * 10**9 + moment.microsecond * 1000
         else:
             number = int(value) if isinstance(value, str) else value
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise TypeError
-            scale = next((each for each in (10**9, 10**6, 10**3) if number * each < LATEST_NS), 1)
-            found = int(number * scale)
+            scale = next((factor for factor in (10**9, 10**6, 10**3) if number * factor < LATEST_NS), 1)
+            ns = int(number * scale)
     except (ValueError, TypeError, OverflowError):
         raise ForeignDocumentError(f"its {what} is {str(value)[:40]!r}, which is not a time") from None
-    if not 0 <= found < LATEST_NS:
+    if not 0 <= ns < LATEST_NS:
         raise ForeignDocumentError(f"its {what} is {str(value)[:40]!r}, which is before 1970 or after 9999")
-    return found
+    return ns
 
 
 def labels_of(metadata: Any, unmapped: Counter[str], kind: str) -> dict[str, str]:

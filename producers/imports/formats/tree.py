@@ -23,24 +23,24 @@ def place_spans(spans: Iterable[ImportedSpan]) -> tuple[list[Placed], int]:
 
     A call that has a call below it is the same one, seen by two instrumentations: the inner one counts.
     """
-    known = {span.id: span for span in spans}
+    spans_by_id = {span.id: span for span in spans}
     children: dict[str | None, list[ImportedSpan]] = {}
-    for span in sorted(known.values(), key=lambda span: (span.start_ns, span.id)):
-        parent = span.parent_id if span.parent_id in known else None
+    for span in sorted(spans_by_id.values(), key=lambda span: (span.start_ns, span.id)):
+        parent = span.parent_id if span.parent_id in spans_by_id else None
         children.setdefault(parent, []).append(span)
     ordered: list[tuple[ImportedSpan, str]] = []
     seen: set[str] = set()
-    for root in (*children.get(None, ()), *known.values()):  # the rest only where spans are each other's parents
+    for root in (*children.get(None, ()), *spans_by_id.values()):  # the rest only where spans are each other's parents
         _walk(root, children, seen, ordered)
-    wraps = _find_wrappers(known, [span for span, _ in ordered])
+    wraps = _find_wrappers(spans_by_id, [span for span, _ in ordered])
     placed = [Placed(span, function) for span, function in ordered if span.content and span.id not in wraps]
     return placed, len(wraps)
 
 
 def find_missing_parents(spans: Sequence[ImportedSpan]) -> int:
     """Return how many spans name a parent that is not there."""
-    known = {span.id for span in spans}
-    return sum(1 for span in spans if span.parent_id is not None and span.parent_id not in known)
+    span_ids = {span.id for span in spans}
+    return sum(1 for span in spans if span.parent_id is not None and span.parent_id not in span_ids)
 
 
 def _walk(
@@ -61,15 +61,15 @@ def _walk(
             stack += [(child, function, False) for child in reversed(children.get(span.id, ()))]
 
 
-def _find_wrappers(known: dict[str, ImportedSpan], ordered: list[ImportedSpan]) -> set[str]:
+def _find_wrappers(spans_by_id: dict[str, ImportedSpan], ordered: list[ImportedSpan]) -> set[str]:
     """Return the ids of calls with a call below them, up to the next tool."""
     wrappers: set[str] = set()
     for span in ordered:
-        above = known.get(span.parent_id or "") if isinstance(span.content, ImportedCall) else None
-        for _ in known:
+        above = spans_by_id.get(span.parent_id or "") if isinstance(span.content, ImportedCall) else None
+        for _ in spans_by_id:
             if above is None or above is span or isinstance(above.content, ImportedTool) or above.id in wrappers:
                 break
             if isinstance(above.content, ImportedCall):
                 wrappers.add(above.id)
-            above = known.get(above.parent_id or "")
+            above = spans_by_id.get(above.parent_id or "")
     return wrappers

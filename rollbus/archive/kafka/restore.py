@@ -42,10 +42,10 @@ Progress = Callable[[int, int], None]
 
 def restored_namespace(name: str, namespace: str) -> str:
     """Return where a namespace is restored to under a name; raises ConfigurationError for a name that no topic has."""
-    found = f"restored-{name}.{namespace}"
-    if RESTORED.match(found) is None or "." in name:
+    restored_name = f"restored-{name}.{namespace}"
+    if RESTORED.match(restored_name) is None or "." in name:
         raise ConfigurationError(f"{name!r} is not a name: use small letters, digits and -, at most 41")
-    return found
+    return restored_name
 
 
 @dataclass(slots=True)
@@ -74,29 +74,36 @@ class Restore:
         holes = missing_between(contents.missing, contents.partitions)
         if holes and not self.allow_missing:
             raise _holes_error(self.archive, holes)
-        own = self.settings.model_copy(update={"namespace": self.namespace})
-        if taken := [name for name in await topics_on_broker(own) if name.startswith(own.namespace)]:
+        restored_settings = self.settings.model_copy(update={"namespace": self.namespace})
+        if taken := [
+            name for name in await topics_on_broker(restored_settings) if name.startswith(restored_settings.namespace)
+        ]:
             raise ConfigurationError(
-                f"{own.namespace}* has {len(taken)} topics already; choose another name, or delete them with `rollbus "
-                f"archive discard {self.name}`. A restore that was cut off is deleted so, too"
+                f"{restored_settings.namespace}* has {len(taken)} topics already; choose another name, or delete them "
+                f"with `rollbus archive discard {self.name}`. A restore that was cut off is deleted so, too"
             )
         if troubles := await asyncio.to_thread(self.archive.verify):
             raise DataLossError("\n".join([*troubles, "nothing was restored"]))
-        filler = new_transactional_producer(own.kafka, f"{own.namespace}restore", LONGEST_S)
+        filler = new_transactional_producer(restored_settings.kafka, f"{restored_settings.namespace}restore", LONGEST_S)
         async with (  # before there are topics: what a restore that was cut off has left open is ended in none of them
-            running(own.kafka, filler, what="restoring"),
-            running(own.kafka, new_producer(own.kafka), what="restoring") as plain,
+            running(restored_settings.kafka, filler, what="restoring"),
+            running(restored_settings.kafka, new_producer(restored_settings.kafka), what="restoring") as plain,
         ):
             for is_last in (False, True):
                 await create_topics(
-                    own, [spec for spec in _specs(own, contents) if _is_last(own, spec.name) == is_last]
+                    restored_settings,
+                    [
+                        spec
+                        for spec in _specs(restored_settings, contents)
+                        if _is_last(restored_settings, spec.name) == is_last
+                    ],
                 )
                 parts = [
                     partition
                     for partition in contents.partitions.values()
                     if (partition.topic == EXCLUSIONS.name) == is_last
                 ]
-                await self._restore(own, plain, filler, parts)
+                await self._restore(restored_settings, plain, filler, parts)
 
     async def _restore(
         self,
@@ -136,14 +143,14 @@ class Restore:
 
     async def _compare(self, own: StreamSettings, partitions: list[ArchivedPartition]) -> None:
         """Raise DataLossError if Kafka gives back anything else than was archived."""
-        found = {
+        digests = {
             TopicPartition(own.namespace + partition.topic, partition.partition): RecordDigest()
             for partition in partitions
         }
-        async with aclosing(read_from(own.kafka, dict.fromkeys(found, 0))) as records:
+        async with aclosing(read_from(own.kafka, dict.fromkeys(digests, 0))) as records:
             async for raw in records:
-                found[TopicPartition(raw.topic, raw.partition)].add(raw)
-        for place, digest in found.items():
+                digests[TopicPartition(raw.topic, raw.partition)].add(raw)
+        for place, digest in digests.items():
             if digest.hexdigest() != self.digests[f"{place.topic.removeprefix(own.namespace)}-{place.partition}"]:
                 raise DataLossError(
                     f"{place.topic}[{place.partition}] does not give back what was archived; delete the topics with "
@@ -173,8 +180,8 @@ class _PartitionWriter:
         for run in _runs(records):
             await self._skip_to(run[0].offset)
             rows = [
-                Row(self.place.topic, self.place.partition, each.key, each.value, each.headers, each.timestamp)
-                for each in run
+                Row(self.place.topic, self.place.partition, record.key, record.value, record.headers, record.timestamp)
+                for record in run
             ]
             await write(self.plain, rows)
             self.position += len(rows)
@@ -212,11 +219,15 @@ class _PartitionWriter:
 
 async def discard(settings: StreamSettings, name: str) -> list[str]:
     """Delete the topics of a restored namespace, whole or not; return their names."""
-    own = settings.model_copy(update={"namespace": restored_namespace(name, settings.namespace)})
-    topics = [each for each in await topics_on_broker(own) if each.startswith(own.namespace)]
+    restored_settings = settings.model_copy(update={"namespace": restored_namespace(name, settings.namespace)})
+    topics = [
+        topic for topic in await topics_on_broker(restored_settings) if topic.startswith(restored_settings.namespace)
+    ]
     if not topics:
-        raise ConfigurationError(f"there is no topic of {own.namespace}*; look at the name and at `namespace:`")
-    return await delete_topics(own, topics)
+        raise ConfigurationError(
+            f"there is no topic of {restored_settings.namespace}*; look at the name and at `namespace:`"
+        )
+    return await delete_topics(restored_settings, topics)
 
 
 def _runs(records: list[ArchivedRecord]) -> Iterator[list[ArchivedRecord]]:

@@ -26,18 +26,18 @@ async def load_replay(
     from rollbus.consumers.clickhouse.sink.status import read_sink_status
     from rollbus.consumers.clickhouse.store.migrator import migrate
 
-    own = settings.model_copy(update={"namespace": namespace, "linger_ms": 100})
-    first = await read_sink_status(own)
+    replay_settings = settings.model_copy(update={"namespace": namespace, "linger_ms": 100})
+    first = await read_sink_status(replay_settings)
     if namespace.startswith(REPLAYED) and all(row.committed is None for row in first):
-        await asyncio.to_thread(migrate, own.clickhouse)
-        await asyncio.to_thread(delete_namespace, own.clickhouse, namespace)
+        await asyncio.to_thread(migrate, replay_settings.clickhouse)
+        await asyncio.to_thread(delete_namespace, replay_settings.clickhouse, namespace)
     stop = asyncio.Event()
-    running = asyncio.create_task(run_sink_async(own, stop=stop))
+    running = asyncio.create_task(run_sink_async(replay_settings, stop=stop))
     try:
         behind = total = _count_behind(first, first)
         while behind and not running.done():
             await asyncio.wait([running], timeout=LOOK_S)
-            behind = _count_behind(first, await read_sink_status(own))
+            behind = _count_behind(first, await read_sink_status(replay_settings))
             progress(total - behind, total)
     finally:
         stop.set()

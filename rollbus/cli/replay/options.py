@@ -101,7 +101,7 @@ def _refuse_values(option: str, kind: type[Config], changes: Mapping[str, Any]) 
     try:
         kind.model_validate(changes)
     except ValidationError as error:
-        alone = [one for one in error.errors() if one["loc"]]
+        alone = [detail for detail in error.errors() if detail["loc"]]
         if alone:
             raise ConfigurationError(_mistakes(option, kind, alone)) from error
 

@@ -84,14 +84,14 @@ async def ask(
     client: AsyncOpenAI, model: str, chat: list[dict[str, Any]], temperature: float, look_up: LookUp
 ) -> str | None:
     """Return the team that the model names after one look-up; None for any other answer, or without a call."""
-    asked: Any = {"model": model, "tools": [LOOK_UP], "temperature": temperature}
-    first = await client.chat.completions.create(messages=chat, max_completion_tokens=CALL_TOKENS, **asked)  # type: ignore[arg-type]
+    parameters: Any = {"model": model, "tools": [LOOK_UP], "temperature": temperature}
+    first = await client.chat.completions.create(messages=chat, max_completion_tokens=CALL_TOKENS, **parameters)  # type: ignore[arg-type]
     calls = first.choices[0].message.tool_calls or []
     if not calls or calls[0].type != "function":
         return None
     call_id, arguments = calls[0].id, calls[0].function.arguments
     chat = [*chat, *called(call_id, arguments, await look_up(_read_order(arguments)))]
-    second = await client.chat.completions.create(messages=chat, max_completion_tokens=ANSWER_TOKENS, **asked)  # type: ignore[arg-type]
+    second = await client.chat.completions.create(messages=chat, max_completion_tokens=ANSWER_TOKENS, **parameters)  # type: ignore[arg-type]
     return read_team(second.choices[0].message.content)
 
 

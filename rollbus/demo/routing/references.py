@@ -15,14 +15,21 @@ STEPS, RATE, DECAY = 400, 2.0, 1e-3
 def bag_of_words(seed: int, tickets: int, unseen: Sequence[Ticket]) -> float:
     """Return the share that logistic regression on words names rightly, fitted to the verdicts on so many tickets."""
     traffic = [TRAFFIC.ticket(seed, number) for number in range(tickets)]
-    known = [(one, verdict) for one in traffic if (verdict := verdict_of(one, seed))]
-    places = {word: place for place, word in enumerate(sorted({word for one, _ in known for word in _words(one)}))}
-    counts_N_W = _counts([one for one, _ in known], places)
-    labels_N_K = np.eye(len(TEAMS))[[TEAMS.index(verdict.teams[-1]) for _, verdict in known]]
+    labelled_tickets = [
+        (labelled_ticket, verdict) for labelled_ticket in traffic if (verdict := verdict_of(labelled_ticket, seed))
+    ]
+    places = {
+        word: place
+        for place, word in enumerate(
+            sorted({word for labelled_ticket, _ in labelled_tickets for word in _words(labelled_ticket)})
+        )
+    }
+    counts_N_W = _counts([labelled_ticket for labelled_ticket, _ in labelled_tickets], places)
+    labels_N_K = np.eye(len(TEAMS))[[TEAMS.index(verdict.teams[-1]) for _, verdict in labelled_tickets]]
     weights_W_K = np.zeros((len(places) + 1, len(TEAMS)))
     for _ in range(STEPS):
         errors_N_K = _softmax(counts_N_W @ weights_W_K) - labels_N_K
-        weights_W_K -= RATE * (counts_N_W.T @ errors_N_K / len(known) + DECAY * weights_W_K)
+        weights_W_K -= RATE * (counts_N_W.T @ errors_N_K / len(labelled_tickets) + DECAY * weights_W_K)
     named = (_counts(unseen, places) @ weights_W_K).argmax(axis=1)
     return float(np.mean([TEAMS[place] == ticket.team for place, ticket in zip(named, unseen, strict=True)]))
 

@@ -57,7 +57,7 @@ class Grammar:
 
 def choose(pattern: str, rng: random.Random) -> str:
     """Return the pattern with one of the alternatives of each `[a|b]`."""
-    return re.sub(r"\[([^]]*)\]", lambda found: rng.choice(found[1].split("|")), pattern)
+    return re.sub(r"\[([^]]*)\]", lambda match: rng.choice(match[1].split("|")), pattern)
 
 
 def _misspell(text: str, rng: random.Random) -> str:

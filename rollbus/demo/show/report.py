@@ -37,7 +37,7 @@ def print_comparison(
     for name, evaluation in (("before", comparison.before), ("after", comparison.after)):
         table.add_column(f"{name}: {evaluation.model}@{evaluation.policy_version}", justify="right")
     for outcome, _ in job.outcomes:
-        rates = [rate_of(one, outcome).percent() for one in (comparison.before, comparison.after)]
+        rates = [rate_of(measurement, outcome).percent() for measurement in (comparison.before, comparison.after)]
         table.add_row(outcome, *rates, style="bold" if outcome == comparison.success else "")
     console.print(table)
     gain = comparison.gain

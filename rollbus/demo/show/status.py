@@ -109,9 +109,9 @@ def read_status(query: Query, *, namespace: str, run: str, lag: Mapping[str, int
     """Ask ClickHouse; raises UnavailableError and RejectedError."""
     parameters = {"namespace": namespace, "run": run}
     columns, (row,) = query(COUNTS, parameters)
-    found = dict(zip(columns, row, strict=True))
-    pause = str(found.pop("pause", ""))
-    counts = {name: int(value or 0) for name, value in found.items()}
+    values = dict(zip(columns, row, strict=True))
+    pause = str(values.pop("pause", ""))
+    counts = {name: int(value or 0) for name, value in values.items()}
     rewards = tuple(
         VersionReward(int(version), int(episodes), float(reward), float(deviation or 0.0), float(wins))
         for version, episodes, reward, deviation, wins in query(REWARDS, parameters)[1]

@@ -66,8 +66,8 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
 
     def ask(name: str) -> list[dict[str, Any]]:
         query = questions()[name]
-        own = {parameter.name: values[parameter.name] for parameter in query.parameters}
-        columns, rows = client.query(query.sql, bind(query, own), LIMITS | READ_ONLY)
+        parameters = {parameter.name: values[parameter.name] for parameter in query.parameters}
+        columns, rows = client.query(query.sql, bind(query, parameters), LIMITS | READ_ONLY)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     (run,) = ask("funnel_run")

@@ -143,11 +143,11 @@ def find_no_signal(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable
 def find_other_model(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that the agent asks for another model, or for versions, that the learner does not serve."""
     run, chosen = settings.run, settings.run.filter.models or (settings.run.model,)
-    asked = {turns.model for turns in numbers.turns if turns.model}
-    if asked and not asked & set(chosen):
+    models = {turns.model for turns in numbers.turns if turns.model}
+    if models and not models & set(chosen):
         what = (
-            f"the agent is answered by {_name(asked)}, and run {run.run_id} trains {_name(chosen)}: the learner serves "
-            "no version that the agent asked for"
+            f"the agent is answered by {_name(models)}, and run {run.run_id} trains {_name(chosen)}: the learner "
+            "serves no version that the agent asked for"
         )
         yield Notice("other_model", what, f"let the agent ask for {chosen[0]}, or set `runs: model:`")
         return
@@ -164,14 +164,17 @@ def find_empty_filter(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
     scored = sum(count.episodes for count in numbers.episodes if count.is_assembled)
     outside = sum(count.episodes for count in numbers.episodes if count.dropped_by == DropReason.NOT_TARGETED)
     if outside and outside == scored and settings.run.filter != FilterConfig():  # else its model is the matter
-        wanted = _describe_filter(settings.run.filter)
+        conditions = _describe_filter(settings.run.filter)
         run = numbers.run
         has = ", ".join(
             f"{name} {_name(values)}"
             for name, values in (("tasks", run.tasks), ("agents", run.agents), ("models", run.models))
             if any(values)
         )
-        what = f"the filter of run {settings.run.run_id} ({wanted}) matches none of {scored} episodes, which have {has}"
+        what = (
+            f"the filter of run {settings.run.run_id} ({conditions}) matches none of {scored} episodes, "
+            f"which have {has}"
+        )
         is_of_tasks = settings.run.filter == FilterConfig(tasks=settings.run.filter.tasks) and any(run.tasks)
         change = SettingChange(("filter", "tasks"), sorted(filter(None, run.tasks)), is_of_run=True)
         remedy = "correct `runs: filter:`, or the names that the agent records"

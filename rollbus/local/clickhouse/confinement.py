@@ -58,9 +58,9 @@ def shed_environment() -> None:
 
     Deleting a variable is not enough: /proc/self/environ shows what the process was started with.
     """
-    kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-    if kept != dict(os.environ):
-        os.execve(sys.executable, sys.orig_argv, kept)
+    environment = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+    if environment != dict(os.environ):
+        os.execve(sys.executable, sys.orig_argv, environment)
 
 
 def confine(data: Path) -> list[str]:
@@ -80,8 +80,8 @@ def confine(data: Path) -> list[str]:
 def _restrict_files(data: Path) -> None:
     abi = _call(CREATE_RULESET, None, 0, 1)
     every_right = (1 << RIGHTS_BY_ABI.get(abi, 16)) - 1
-    asked = struct.pack("QQQ", every_right, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
-    ruleset = _call(CREATE_RULESET, asked, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
+    ruleset_attributes = struct.pack("QQQ", every_right, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    ruleset = _call(CREATE_RULESET, ruleset_attributes, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
     try:
         _add_rule(ruleset, data, every_right)
         for path in _code():
@@ -126,7 +126,7 @@ def _refuse_calls() -> None:
         (RETURN, 0, 0, ALLOWED),
         (RETURN, 0, 0, REFUSED),
     ]
-    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
     _call(SECCOMP[machine], 1, 1, struct.pack("HxxxxxxP", len(program), ctypes.addressof(instructions)))
 
 

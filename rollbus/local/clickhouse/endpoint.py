@@ -200,13 +200,13 @@ def _open_engine(data: Path, passwords: Mapping[str, str]) -> "Engine":
 
 def _read_passwords(folder: Path | None) -> dict[str, str]:
     names = {"default": PASSWORD, READONLY_USER: READONLY_PASSWORD}
-    found = {user: folder and read_secret(folder, name) for user, name in names.items()}
-    if missing := [names[user] for user, password in found.items() if not password]:
+    passwords = {user: folder and read_secret(folder, name) for user, name in names.items()}
+    if missing := [names[user] for user, password in passwords.items() if not password]:
         raise ConfigurationError(
             f"ClickHouse's users need passwords, and {', '.join(missing)} is missing in {folder or '--secrets'}; "
             "`rollbus up` makes them. --insecure serves everybody on this machine"
         )
-    return {user: str(password) for user, password in found.items()}
+    return {user: str(password) for user, password in passwords.items()}
 
 
 async def _read_request(http: HttpRequest) -> EngineRequest | None:

@@ -89,9 +89,9 @@ def users_xml(secrets: Path | None) -> str:
                 password=_password(secrets and read_secret(secrets, name)),
                 host=HOST,
                 profile=profile,
-                grants=each,
+                grants=account_grants,
             )
-            for user, name, profile, each in accounts
+            for user, name, profile, account_grants in accounts
         ),
     )
 

@@ -71,7 +71,7 @@ def tokens(sql: bytes) -> Iterator[Token]:
             continue
         if kind == "heredoc":
             if last_heredocs is None:
-                last_heredocs = {found.group(1): found.start() for found in _HEREDOC.finditer(sql)}
+                last_heredocs = {heredoc.group(1): heredoc.start() for heredoc in _HEREDOC.finditer(sql)}
             if last_heredocs[match.group()] >= end:
                 kind, end = "string", sql.index(match.group(), end) + len(match.group())
             else:

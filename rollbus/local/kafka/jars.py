@@ -113,8 +113,8 @@ def _run_maven(maven: str, work: Path, jars: Path) -> None:
     command = [maven, "-B", "-q", "-C", "-Dstyle.color=never", "-f", str(pom), f"-Djars={jars}", "package"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[:SHOWN_LETTERS]
+        output = " ".join((done.stdout + done.stderr).split())[:SHOWN_LETTERS]
         raise UnavailableError(
-            f"Maven could not fetch Kafka's jars: {said}; see which repository it is configured with and whether it "
+            f"Maven could not fetch Kafka's jars: {output}; see which repository it is configured with and whether it "
             f"can be reached, and start again. Or set {JARS_VARIABLE} to a folder with the jars"
         )

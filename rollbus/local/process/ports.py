@@ -72,11 +72,11 @@ def listener_of(port: int) -> int | None:
     inodes = _listening_inodes(port)
     if not inodes:
         return None
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    sockets = {f"socket:[{inode}]" for inode in inodes}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        if not wanted.isdisjoint(_open_files(Path(f"/proc/{entry}/fd"))):
+        if not sockets.isdisjoint(_open_files(Path(f"/proc/{entry}/fd"))):
             return int(entry)
     return None
 

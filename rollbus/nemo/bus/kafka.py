@@ -100,7 +100,7 @@ class KafkaBus:
         with kafka_errors(self._connection, "reading the run's log"):
             consumer = self._opened()
             ends = await consumer.end_offsets(self._partitions)
-            while [one for one, end in ends.items() if await consumer.position(one) < end]:
+            while [partition for partition, end in ends.items() if await consumer.position(partition) < end]:
                 records += await self._poll(consumer)
         return records
 
@@ -117,9 +117,9 @@ class KafkaBus:
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> list[Any]:
         records = []
-        for found in (await consumer.getmany(timeout_ms=POLL_MS)).values():
-            for one in found:
-                record = self._read(one)
+        for messages in (await consumer.getmany(timeout_ms=POLL_MS)).values():
+            for message in messages:
+                record = self._read(message)
                 if record is not None:
                     records.append(record)
         return records

@@ -55,7 +55,7 @@ async def record_trajectory(
         messages.append(message)
     if (problem := order_problem(trajectory)) is not None:
         episode.exclude(problem)
-    turns = [one.event_id for one in await recording.take(attempt.episode_id) if isinstance(one, TurnRecorded)]
+    turns = [event.event_id for event in await recording.take(attempt.episode_id) if isinstance(event, TurnRecorded)]
     for number, value in enumerate(trajectory.shaped_rewards or ()):
         turn = turns[min(number, len(turns) - 1)] if turns else None
         episode.reward(value, name=f"{reward_name}.{STEP_REWARD}", turn=turn, source="evaluator")
@@ -68,7 +68,7 @@ def order_problem(trajectory: Trajectory) -> str | None:
     roles = [item.role for item in trajectory.episode if isinstance(item, EpisodeItem)]
     if roles and roles[0] not in (EpisodeItemRole.USER, EpisodeItemRole.SYSTEM):
         return f"the first message is of {roles[0].value}, and must be of user or system"
-    if any(one is other is EpisodeItemRole.ASSISTANT for one, other in pairwise(roles)):
+    if any(role is other is EpisodeItemRole.ASSISTANT for role, other in pairwise(roles)):
         return "two assistant messages follow each other"
     return None
 
@@ -106,12 +106,12 @@ def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     taken: set[str] = set()
     for index, group in enumerate(collection.trajectories):
         ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
-        name = told = next(ids, str(index))
-        while told in taken or not seen[name]:
+        name = example_name = next(ids, str(index))
+        while example_name in taken or not seen[name]:
             seen[name] += 1
-            told = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        taken.add(told)
-        yield told
+            example_name = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        taken.add(example_name)
+        yield example_name
 
 
 def labels_of(attempt: ExampleAttempt) -> dict[str, str]:
@@ -120,7 +120,7 @@ def labels_of(attempt: ExampleAttempt) -> dict[str, str]:
 
 
 def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs: Any, model: str) -> Exchange:
-    values = tuple(_field(one, "logprob") for one in _field(logprobs, "content") or ())
+    values = tuple(_field(token, "logprob") for token in _field(logprobs, "content") or ())
     choice = AnswerChoice(
         content=said["content"],
         tool_calls=said.get("tool_calls", ()),
@@ -142,11 +142,11 @@ def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs:
 
 def _message(item: EpisodeItem) -> dict[str, Any]:
     metadata = item.metadata or {}
-    known = {name: str(metadata[name]) for name in ("name", "tool_call_id") if metadata.get(name)}
+    fields = {name: str(metadata[name]) for name in ("name", "tool_call_id") if metadata.get(name)}
     calls = metadata.get("tool_calls") or ()
     if calls := tuple(map(_tool_call, json.loads(calls) if isinstance(calls, str) else calls)):
-        known["tool_calls"] = calls  # type: ignore[assignment]
-    return {"role": item.role.value, "content": item.content, **known}
+        fields["tool_calls"] = calls  # type: ignore[assignment]
+    return {"role": item.role.value, "content": item.content, **fields}
 
 
 def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:

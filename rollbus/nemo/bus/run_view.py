@@ -94,13 +94,15 @@ class RunView:
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
-        wanted = {self.group_of[trajectory] for trajectory in trajectories if trajectory in self.group_of}
-        groups = (group for group_id, group in self.groups.items() if group_id in wanted)
+        group_ids = {self.group_of[trajectory] for trajectory in trajectories if trajectory in self.group_of}
+        groups = (group for group_id, group in self.groups.items() if group_id in group_ids)
         return sorted(groups, key=lambda group: natural_order(group.group_key))
 
     def played_in(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
-        return [one for one, record in self.trajectories.items() if record.labels.get("epoch") == str(epoch)]
+        return [
+            trajectory for trajectory, record in self.trajectories.items() if record.labels.get("epoch") == str(epoch)
+        ]
 
     def batches_of(self, window: int) -> list[TrainingBatch]:
         """Return the batches that were cut from a window, in order."""
@@ -177,13 +179,13 @@ class RunView:
                 self.skipped.setdefault(record.batch_hash, record)
             case StepFailed():
                 self.open_steps.discard(record.batch_hash)
-                known = self.failures.setdefault(record.batch_hash, [])
-                if record not in known:
-                    known.append(record)
+                failures = self.failures.setdefault(record.batch_hash, [])
+                if record not in failures:
+                    failures.append(record)
 
     def _drop(self, drop: Drop) -> None:
         named = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
-        for one in drop.trajectory_ids:
-            self.dropped.setdefault(one, named)
+        for member_id in drop.trajectory_ids:
+            self.dropped.setdefault(member_id, named)
         if drop.unit == "episode":
             self.dropped.setdefault(trajectory_id(drop.unit_id), named)

@@ -72,8 +72,8 @@ def read_run(folder: Path) -> RunRecord:
 
 def list_runs(data_dir: Path) -> list[RunRecord]:
     """Return the runs of a folder, the newest last."""
-    found = [read_run(path.parent) for path in data_dir.glob(f"*/{STATE_FILE}")]
-    return sorted(found, key=lambda record: record.began_at)
+    records = [read_run(path.parent) for path in data_dir.glob(f"*/{STATE_FILE}")]
+    return sorted(records, key=lambda record: record.began_at)
 
 
 def newest_run(data_dir: Path) -> RunRecord:
@@ -98,7 +98,7 @@ def what_next(record: RunRecord) -> str:
     }
     if record.state != "completed":
         rows["continue"] = f"rollbus finetune resume {name}"
-    return "\n".join(f"{what:<11} {told}" for what, told in rows.items())
+    return "\n".join(f"{what:<11} {text}" for what, text in rows.items())
 
 
 def delete_run(record: RunRecord) -> None:

@@ -36,16 +36,24 @@ class Outputs:
     def derive(self) -> None:
         """Write what follows from the epochs' lines: a kill between two files leaves it behind them."""
         rows = self.training_rows()
-        kept = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
-        _write_json(self.folder / "reward_history.json", [{name: row.get(name) for name in kept} for row in rows])
+        columns = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
+        _write_json(self.folder / "reward_history.json", [{name: row.get(name) for name in columns} for row in rows])
         if (state := self.curriculum_state()) is not None:
             _write_json(self.folder / "curriculum_state.json", state)
 
     def validation(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Write a validation's row."""
-        kept = ("avg_reward", "min_reward", "max_reward", "num_examples", "avg_reward_low", "avg_reward_high", "error")
-        found = {name: metrics[name] for name in kept if name in metrics}
-        row = {"epoch": epoch, "timestamp": self._now(), **found}
+        columns = (
+            "avg_reward",
+            "min_reward",
+            "max_reward",
+            "num_examples",
+            "avg_reward_low",
+            "avg_reward_high",
+            "error",
+        )
+        values = {name: metrics[name] for name in columns if name in metrics}
+        row = {"epoch": epoch, "timestamp": self._now(), **values}
         rows = [*(old for old in self.validation_rows() if old["epoch"] != epoch), row]
         _write_json(self.folder / "validation_history.json", sorted(rows, key=lambda row: int(row["epoch"])))
 
@@ -83,9 +91,9 @@ def append_line(path: str | Path, values: Mapping[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    known = [{**row, "timestamp": ""} for row in map(_parsed, text.splitlines()) if row is not None]
+    written_rows = [{**row, "timestamp": ""} for row in map(_parsed, text.splitlines()) if row is not None]
     plain = json.loads(json.dumps({"timestamp": "", **values}, default=str))
-    if plain not in known:
+    if plain not in written_rows:
         begin = "" if text.endswith("\n") or not text else "\n"  # after a torn line
         with path.open("a", encoding="utf-8") as file:
             file.write(begin + json.dumps({**plain, "timestamp": datetime.now().isoformat()}) + "\n")
@@ -93,10 +101,10 @@ def append_line(path: str | Path, values: Mapping[str, Any]) -> None:
 
 def _parsed(line: str) -> Row | None:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return row if isinstance(row, dict) else None
 
 
 def _read_json(path: Path) -> Any:

@@ -12,17 +12,17 @@ def curves(
     training: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]
 ) -> dict[str, list[tuple[int, float]]]:
     """Return every curve's points by its label; points without a value are left out, curves without points too."""
-    wanted = {
+    sources = {
         "Training reward": (training, "avg_reward"),
         "Training reward, after the curriculum": (training, "filtered_avg_reward"),
         "Validation reward": (validation, "avg_reward"),
         "Share of groups admitted": (training, "curriculum_percentile"),
     }
-    found = {
+    points_by_label = {
         label: [(int(row["epoch"]), float(row[name])) for row in rows if row.get(name) is not None]
-        for label, (rows, name) in wanted.items()
+        for label, (rows, name) in sources.items()
     }
-    return {label: points for label, points in found.items() if points}
+    return {label: points for label, points in points_by_label.items() if points}
 
 
 def draw(path: Path, training: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]) -> None:

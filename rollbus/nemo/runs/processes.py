@@ -197,8 +197,8 @@ class Processes:
         path = self.settings_file
         if not path.exists():
             return None
-        found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        stack = found.get("stack") if found.get("namespace") == self.namespace else None
+        earlier_settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        stack = earlier_settings.get("stack") if earlier_settings.get("namespace") == self.namespace else None
         if stack is not None:
             had_art = (Path(stack["data_dir"]) / "art").exists()
             names = [name for name in stack if name.endswith("_port") and (had_art or name not in ART_PORTS)]

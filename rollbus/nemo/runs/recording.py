@@ -99,11 +99,11 @@ class _Tee:
             positions = await self._inner.send([record for _, record in passed])
             refused = frozenset(passed[position][0] for position in positions)
         for index, record in enumerate(records):
-            known = self.watched.get(record.key.decode(errors="replace"))
-            if known is not None and index not in refused:
+            events = self.watched.get(record.key.decode(errors="replace"))
+            if events is not None and index not in refused:
                 event = codec.decode(record.value)
                 if isinstance(event, Event):
-                    known.append(event)
+                    events.append(event)
         return refused
 
     async def close(self) -> None:

@@ -48,8 +48,8 @@ def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
         document["art_server"] = _art_server(plan, adapter)
     else:
         document["trainer"] = TRAINER
-    found: dict[str, Any] = laid_over(document, plan.bus.settings)
-    return found
+    settings_document: dict[str, Any] = laid_over(document, plan.bus.settings)
+    return settings_document
 
 
 def checked_settings(plan: Plan) -> None:
@@ -57,16 +57,16 @@ def checked_settings(plan: Plan) -> None:
     try:
         Settings.model_validate(settings_of(plan, "check", "check."))
     except ValidationError as error:
-        mistakes = [f"  {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        mistakes = [f"  {'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
         raise ConfigurationError("\n".join(["mistakes under `rollbus: settings:`", *mistakes])) from error
 
 
 def on_art_server(plan: Plan) -> bool:
     """Say whether the run trains on an ART server, and not in memory."""
-    found: Any = plan.bus.settings
+    setting: Any = plan.bus.settings
     for key in ("trainer", "backend", "type"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return isinstance(plan.adapter, BusTrainerAdapterConfig) and found in (None, "art-server")
+        setting = setting.get(key) if isinstance(setting, Mapping) else None
+    return isinstance(plan.adapter, BusTrainerAdapterConfig) and setting in (None, "art-server")
 
 
 def processed_logprobs(config: Config) -> bool:
@@ -88,18 +88,18 @@ def _generations(builder: TrajectoryBuilderConfig) -> int:
 
 def _assembly(plan: Plan, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
     tuning = plan.config.finetuning
-    found: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
+    assembly: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
     if tuning.target_model is not None:
-        found["target_model"] = _target_model(plan, tuning.target_model)
-    found["include_tool_calls"] = bool(getattr(builder, "include_tool_calls", True))
-    found["min_episode_length"] = max(1, math.ceil(getattr(builder, "min_episode_length", 2) / 2))
-    return found
+        assembly["target_model"] = _target_model(plan, tuning.target_model)
+    assembly["include_tool_calls"] = bool(getattr(builder, "include_tool_calls", True))
+    assembly["min_episode_length"] = max(1, math.ceil(getattr(builder, "min_episode_length", 2) / 2))
+    return assembly
 
 
 def _target_model(plan: Plan, name: str) -> str:
     """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
-    asked = str(getattr(plan.config.llms[name], "model_name", name)) if name in plan.config.llms else name
-    return plan.trained[1] if plan.trained is not None and asked == plan.trained[0] else asked
+    model_name = str(getattr(plan.config.llms[name], "model_name", name)) if name in plan.config.llms else name
+    return plan.trained[1] if plan.trained is not None and model_name == plan.trained[0] else model_name
 
 
 def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
@@ -144,25 +144,25 @@ def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
 
 
 def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
+    backend: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
     if token := adapter.backend.token:
-        found["token"] = token
-    return found
+        backend["token"] = token
+    return backend
 
 
 def _art_server(plan: Plan, adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     """Return the server's part; it counts where the server is started here."""
     backend = adapter.backend
-    found: dict[str, Any] = {"model": backend.name}
+    art_server: dict[str, Any] = {"model": backend.name}
     base_model = Path(backend.base_model)
     if base_model.is_dir():
-        found["base_model"] = str(base_model.resolve())
+        art_server["base_model"] = str(base_model.resolve())
     if backend.init_args is not None and backend.init_args.max_seq_length is not None:
-        found["max_tokens"] = backend.init_args.max_seq_length
+        art_server["max_tokens"] = backend.init_args.max_seq_length
     if backend.delete_old_checkpoints:
-        found["keep_checkpoints"] = 1
+        art_server["keep_checkpoints"] = 1
     if token := backend.token:
-        found["token"] = token
+        art_server["token"] = token
     if processed_logprobs(plan.config):
-        found["logprobs_mode"] = "processed"
-    return found
+        art_server["logprobs_mode"] = "processed"
+    return art_server

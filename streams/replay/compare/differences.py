@@ -73,8 +73,8 @@ def compare(one: Side, other: Side, span: CommonTime, last: str = "curriculum") 
         "curriculum": lambda: (*_curriculum(one, other, same), *_batches(one, other, cut, span, same)),
     }
     compared = [find for stage, find in by_stage.items() if CHAIN.index(stage) <= CHAIN.index(last)]
-    for found in (each for find in compared for each in find()):
-        counted[found[:4]].append(found[4])
+    for difference in (entry for find in compared for entry in find()):
+        counted[difference[:4]].append(difference[4])
     differences = [
         Difference(kind, what, cause, edge, len(examples), tuple(examples[:EXAMPLES]))
         for (kind, what, cause, edge), examples in counted.items()
@@ -86,10 +86,10 @@ def _cut(one: Side, other: Side, span: CommonTime) -> set[str]:
     """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
     cut = set()
     for mine, theirs in ((one, other), (other, one)):
-        for trajectory_id, found in mine.trajectories.items():
-            reason = theirs.dropped.get(("", found.episode_id), ("", ""))[0]
-            begun_before = reason == DropReason.MISSING_EVENTS.value and found.untrainable != reason
-            if not span.has_whole(found.at_ms) or begun_before:
+        for trajectory_id, trajectory in mine.trajectories.items():
+            reason = theirs.dropped.get(("", trajectory.episode_id), ("", ""))[0]
+            begun_before = reason == DropReason.MISSING_EVENTS.value and trajectory.untrainable != reason
+            if not span.has_whole(trajectory.at_ms) or begun_before:
                 cut.add(trajectory_id)
     return cut
 
@@ -103,11 +103,11 @@ def _paired(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | N
 def _trajectories(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
     for trajectory_id, mine, theirs in _paired(one.trajectories, other.trajectories):
         edge = trajectory_id in cut
-        known = mine or theirs
-        if known is not None and (mine is None or theirs is None):
+        present = mine or theirs
+        if present is not None and (mine is None or theirs is None):
             there, gone = (other, one) if mine is None else (one, other)
-            reason = gone.dropped.get(("", known.episode_id), (ABSENT, ""))[0]
-            why = EDGE if edge else _of_configuration("", known.config_hash, gone, f"{gone.name} says: {reason}")
+            reason = gone.dropped.get(("", present.episode_id), (ABSENT, ""))[0]
+            why = EDGE if edge else _of_configuration("", present.config_hash, gone, f"{gone.name} says: {reason}")
             yield "trajectory", f"only in {there.name}", why, edge, trajectory_id
         elif mine is not None and theirs is not None and mine.digest != theirs.digest:
             yield "trajectory", "other content", _why_other(mine, theirs), edge, trajectory_id

@@ -70,8 +70,8 @@ def common_span(manifests: list[ReplayManifest]) -> CommonTime:
     start, end = max(first for first, _ in spans), min(last for _, last in spans)
     if start > end:
         covered = (
-            f"{each.name!r} goes from {_shown(first)} to {_shown(last)}"
-            for each, (first, last) in zip(manifests, spans, strict=True)
+            f"{replay.name!r} goes from {_shown(first)} to {_shown(last)}"
+            for replay, (first, last) in zip(manifests, spans, strict=True)
         )
         raise ConfigurationError(
             f"the replays have no common time: {', '.join(covered)}; replay ranges that overlap, or compare each "
@@ -111,8 +111,8 @@ async def _refuse_deleted_of_live(
     """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by."""
     if span.from_ms is None:
         return
-    of_live = (topic for topic in _compared(last) if any(topic.name not in own for own in owned))
-    gone = [one for topic in of_live for one in await _deleted(settings, topic, span.from_ms)]
+    of_live = (topic for topic in _compared(last) if any(topic.name not in names for names in owned))
+    gone = [gap for topic in of_live for gap in await _deleted(settings, topic, span.from_ms)]
     refuse_missing(tuple(gone), REPLAY_LATER)
 
 
@@ -124,8 +124,8 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
     where = settings.model_copy(update={"namespace": manifest.namespace})
     from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
     topics = (topic for topic in _compared(last) if topic.name in made_by(manifest))
-    gone = [one for topic in topics for one in await _deleted(where, topic, from_ms)]
-    refuse_missing(tuple(replace(one, topic=f"{manifest.namespace}{one.topic}") for one in gone), REPLAY_AGAIN)
+    gone = [gap for topic in topics for gap in await _deleted(where, topic, from_ms)]
+    refuse_missing(tuple(replace(gap, topic=f"{manifest.namespace}{gap.topic}") for gap in gone), REPLAY_AGAIN)
 
 
 def _compared(last: str) -> list[Topic]:
@@ -144,8 +144,8 @@ async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tupl
     gone = (await resolve(settings, topic, Bound(offset=0), Bound())).missing
     if not from_ms:
         return gone
-    firsts = [await _first_ms(settings, topic, one.partition) for one in gone]
-    return tuple(one for one, first_ms in zip(gone, firsts, strict=True) if first_ms is None or first_ms >= from_ms)
+    firsts = [await _first_ms(settings, topic, gap.partition) for gap in gone]
+    return tuple(gap for gap, first_ms in zip(gone, firsts, strict=True) if first_ms is None or first_ms >= from_ms)
 
 
 async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
@@ -163,10 +163,10 @@ async def read_side(settings: StreamSettings, name: str, span: CommonTime, manif
     Of live, what comes before the span's beginning is not read: it holds no trajectory of the span, and nothing that
     follows from one.
     """
-    side, own = Side(name), _own(name, manifests)
+    side, own_topics = Side(name), _own(name, manifests)
     manifest = next((manifest for manifest in manifests if manifest.name == name), None)
     for topic in IN_ORDER:
-        its = topic.name in own
+        its = topic.name in own_topics
         namespace = manifest.namespace if manifest is not None and its else settings.namespace
         where, starts = settings.model_copy(update={"namespace": namespace}), dict[int, int]()
         if not its and topic.name in TICKED:
@@ -181,9 +181,9 @@ async def _whole(settings: StreamSettings, manifest: ReplayManifest) -> ReplayMa
     """Return a manifest that says how far it reaches: a shadow's, which follows, by the ticks that it has written."""
     if manifest.state != "following":
         return manifest
-    own = settings.model_copy(update={"namespace": manifest.namespace})
+    replay_settings = settings.model_copy(update={"namespace": manifest.namespace})
     first = last = None
-    async for tick in read_records(own, STAGE_INPUTS[manifest.stages[-1]], Tick):
+    async for tick in read_records(replay_settings, STAGE_INPUTS[manifest.stages[-1]], Tick):
         last = tick.stream_time_ms
         first = last if first is None else first
     return replace(manifest, from_ms=first, to_ms=last)
@@ -193,8 +193,8 @@ async def decoded(
     settings: StreamSettings, topic: Topic, starts: Mapping[int, int] | None = None
 ) -> AsyncGenerator[Any, None]:
     """Yield a topic's records, whole, without ticks and configurations, from offsets on."""
-    async with aclosing(read_whole(settings, topic, starts=starts)) as found:
-        async for raw in found:
+    async with aclosing(read_whole(settings, topic, starts=starts)) as raw_records:
+        async for raw in raw_records:
             try:
                 record = decode(raw.value)
             except RecordError:

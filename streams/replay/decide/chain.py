@@ -163,8 +163,8 @@ class Chain(Steps):
     async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[Made]]) -> None:
         """End the round before, and take a tick and what the first input's stages made of it, by partition."""
         await self._begin_round(tick, data)
-        for each in made:
-            self._deliver_made(each)
+        for partition_made in made:
+            self._deliver_made(partition_made)
         await self._ask_waiting()
         self._forget_touched(len(self._readers))
 

@@ -31,15 +31,15 @@ def bytes_without_location(record: Any, data: bytes) -> bytes:
     """Return an encoded record with its locations cut out: cheaper than to encode it again without them."""
     if type(record) not in _LOCATED:
         return data
-    kept, at = [], 0
+    pieces, at = [], 0
     for location in _locations(record):  # their order in the bytes
         encoded = encode_part(location)
-        found = data.find(encoded, at)
-        if found >= 0:
-            kept.append(data[at:found])
-            at = found + len(encoded)
-    kept.append(data[at:])
-    return b"".join(kept)
+        start = data.find(encoded, at)
+        if start >= 0:
+            pieces.append(data[at:start])
+            at = start + len(encoded)
+    pieces.append(data[at:])
+    return b"".join(pieces)
 
 
 def _locations(record: Any) -> Iterator[Location]:

@@ -72,7 +72,7 @@ Message = MadePiece | MadeRound | MadeAll
 
 
 def _size(made: Sequence[Made]) -> int:
-    return sum(len(one.data) for one in made)
+    return sum(len(output.data) for output in made)
 
 
 class Lane(Chain):
@@ -88,21 +88,21 @@ class Lane(Chain):
 
     async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
         """Read the sources to their ends."""
-        async for each in merged(sources, self._signer_of):
-            if isinstance(each, Piece):
-                await self.piece(each.partition, each.records)
-                yield MadePiece(each.partition, await self._collected())
+        async for part in merged(sources, self._signer_of):
+            if isinstance(part, Piece):
+                await self.piece(part.partition, part.records)
+                yield MadePiece(part.partition, await self._collected())
             else:
-                yield await self._round(each)
+                yield await self._round(part)
         yield self._all([source.partition for source in sources])
 
-    async def _round(self, found: Round) -> MadeRound:
+    async def _round(self, whole_round: Round) -> MadeRound:
         made = []
-        for partition, raw in found.at:  # one after the other, so that it is known which made what
-            await self.round(Round(found.tick, found.data, ((partition, raw),)))
+        for partition, raw in whole_round.at:  # one after the other, so that it is known which made what
+            await self.round(Round(whole_round.tick, whole_round.data, ((partition, raw),)))
             made.append((partition, await self._collected()))
-        rows = self.open_rows() if found.tick.number % LOOK_AT_ROWS == 0 else None
-        return MadeRound(found.tick.number, found.data, tuple(made), rows)
+        rows = self.open_rows() if whole_round.tick.number % LOOK_AT_ROWS == 0 else None
+        return MadeRound(whole_round.tick.number, whole_round.data, tuple(made), rows)
 
     def _all(self, partitions: Sequence[int]) -> MadeAll:
         counts = tuple((reader.records_in, reader.records_out, reader.dead_letters) for reader in self._readers)
@@ -114,8 +114,12 @@ class Lane(Chain):
         answers: Sequence[Answers | None] = [None] * len(whole)
         if self._ask_all is not None and whole:
             answers = await self._ask_all([trajectory for _, trajectory in whole])
-        for (place, trajectory), said in zip(whole, answers, strict=True):
-            answered = None if said is None else tuple((name, one.value, one.error) for name, one in said.items())
+        for (place, trajectory), answer in zip(whole, answers, strict=True):
+            answered = (
+                None
+                if answer is None
+                else tuple((name, component.value, component.error) for name, component in answer.items())
+            )
             reader, topic, key, data, *_ = made[place]
             made[place] = Made(reader, topic, key, data, head_of(header(trajectory, NOWHERE)), answered)
         return made
@@ -168,10 +172,10 @@ async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRou
         rounds = [(ahead, ahead.message) for ahead in aheads if isinstance(ahead.message, MadeRound)]
         if not rounds:
             break
-        number = min(found.number for _, found in rounds)
-        now = [(ahead, found) for ahead, found in rounds if found.number == number]
-        yield _one_round(number, [found for _, found in now])
-        turn = sorted(partition for _, found in now for partition, _ in found.made)
+        number = min(made_round.number for _, made_round in rounds)
+        now = [(ahead, made_round) for ahead, made_round in rounds if made_round.number == number]
+        yield _one_round(number, [made_round for _, made_round in now])
+        turn = sorted(partition for _, made_round in now for partition, _ in made_round.made)
         for ahead, _ in now:
             await ahead.go_on()
     for ahead in aheads:
@@ -179,10 +183,14 @@ async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRou
         yield ahead.message
 
 
-def _one_round(number: int, found: Sequence[MadeRound]) -> MadeRound:
-    first = min(found, key=lambda each: each.made[0][0])
-    made = tuple(sorted((pair for each in found for pair in each.made), key=lambda pair: pair[0]))
-    rows = None if any(each.open_rows is None for each in found) else sum(each.open_rows or 0 for each in found)
+def _one_round(number: int, rounds: Sequence[MadeRound]) -> MadeRound:
+    first = min(rounds, key=lambda made_round: made_round.made[0][0])
+    made = tuple(sorted((pair for made_round in rounds for pair in made_round.made), key=lambda pair: pair[0]))
+    rows = (
+        None
+        if any(made_round.open_rows is None for made_round in rounds)
+        else sum(made_round.open_rows or 0 for made_round in rounds)
+    )
     return MadeRound(number, first.data, made, rows)
 
 

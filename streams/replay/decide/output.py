@@ -68,5 +68,7 @@ class WrittenPayload:
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return those that are there and not forgotten; raises UnavailableError."""
         await self.output.flush()
-        found = await self.topics.fetch(locations)
-        return {at: each for at, each in found.items() if not is_forgotten(each, self.excluded)}
+        trajectories = await self.topics.fetch(locations)
+        return {
+            at: trajectory for at, trajectory in trajectories.items() if not is_forgotten(trajectory, self.excluded)
+        }

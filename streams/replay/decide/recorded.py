@@ -138,7 +138,7 @@ class RecordedInputs:
         if isinstance(record, Tick):
             waiting, self._waiting, self.tick = self._waiting, [], record.number
             if self._first_tick is not None and record.number < self._first_tick:
-                self._hold(each for each in waiting if not isinstance(each.record, RunCommand))
+                self._hold(live_record for live_record in waiting if not isinstance(live_record.record, RunCommand))
             else:
                 self._begin()
                 self._recorded.before[record.number] += waiting
@@ -149,10 +149,10 @@ class RecordedInputs:
         """Say that nothing follows."""
         self._begin()
 
-    def _hold(self, found: Iterable[LiveRecord]) -> None:
-        for each in found:
-            self._held.pop(_place(each), None)  # a version that is served again comes after those between
-            self._held[_place(each)] = each
+    def _hold(self, live_records: Iterable[LiveRecord]) -> None:
+        for live_record in live_records:
+            self._held.pop(_place(live_record), None)  # a version that is served again comes after those between
+            self._held[_place(live_record)] = live_record
 
     def _begin(self) -> None:
         self._recorded.before[BEFORE_ALL] += self._held.values()

@@ -43,10 +43,10 @@ class HeadedScoring(ScoringStage):
         self, state: ScoringState, incoming: Sequence[Incoming]
     ) -> Sequence[Mapping[str, ComponentAnswer]]:
         """Return the answers that came with the headers; ask about all else."""
-        asked = await super().answer(state, incoming)
+        answers = await super().answer(state, incoming)
         return [
-            each.record.answers or {} if isinstance(each.record, Headed) else said
-            for each, said in zip(incoming, asked, strict=True)
+            message.record.answers or {} if isinstance(message.record, Headed) else answer
+            for message, answer in zip(incoming, answers, strict=True)
         ]
 
     def _question(self, known: Any, incoming: Incoming) -> Any:
@@ -109,19 +109,19 @@ class RecordedScoring:
         """Return what live wrote down about each trajectory and each revision."""
         state.ensure_rebuilt()
         config, config_hash = state.config.value, state.config.hash
-        found, asked = [], set[str]()
-        for each in incoming:
-            record = each.record
+        answers, asked_ids = [], set[str]()
+        for message in incoming:
+            record = message.record
             if isinstance(record, Trajectory | Headed):
-                asked.add(record.trajectory_id)
+                asked_ids.add(record.trajectory_id)
             elif isinstance(record, RewardRevised):
-                known = record.trajectory_id in asked or state.scores.get(record.trajectory_id) is not None
-                record = record if known else None  # else it leaves a drop, whatever live made of it
+                is_known = record.trajectory_id in asked_ids or state.scores.get(record.trajectory_id) is not None
+                record = record if is_known else None  # else it leaves a drop, whatever live made of it
             if isinstance(record, ConfigApplied) and record.stage == self.name and record.run_id is None:
                 with suppress(RecordError):  # the step meets it again and names it
                     config, config_hash = parse(ScoringConfig, record), record.config_hash
-            found.append(await self._recorded(config, config_hash, record))
-        return found
+            answers.append(await self._recorded(config, config_hash, record))
+        return answers
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, ComponentAnswer]) -> list[Outgoing]:
         """Write down a score and its answers, as the stage does, under the configuration that live's score names.
@@ -175,18 +175,18 @@ def without_model_calls(
 
     `live` are the configurations of live's scores, by hash: only the same question has the same answer.
     """
-    known = frozenset[Question]().union(*(questions(config.rewards) for config in live.values()))
+    live_questions = frozenset[Question]().union(*(questions(config.rewards) for config in live.values()))
     asking = [reward for reward in rewards if reward.type in ASKS_A_MODEL]
-    unknown = [reward.name for reward in asking if _question(reward) not in known]
+    unknown = [reward.name for reward in asking if _question(reward) not in live_questions]
     if unknown:
         raise ConfigurationError(
             f"reward {', '.join(unknown)} asks a model, and live's scores have no such component to take instead; "
             "replay with --rescore to ask"
         )
-    found = dict(registry)
+    functions = dict(registry)
     for kind in ASKS_A_MODEL & registry.keys():
-        found[kind] = _remembering(registry[kind], kind, live, find) if asking else refusing(registry[kind])
-    return found
+        functions[kind] = _remembering(registry[kind], kind, live, find) if asking else refusing(registry[kind])
+    return functions
 
 
 def _remembering(
@@ -254,8 +254,8 @@ def as_asked(
 def refuse_other_questions(recorded: Sequence[RunConfig], replayed: Sequence[RunConfig]) -> None:
     """Raise ConfigurationError where a replay asks about a run's groups what live was not configured to ask."""
     for live, again in zip(recorded, replayed, strict=True):
-        known = questions(live.grouping.rewards)
-        unknown = [reward.name for reward in again.grouping.rewards if not questions([reward]) <= known]
+        live_questions = questions(live.grouping.rewards)
+        unknown = [reward.name for reward in again.grouping.rewards if not questions([reward]) <= live_questions]
         if unknown:
             raise ConfigurationError(
                 f"reward {', '.join(unknown)} asks about the groups of run {live.run_id} what live did not ask; "

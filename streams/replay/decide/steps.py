@@ -104,7 +104,7 @@ class Steps:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)
             return
-        written = [each for out in outputs for each in self._emit_output(reader, partition, out, incoming)]
+        written = [outgoing for out in outputs for outgoing in self._emit_output(reader, partition, out, incoming)]
         for out in written:
             if out.topic is BATCHES:
                 self._answer_batch(out.record)
@@ -125,11 +125,11 @@ class Steps:
                 self._step(reader, partition, incoming, answer)
 
     async def _collect_answers(self, reader: Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
-        found: dict[int, Iterable[Any]] = {}
+        answers: dict[int, Iterable[Any]] = {}
         for partition in sorted({partition for partition, _ in waiting}):
-            asked = [incoming for number, incoming in waiting if number == partition]
-            found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
-        return [next(iter(found[partition])) for partition, _ in waiting]
+            questions = [incoming for number, incoming in waiting if number == partition]
+            answers[partition] = iter(await reader.stage.answer(reader.states[partition], questions))
+        return [next(iter(answers[partition])) for partition, _ in waiting]
 
     def _check_stop(self) -> None:
         """Raise StoppedError if the replay is to stop."""
@@ -146,10 +146,10 @@ class Steps:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)
             return []
-        for one, data in written:
-            reader.count(partition, one.topic.name, one.key, one.record, data)
-            self._route_output(reader, one.topic, one.key, one.record, data)
-        return [one for one, _ in written]
+        for outgoing, data in written:
+            reader.count(partition, outgoing.topic.name, outgoing.key, outgoing.record, data)
+            self._route_output(reader, outgoing.topic, outgoing.key, outgoing.record, data)
+        return [outgoing for outgoing, _ in written]
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         key = name.encode()
@@ -160,13 +160,13 @@ class Steps:
             self._write_in_order(topic, self._partition(topic, key), name, record, data)
 
     def _deliver_made(self, made: Iterable[Made]) -> None:
-        for one in made:
-            reader, topic = self._readers[one.reader], topic_of(one.topic)
+        for output in made:
+            reader, topic = self._readers[output.reader], topic_of(output.topic)
             if topic is DEAD_LETTERS:
-                reader.held.append((topic, 0, one.key, one.data))
+                reader.held.append((topic, 0, output.key, output.data))
             else:
-                record = one.record() if topic.name in self._following else None
-                self._route_output(reader, topic, (one.key or b"").decode(), record, one.data)
+                record = output.record() if topic.name in self._following else None
+                self._route_output(reader, topic, (output.key or b"").decode(), record, output.data)
 
     def _write_in_order(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
         """Write a record at once, or at the end of its round where the order between partitions matters."""

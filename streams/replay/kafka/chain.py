@@ -79,8 +79,8 @@ class ChainFactory:
         early = {}
         if plan.feedback == "end" and not elsewhere:
             early = await read_rewards(settings, self.ranges)
-        known = {each.name for each in elsewhere}
-        stages = [stage for stage in await self._stages(first_tick) if stage.name not in known]
+        names_elsewhere = {reader.name for reader in elsewhere}
+        stages = [stage for stage in await self._stages(first_tick) if stage.name not in names_elsewhere]
         chain = Chain(
             stages,
             partitions=settings.event_partitions,
@@ -140,9 +140,9 @@ class ChainFactory:
     async def _first_tick(self) -> int | None:
         """Return the number of the first tick of the range."""
         async with open_ranges(self.settings, self.ranges, fetch_bytes=LOOK_BYTES, stop=self.follow) as sources:
-            async for each in merged(sources, self.settings.signer_of(self.plan.input)):
-                if isinstance(each, Round):
-                    return each.tick.number
+            async for part in merged(sources, self.settings.signer_of(self.plan.input)):
+                if isinstance(part, Round):
+                    return part.tick.number
         return None
 
     async def _stages(self, first_tick: int | None) -> list[AnyStage]:
@@ -176,7 +176,7 @@ class ChainFactory:
         there = await resolve(self.settings, SCORES, start, Bound())
         sources = await self.stack.enter_async_context(open_ranges(self.settings, there.ranges, stop=self.follow))
         bounded = plan.input is TRAJECTORIES and self.follow is None
-        ends = {one.partition: one.to_offset for one in self.ranges} if bounded else {}
+        ends = {span.partition: span.to_offset for span in self.ranges} if bounded else {}
         of_end = plan.feedback == "end"
         scores = RecordedScores(sources, ends, revisions=plan.scores == "recorded" and not of_end)
         asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)

@@ -142,7 +142,7 @@ def asking(plan: ReplayPlan, registry: Registry) -> Any:
 
     async def ask_all(trajectories: Sequence[Trajectory]) -> Sequence[Answers]:
         questions = [Incoming(trajectory, trajectory.group_hint, NOWHERE, b"") for trajectory in trajectories]
-        return [dict(said) for said in await stage.answer(stage.new_state(), questions)]
+        return [dict(answer) for answer in await stage.answer(stage.new_state(), questions)]
 
     return ask_all
 

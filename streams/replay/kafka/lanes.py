@@ -32,7 +32,7 @@ class LaneProcess:
     """One lane; reads as `Messages`."""
 
     def __init__(self, job: LaneJob, progress: Progress) -> None:
-        self.partitions = [one.partition for one in job.ranges]
+        self.partitions = [span.partition for span in job.ranges]
         self._job, self._progress = job, progress
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lane")
@@ -64,8 +64,8 @@ class LaneProcess:
         if isinstance(message, Failed):
             kind: type[RollbusError] = getattr(errors, message.error, UnavailableError)
             raise kind(message.text)
-        found: Message = message
-        return found
+        typed_message: Message = message
+        return typed_message
 
     async def stop(self) -> None:
         """End it, wherever it is."""
@@ -122,8 +122,8 @@ class LaneProcess:
 
 def _there(pipe: Any) -> BinaryIO:
     assert pipe is not None
-    found: BinaryIO = pipe
-    return found
+    stream: BinaryIO = pipe
+    return stream
 
 
 def _widen(pipe: BinaryIO) -> None:

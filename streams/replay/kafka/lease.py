@@ -38,8 +38,8 @@ class Lease:
         kafka, name = self.settings.kafka, group_of(self.name)
         async with running(kafka, new_admin(kafka)) as admin:
             members = list((await describe_groups(admin, [name]))[name].members)
-        if own := [member for member in members if member.client_id == client_id()]:
-            members.remove(own[0])
+        if own_members := [member for member in members if member.client_id == client_id()]:
+            members.remove(own_members[0])
         return [f"{member.client_id} at {member.host}" for member in members]
 
     async def still_held(self) -> None:

@@ -23,8 +23,8 @@ from rollbus.streams.replay.plan.plan import namespace_of
 
 async def read_manifests(settings: StreamSettings) -> dict[str, ReplayManifest]:
     """Return the newest manifest of each replay, deleted ones left out; raises UnavailableError."""
-    found = {record.name: record async for record in read_records(settings, REPLAYS, ReplayManifest)}
-    return {name: manifest for name, manifest in found.items() if manifest.state != "deleted"}
+    manifests = {record.name: record async for record in read_records(settings, REPLAYS, ReplayManifest)}
+    return {name: manifest for name, manifest in manifests.items() if manifest.state != "deleted"}
 
 
 async def write_manifest(settings: StreamSettings, manifest: ReplayManifest) -> None:
@@ -87,7 +87,7 @@ def _unlike(earlier: ReplayManifest, manifest: ReplayManifest) -> str:
     changes = []
     if earlier.stages != manifest.stages:
         changes.append(f"stages: {', '.join(earlier.stages)}, not {', '.join(manifest.stages)}")
-    if places := {_place(one) for one in {*earlier.overrides} ^ {*manifest.overrides}}:
+    if places := {_place(override) for override in {*earlier.overrides} ^ {*manifest.overrides}}:
         changes.append(f"another configuration of {', '.join(sorted(places))}")
     if earlier.scores != manifest.scores:
         changes.append(f"scores: {earlier.scores}, not {manifest.scores}")
@@ -143,9 +143,9 @@ async def find_deletable(source: StreamSettings, name: str) -> ReplayManifest | 
     """
     manifest = (await read_manifests(source)).get(name)
     if manifest is None:
-        own = source.model_copy(update={"namespace": namespace_of(name)})
-        await _refuse_foreign(source, own, name, "delete it there")
-        if await topics_on_broker(own) & {spec.name for spec in topic_specs(own)}:
+        replay_settings = source.model_copy(update={"namespace": namespace_of(name)})
+        await _refuse_foreign(source, replay_settings, name, "delete it there")
+        if await topics_on_broker(replay_settings) & {spec.name for spec in topic_specs(replay_settings)}:
             return None
         return await known_manifest(source, name)  # raises, and names the nearest
     return manifest
@@ -171,7 +171,7 @@ async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tu
             async with aclosing(read_whole(own, topic)) as records:
                 async for raw in records:
                     add_value(hashes[topic.name, raw.partition], raw.value or b"")
-    return {place: WrittenPartition(ends[place], found.digest()) for place, found in hashes.items()}
+    return {place: WrittenPartition(ends[place], partition_hash.digest()) for place, partition_hash in hashes.items()}
 
 
 def _same_bytes(one: ReplayManifest, other: ReplayManifest) -> bool:

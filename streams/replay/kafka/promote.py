@@ -87,11 +87,11 @@ def refuse_reverting(
     settings as they are now is a way back to them, and allowed.
     """
     settings = {run.run_id: run for run in runs}
-    found = {record.run_id: record.content for record in records if record.run_id in settings}
-    for run_id, content in found.items():
+    contents = {record.run_id: record.content for record in records if record.run_id in settings}
+    for run_id, content in contents.items():
         assert run_id is not None
-        new, own = RunConfig.model_validate_json(content), settings[run_id]
-        if lost := list(_lost(new, live.get(run_id, own), own, began.get(run_id))):
+        new, own_config = RunConfig.model_validate_json(content), settings[run_id]
+        if lost := list(_lost(new, live.get(run_id, own_config), own_config, began.get(run_id))):
             raise ConfigurationError(
                 f"replay {name!r} would set {', '.join(lost)} in run {run_id}, since it did not begin from what is in "
                 "effect; put that into the settings file too, and give the replay again under another name"
@@ -103,10 +103,10 @@ def _lost(new: RunConfig, live: RunConfig, own: RunConfig, began: str | None) ->
     if new == own or began == live.config_hash():
         return
     from_own = began in (None, own.config_hash())
-    known, settings = _flat(live), _flat(own)
+    live_values, settings = _flat(live), _flat(own)
     for field, value in _flat(new).items():
-        if value != known.get(field) and (not from_own or value == settings.get(field)):
-            yield f"{field} from {known.get(field)} to {value}"
+        if value != live_values.get(field) and (not from_own or value == settings.get(field)):
+            yield f"{field} from {live_values.get(field)} to {value}"
 
 
 def _flat(run: RunConfig) -> dict[str, Any]:
@@ -115,15 +115,15 @@ def _flat(run: RunConfig) -> dict[str, Any]:
     flat = {section: value for section, value in sections if not isinstance(value, dict)}
     for section, value in sections:
         if isinstance(value, dict):
-            flat |= {f"{section}.{name}": each for name, each in value.items()}
+            flat |= {f"{section}.{name}": setting for name, setting in value.items()}
     return flat
 
 
 def began_with(manifest: ReplayManifest) -> dict[str, str]:
     """Return the hashes of the runs' settings that a replay began with."""
     return {
-        place.removeprefix(SETTINGS_OF): each
-        for place, each in manifest.configs.items()
+        place.removeprefix(SETTINGS_OF): config_hash
+        for place, config_hash in manifest.configs.items()
         if place.startswith(SETTINGS_OF)
     }
 

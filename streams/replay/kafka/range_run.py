@@ -51,8 +51,8 @@ class Covered:
     def of(cls, ranges: Iterable[ReplayRange]) -> Self:
         """Return what is known before the first record."""
         ranges = tuple(ranges)
-        cut = {one.partition for one in ranges if one.from_offset}
-        return cls(cut, None if cut else 0, {one.partition: None for one in ranges})
+        cut = {span.partition for span in ranges if span.from_offset}
+        return cls(cut, None if cut else 0, {span.partition: None for span in ranges})
 
     def tick(self, stream_time_ms: int, partitions: Sequence[int]) -> None:
         """Take in a tick, and the partitions that hold it."""
@@ -65,7 +65,7 @@ class Covered:
     @property
     def to_ms(self) -> int | None:
         """Stream time of the last tick that every partition has come to; None where one has no tick."""
-        last_ms = [each for each in self.last_ms.values() if each is not None]
+        last_ms = [time_ms for time_ms in self.last_ms.values() if time_ms is not None]
         return min(last_ms) if last_ms and len(last_ms) == len(self.last_ms) else None
 
 
@@ -91,7 +91,7 @@ class RangeRun:
         lanes, elsewhere = self._lanes(), Elsewhere()
         if lanes:
             partitions, first = self.factory.settings.event_partitions, first_stages(self.factory.plan)
-            elsewhere = Elsewhere([Reader.of(each, partitions, elsewhere=True) for each in first])
+            elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])
         for lane in lanes:
             self.factory.stack.push_async_callback(lane.stop)
             await lane.start()
@@ -128,25 +128,25 @@ class RangeRun:
         opening = open_ranges(settings, self.factory.ranges, self.watch.progress, stop=stop)
         sources = await self.factory.stack.enter_async_context(opening)
         self.watch.progress(0, 0, 0)
-        async for each in merged(sources, settings.signer_of(self.factory.plan.input)):
-            if isinstance(each, Round):
-                await chain.round(each)
-                yield each.tick, [partition for partition, _ in each.at], 0
+        async for part in merged(sources, settings.signer_of(self.factory.plan.input)):
+            if isinstance(part, Round):
+                await chain.round(part)
+                yield part.tick, [partition for partition, _ in part.at], 0
             else:
-                await chain.piece(each.partition, each.records)
+                await chain.piece(part.partition, part.records)
 
     async def _joined(self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere) -> AsyncIterator[Passed]:
         """Put in order what lanes made; yield each tick."""
         for lane in lanes:
             await lane.ready()
         self.watch.progress(0, 0, 0)
-        async for each in joined(lanes):
-            if isinstance(each, MadePiece):
-                await chain.made_piece(each.made)
+        async for message in joined(lanes):
+            if isinstance(message, MadePiece):
+                await chain.made_piece(message.made)
                 await asyncio.sleep(0)  # what else is on its way goes on meanwhile
-            elif isinstance(each, MadeAll):
-                elsewhere.take(each)
+            elif isinstance(message, MadeAll):
+                elsewhere.take(message)
             else:
-                tick = decode(each.data)
-                await chain.made_round(tick, each.data, [made for _, made in each.made])
-                yield tick, [partition for partition, _ in each.made], each.open_rows or 0
+                tick = decode(message.data)
+                await chain.made_round(tick, message.data, [made for _, made in message.made])
+                yield tick, [partition for partition, _ in message.made], message.open_rows or 0

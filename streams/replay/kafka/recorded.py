@@ -89,10 +89,10 @@ class RecordedScores:
                 if number in self._ended:
                     return None
                 await self._read_on(number)
-            found = self._found[key] = ahead.pop(key)
+            score = self._found[key] = ahead.pop(key)
             if len(self._found) > REMEMBERED:
                 self._found.popitem(last=False)
-            return found
+            return score
 
     async def _read_on(self, number: int) -> None:
         records = await self._sources[number].read()
@@ -183,38 +183,38 @@ def note_configuration(record: Any, kind: type[C], stages: Container[str], found
 
 async def read_scoring_configs(settings: StreamSettings) -> dict[str, ScoringConfig]:
     """Return the configurations of scoring that are left in the log, by hash."""
-    found: dict[str, ScoringConfig] = {}
+    configs: dict[str, ScoringConfig] = {}
     async for record in read_records(settings, TRAJECTORIES, ConfigApplied, partitions=1):
-        note_configuration(record, ScoringConfig, ("scoring",), found)
-    return found
+        note_configuration(record, ScoringConfig, ("scoring",), configs)
+    return configs
 
 
 async def read_run_configs(settings: StreamSettings) -> dict[str, RunConfig]:
     """Return the configuration of each run that was last applied to its curriculum, which all of its stages have."""
-    found: dict[str, RunConfig] = {}
+    configs: dict[str, RunConfig] = {}
     async for record in read_records(settings, RUN_LOG, ConfigApplied):
         if record.stage == "curriculum" and record.run_id is not None:
             with suppress(ValidationError):  # the stage refused it
-                found[record.run_id] = RunConfig.model_validate_json(record.content)
-    return found
+                configs[record.run_id] = RunConfig.model_validate_json(record.content)
+    return configs
 
 
 async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Registry) -> FindGroup:
     """Return what finds the groups that live has judged, for runs that have their groups judged."""
-    asked = {run.run_id for run in plan.run_configs() if run.grouping.rewards}
-    if not asked:
+    run_ids = {run.run_id for run in plan.run_configs() if run.grouping.rewards}
+    if not run_ids:
         return nothing_judged
-    found = JudgedGroups(asked)
+    judged_groups = JudgedGroups(run_ids)
     live = {run.config_hash(): run for run in plan.runs}
     for topic in (RUN_LOG, DROPS):
         async with aclosing(read_whole(settings, topic)) as records:
             async for raw in records:
                 record = decode_if(raw.value, *JUDGED)
-                found.take(record)
+                judged_groups.take(record)
                 note_configuration(record, RunConfig, OF_A_RUN, live)
 
     async def find(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
-        judged = found.of(group)
+        judged = judged_groups.of(group)
         return replace(judged, outcome=as_asked(judged.outcome, group, rewards, live, registry))
 
     return find
@@ -223,8 +223,8 @@ async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Regi
 async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int]:
     """Return the episodes on the list of exclusions, and the position up to which it was read."""
     episodes, position = set(), 0
-    async with aclosing(read_whole(settings, EXCLUSIONS)) as found:
-        async for raw in found:
+    async with aclosing(read_whole(settings, EXCLUSIONS)) as raw_records:
+        async for raw in raw_records:
             position = raw.offset + 1
             record = decode_if(raw.value, Excluded)
             if record is not None:
@@ -234,7 +234,7 @@ async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int
 
 async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) -> dict[str, list[Incoming]]:
     """Return every reward report of a range, by episode, in the order of its partition."""
-    found: dict[str, list[Incoming]] = {}
+    reports: dict[str, list[Incoming]] = {}
     signer_of = settings.signer_of(EPISODE_EVENTS)
     async with open_ranges(settings, ranges) as sources:
         for source in sources:
@@ -246,5 +246,5 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
                         signer = signer_of(raw) if signer_of else None
                         taken = taken_ms(raw, source.place.topic)
                         incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer, taken)
-                        found.setdefault(record.episode_id, []).append(incoming)
-    return found
+                        reports.setdefault(record.episode_id, []).append(incoming)
+    return reports

@@ -80,16 +80,16 @@ class Replay:
         while True:
             try:
                 return await self._run(lease)
-            except OtherConfigurationError as found:
+            except OtherConfigurationError as error:
                 if self.read_configurations:
                     raise ConfigurationError(
-                        f"{found}, a configuration of scoring that is neither in the settings nor in the rest of "
+                        f"{error}, a configuration of scoring that is neither in the settings nor in the rest of "
                         "the log; give it with --reward"
-                    ) from found
-                logger.info("%s: reading the recorded configurations, and beginning again", found)
+                    ) from error
+                logger.info("%s: reading the recorded configurations, and beginning again", error)
                 self.read_configurations = True
-            except OtherRecordsError as found:
-                logger.info("%s than this attempt makes: beginning again", found)
+            except OtherRecordsError as error:
+                logger.info("%s than this attempt makes: beginning again", error)
             if lease is not None:
                 await forget_topics(self.replay_settings)
 
@@ -107,15 +107,17 @@ class Replay:
         plan, settings = self.plan, self.settings
         dry_run = lease is None
         self._check_rewards(dry_run)
-        found = await self._resolve_range()
+        resolved = await self._resolve_range()
         if self.is_shadow:
-            refuse_missing(found.missing, f"`rollbus replay delete {plan.name}` lets the shadow begin again from now")
+            refuse_missing(
+                resolved.missing, f"`rollbus replay delete {plan.name}` lets the shadow begin again from now"
+            )
         else:
             if not plan.allow_missing:
-                refuse_missing(found.missing, whole_from=found.whole_from)
-            refuse_empty(found)
+                refuse_missing(resolved.missing, whole_from=resolved.whole_from)
+            refuse_empty(resolved)
         excluded, position = await read_exclusions(settings)
-        manifest = self._make_manifest(found, position)
+        manifest = self._make_manifest(resolved, position)
         async with AsyncExitStack() as stack:
             output = CountingOutput() if lease is None else await self._prepare_output(manifest, stack)
             read_configurations = self.read_configurations or (plan.scores == "rescored" and plan.new_scoring is None)
@@ -128,7 +130,7 @@ class Replay:
                 read_configurations=read_configurations,
                 stack=stack,
                 version=self.version,
-                ranges=found.ranges,
+                ranges=resolved.ranges,
                 excluded=excluded,
                 output=output,
             )
@@ -150,7 +152,7 @@ class Replay:
             await write_manifest(settings, manifest)
         return manifest
 
-    def _make_manifest(self, found: ResolvedRange, exclusions: int) -> ReplayManifest:
+    def _make_manifest(self, resolved: ResolvedRange, exclusions: int) -> ReplayManifest:
         """Return what is known before the first record."""
         plan = self.plan
         return ReplayManifest(
@@ -159,8 +161,8 @@ class Replay:
             source_namespace=self.settings.namespace,
             state="following" if self.is_shadow else "started",
             stages=plan.stages,
-            ranges=found.ranges,
-            missing=found.missing,
+            ranges=resolved.ranges,
+            missing=resolved.missing,
             rewards=plan.feedback,
             scores=plan.scores,
             overrides=plan.overrides(),
@@ -178,17 +180,17 @@ class Replay:
         """
         plan, registry = self.plan, self.registry
         runs = plan.run_configs()
-        found = {"assembly": plan.assembly.config_hash(), "scoring": plan.scoring_config.config_hash()}
-        found |= {f"run.{run.run_id}": run.config_hash() for run in runs}
-        found |= {f"{SETTINGS_OF}{run.run_id}": run.config_hash() for run in plan.runs}
+        hashes = {"assembly": plan.assembly.config_hash(), "scoring": plan.scoring_config.config_hash()}
+        hashes |= {f"run.{run.run_id}": run.config_hash() for run in runs}
+        hashes |= {f"{SETTINGS_OF}{run.run_id}": run.config_hash() for run in plan.runs}
         if "scoring" in plan.stages:
-            found["rewards"] = reward_version(registry, plan.scoring_config)
+            hashes["rewards"] = reward_version(registry, plan.scoring_config)
         if "group-scoring" in plan.stages:
             asking = (run for run in runs if run.grouping.rewards)
-            found |= {
+            hashes |= {
                 f"rewards.{run.run_id}": group_reward_version(registry, run.grouping.rewards, "") for run in asking
             }
-        return found
+        return hashes
 
     async def _resolve_range(self) -> ResolvedRange:
         """Return what to read; a shadow that is started again begins where it first began."""
@@ -197,12 +199,12 @@ class Replay:
         if self.is_shadow:
             earlier = (await read_manifests(settings)).get(plan.name)
             if earlier is not None and earlier.state == "following" and earlier.stages == plan.stages:
-                start = Bound(offsets=tuple((one.partition, one.from_offset) for one in earlier.ranges))
-        found = await resolve(settings, plan.input, start, plan.end, from_first_record=not self.is_shadow)
+                start = Bound(offsets=tuple((span.partition, span.from_offset) for span in earlier.ranges))
+        resolved = await resolve(settings, plan.input, start, plan.end, from_first_record=not self.is_shadow)
         if not self.is_shadow:
-            return found
-        ranges = tuple(replace(one, to_offset=one.from_offset) for one in found.ranges)
-        return replace(found, ranges=ranges)
+            return resolved
+        ranges = tuple(replace(span, to_offset=span.from_offset) for span in resolved.ranges)
+        return replace(resolved, ranges=ranges)
 
     def _check_rewards(self, dry_run: bool) -> None:
         """Raise ConfigurationError for a reward that is not registered, or that would ask a model without --rescore."""

@@ -34,12 +34,14 @@ async def open_ranges(
     UnavailableError.
     """
     options: dict[str, Any] = {} if fetch_bytes is None else {"max_partition_fetch_bytes": fetch_bytes}
-    places = {one: TopicPartition(topic_of(one.topic).full_name(settings.namespace), one.partition) for one in ranges}
+    places = {
+        span: TopicPartition(topic_of(span.topic).full_name(settings.namespace), span.partition) for span in ranges
+    }
     async with open_reader(settings.kafka, **options) as consumer:
         consumer.assign(list(places.values()))
-        for one, place in places.items():
-            consumer.seek(place, one.from_offset)
-        yield [KafkaRangeSource(consumer, place, one, progress, stop=stop) for one, place in places.items()]
+        for span, place in places.items():
+            consumer.seek(place, span.from_offset)
+        yield [KafkaRangeSource(consumer, place, span, progress, stop=stop) for span, place in places.items()]
 
 
 class KafkaRangeSource:
@@ -66,14 +68,14 @@ class KafkaRangeSource:
         """Return the next records; none at the range's end."""
         while self._position < self._end and not (self._stop is not None and self._stop.is_set()):
             fetched = await self._consumer.getmany(self.place, timeout_ms=POLL_MS, max_records=READ_AT_ONCE)
-            found: Sequence[Any] = fetched.get(self.place, ())
+            records: Sequence[Any] = fetched.get(self.place, ())
             position = min(await self._consumer.position(self.place), self._end)
-            if found and found[-1].offset >= self._end:
-                found = [record for record in found if record.offset < self._end]
-            self._progress(position - self._position, len(found), sum(len(record.value or b"") for record in found))
+            if records and records[-1].offset >= self._end:
+                records = [record for record in records if record.offset < self._end]
+            self._progress(position - self._position, len(records), sum(len(record.value or b"") for record in records))
             self._position = position
-            if found:
-                return found
+            if records:
+                return records
         return ()
 
 
@@ -86,7 +88,7 @@ def read_whole(
     """
     name, starts = topic.full_name(settings.namespace), starts or {}
     count = partitions_of(topic, settings) if partitions is None else partitions
-    return read_from(settings.kafka, {TopicPartition(name, one): starts.get(one, 0) for one in range(count)})
+    return read_from(settings.kafka, {TopicPartition(name, number): starts.get(number, 0) for number in range(count)})
 
 
 async def read_records(

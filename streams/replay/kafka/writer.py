@@ -153,9 +153,9 @@ async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -
     """Return the ends of partitions of the namespace; raises UnavailableError."""
     if not places:
         return {}
-    asked = {place: TopicPartition(settings.namespace + place[0], place[1]) for place in places}
+    topic_partitions = {place: TopicPartition(settings.namespace + place[0], place[1]) for place in places}
     async with running(settings.kafka, new_consumer(settings.kafka, isolation_level="read_uncommitted")) as consumer:
-        consumer.assign(list(asked.values()))  # else it learns of one topic at a time, 0.1 s for each
-        consumer.pause(*asked.values())
-        ends = await consumer.end_offsets(list(asked.values()))
-        return {place: ends[tp] for place, tp in asked.items()}
+        consumer.assign(list(topic_partitions.values()))  # else it learns of one topic at a time, 0.1 s for each
+        consumer.pause(*topic_partitions.values())
+        ends = await consumer.end_offsets(list(topic_partitions.values()))
+        return {place: ends[tp] for place, tp in topic_partitions.items()}

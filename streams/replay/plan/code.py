@@ -14,12 +14,12 @@ _OUTSIDE = ("kafka", "transport", "app.py", "worker", "metrics", "watchdog", "on
 @cache
 def code_hash() -> str:
     """Return the hash of the pure modules and the schemas as they are installed."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder in (rollbus.schemas.__file__, rollbus.streams.__file__):
         root = Path(folder or "").parent
         for path in sorted([*root.rglob("*.py"), *root.rglob("*.avsc")]):
             name = path.relative_to(root).as_posix()
             if not any(part in name for part in _OUTSIDE):
-                found.update(f"{name}\x1f".encode())
-                found.update(path.read_bytes())
-    return found.hexdigest()[:32]
+                digest.update(f"{name}\x1f".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]

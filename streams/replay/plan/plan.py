@@ -44,7 +44,7 @@ class Changes:
             return type(section).model_validate(section.model_dump(mode="json") | dict(self.values))
         except ValidationError as error:
             changes = ", ".join(f"{name}={value}" for name, value in self.values)
-            mistakes = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+            mistakes = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
             raise ConfigurationError(f"run {run_id} cannot have {changes}: {mistakes}") from error
 
 
@@ -99,9 +99,11 @@ class ReplayPlan:
         """Return a run with the changes of this replay; raises ConfigurationError where they do not fit."""
         new = {"grouping": self.new_grouping, "curriculum": self.new_curriculum}
         changes = {
-            section: each.made_to(getattr(run, section), run.run_id) if isinstance(each, Changes) else each
-            for section, each in new.items()
-            if each is not None
+            section: section_config.made_to(getattr(run, section), run.run_id)
+            if isinstance(section_config, Changes)
+            else section_config
+            for section, section_config in new.items()
+            if section_config is not None
         }
         return run.model_copy(update=changes) if changes else run
 
@@ -126,14 +128,16 @@ class ReplayPlan:
 
     def overrides(self) -> tuple[ReplayConfig, ...]:
         """Return the configurations that this replay does not take from the log."""
-        found: list[ConfigApplied] = []
+        configs: list[ConfigApplied] = []
         if self.new_scoring is not None:
-            found.append(applied("scoring", None, self.new_scoring))
+            configs.append(applied("scoring", None, self.new_scoring))
         if self.new_grouping is not None or self.new_curriculum is not None:
-            found += [applied(stage, run.run_id, run) for run in self.run_configs() for stage in OF_A_RUN]
+            configs += [applied(stage, run.run_id, run) for run in self.run_configs() for stage in OF_A_RUN]
         return tuple(
-            ReplayConfig(stage=one.stage, run_id=one.run_id, config_hash=one.config_hash, content=one.content)
-            for one in found
+            ReplayConfig(
+                stage=config.stage, run_id=config.run_id, config_hash=config.config_hash, content=config.content
+            )
+            for config in configs
         )
 
 

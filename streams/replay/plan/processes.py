@@ -21,8 +21,8 @@ def free_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) * 1024 if found else None
+    entries = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(entries[0][1]) * 1024 if entries else None
 
 
 def lanes_for(
@@ -32,7 +32,7 @@ def lanes_for(
 
     `asked` is what the user says; without it as many as there are cores, as far as work and memory allow.
     """
-    filled = sorted((one for one in ranges if _size(one)), key=lambda one: (-_size(one), one.partition))
+    filled = sorted((span for span in ranges if _size(span)), key=lambda span: (-_size(span), span.partition))
     if plan.stages[0] not in PURE:
         return []
     if asked is None:
@@ -42,9 +42,9 @@ def lanes_for(
     if count < 2:
         return []
     lanes: list[list[ReplayRange]] = [[] for _ in range(count)]
-    for one in filled:
-        min(lanes, key=lambda lane: sum(map(_size, lane))).append(one)
-    return [tuple(sorted(lane, key=lambda one: one.partition)) for lane in lanes]
+    for span in filled:
+        min(lanes, key=lambda lane: sum(map(_size, lane))).append(span)
+    return [tuple(sorted(lane, key=lambda span: span.partition)) for lane in lanes]
 
 
 def functions_to_take_along(plan: ReplayPlan, registry: Registry) -> Registry | None:
@@ -57,13 +57,13 @@ def functions_to_take_along(plan: ReplayPlan, registry: Registry) -> Registry | 
     kinds = {reward.type for reward in plan.new_scoring.rewards}
     if kinds & ASKS_A_MODEL:
         return None
-    found = {kind: registry[kind] for kind in sorted(kinds)}
+    functions = {kind: registry[kind] for kind in sorted(kinds)}
     try:
-        pickle.dumps(found)
+        pickle.dumps(functions)
     except (pickle.PicklingError, AttributeError, TypeError):
         return None
-    return found
+    return functions
 
 
-def _size(one: ReplayRange) -> int:
-    return one.to_offset - one.from_offset
+def _size(span: ReplayRange) -> int:
+    return span.to_offset - span.from_offset

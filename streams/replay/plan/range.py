@@ -46,12 +46,12 @@ def parse_bound(text: str, *, now_ms: int) -> Bound:
     if _OFFSETS.fullmatch(text):
         return Bound(offsets=_offsets(text))
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(f"{text!r} is not an end of a range; write {FORMS}") from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return Bound(time_ms=int(found.timestamp() * 1000))
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return Bound(time_ms=int(instant.timestamp() * 1000))
 
 
 def _ago_ms(count: float, unit: str) -> int:

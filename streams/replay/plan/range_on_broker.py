@@ -44,7 +44,7 @@ class ResolvedRange:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to read, and nothing gone."""
-        return not self.missing and all(one.from_offset >= one.to_offset for one in self.ranges)
+        return not self.missing and all(span.from_offset >= span.to_offset for span in self.ranges)
 
 
 async def resolve(
@@ -56,10 +56,10 @@ async def resolve(
     """
     name = topic.full_name(settings.namespace)
     places = [TopicPartition(name, number) for number in range(partitions_of(topic, settings))]
-    known = await partitions_on_broker(settings, name)
-    if known != len(places):
+    partition_count = await partitions_on_broker(settings, name)
+    if partition_count != len(places):
         raise ConfigurationError(
-            f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
+            f"{name} has {partition_count} partitions, not {len(places)}; look at namespace and `event_partitions`"
         )
     _refuse_unknown(topic, len(places), start, end)
     ranges, missing, cut = [], [], list[_Partition]()
@@ -67,12 +67,12 @@ async def resolve(
         assign_paused(consumer, places)
         for place, bounds in (await read_bounds(consumer, places)).items():
             there = _Partition(consumer, place, *bounds, settings.signer_of(topic))
-            wanted = 0 if from_first_record and start == Bound() else min(await there.start(start), there.last)
-            until = max(wanted, await there.end(end))
-            begin = min(max(wanted, there.first), until)
+            start_offset = 0 if from_first_record and start == Bound() else min(await there.start(start), there.last)
+            until = max(start_offset, await there.end(end))
+            begin = min(max(start_offset, there.first), until)
             ranges.append(_range(topic, place, begin, until))
-            if wanted < begin:
-                missing.append(_range(topic, place, wanted, begin))
+            if start_offset < begin:
+                missing.append(_range(topic, place, start_offset, begin))
                 cut.append(there)
         first_ticks = [await there.first_tick() for there in cut]
         whole_from = max((tick.number for tick in first_ticks if tick is not None), default=None)
@@ -89,8 +89,8 @@ async def starts_of(settings: StreamSettings, topic: Topic, from_ms: int | None)
     """
     if not from_ms:
         return {}
-    found = await resolve(settings, topic, Bound(time_ms=from_ms), Bound())
-    return {one.partition: one.from_offset for one in found.ranges if one.from_offset < one.to_offset}
+    resolved = await resolve(settings, topic, Bound(time_ms=from_ms), Bound())
+    return {span.partition: span.from_offset for span in resolved.ranges if span.from_offset < span.to_offset}
 
 
 def refuse_missing(
@@ -108,7 +108,7 @@ def refuse_empty(found: ResolvedRange) -> None:
     """Raise ConfigurationError for a range without a record: a replay of nothing would look like one of something."""
     if not found.empty:
         return
-    there = ", ".join(f"{one.partition}:{one.from_offset}" for one in found.ranges)
+    there = ", ".join(f"{span.partition}:{span.from_offset}" for span in found.ranges)
     come = "no tick gives the stream time there: has a worker run?"
     if (tick := found.last_tick) is not None:
         at = datetime.fromtimestamp(tick.stream_time_ms / 1000, UTC)
@@ -149,10 +149,10 @@ class _Partition:
             return offset
         if not bound.by_tick:
             return self.last if bound.at_end else self.first
-        found = await self._tick(lambda tick: _reaches(tick, bound))
-        if found is None:
+        placed_tick = await self._tick(lambda tick: _reaches(tick, bound))
+        if placed_tick is None:
             return self.last
-        offset, tick = found
+        offset, tick = placed_tick
         if self.first > 0 and _is_past(tick, bound):
             earlier = await self._tick(lambda tick: True)
             if earlier is not None and earlier[0] == offset:
@@ -165,8 +165,8 @@ class _Partition:
             return min(offset, self.last)
         if not bound.by_tick:
             return self.last
-        found = await self._tick(lambda tick: _is_past(tick, bound))
-        return await self._after_tick_before(found[0]) if found else self.last
+        placed_tick = await self._tick(lambda tick: _is_past(tick, bound))
+        return await self._after_tick_before(placed_tick[0]) if placed_tick else self.last
 
     def _offset(self, bound: Bound) -> int | None:
         if bound.offset is not None:
@@ -186,29 +186,29 @@ class _Partition:
 
     async def _after_tick_before(self, offset: int) -> int:
         """Return the offset after the last tick before an offset; what follows it is of a later round."""
-        low, high, found = self.first, offset, self.first
+        low, high, after = self.first, offset, self.first
         while low < high:
             middle = (low + high) // 2
             tick = await self._tick_from(middle, high)
             if tick is None:
                 high = middle
             else:
-                low = found = tick[0] + 1
-        return found
+                low = after = tick[0] + 1
+        return after
 
     async def _tick(self, holds: Callable[[Tick], bool]) -> tuple[int, Tick] | None:
         """Return the first tick for which something holds that holds for all later ones too."""
-        low, high, found = self.first, self.last, None
+        low, high, placed_tick = self.first, self.last, None
         while low < high:
             middle = (low + high) // 2
             tick = await self._tick_from(middle, high)
             if tick is None:
                 high = middle
             elif holds(tick[1]):
-                found, high = tick, middle
+                placed_tick, high = tick, middle
             else:
                 low = tick[0] + 1
-        return found
+        return placed_tick
 
     async def _tick_from(self, offset: int, end: int) -> tuple[int, Tick] | None:
         self.consumer.seek(self.place, offset)

@@ -20,8 +20,8 @@ def copied(trajectory: Trajectory, context: RewardContext) -> float | None:
     for history in trajectory.histories:
         tokens = decode_token_ids(history.token_ids)
         for span in history.spans:
-            said = ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
-            if said:
+            span_runs = ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
+            if span_runs:
                 before = set(ngrams(tokens[max(0, span.start - MAX_TOKENS) : span.start], n))
-                runs, taken = runs + len(said), taken + sum(run in before for run in said)
+                runs, taken = runs + len(span_runs), taken + sum(run in before for run in span_runs)
     return taken / runs if runs else 0.0

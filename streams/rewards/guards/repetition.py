@@ -24,8 +24,8 @@ def repetition(trajectory: Trajectory, context: RewardContext) -> float | None:
     for history in trajectory.histories:
         tokens = decode_token_ids(history.token_ids)
         for span in history.spans:
-            found = ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
-            runs, repeated = runs + len(found), repeated + len(found) - len(set(found))
+            span_runs = ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
+            runs, repeated = runs + len(span_runs), repeated + len(span_runs) - len(set(span_runs))
     return repeated / runs if runs else 0.0
 
 

@@ -50,14 +50,14 @@ def pass_rewards_down(
     Reports on the root's turns stay with the root: they say something of its turns only.
     """
     own_names = {reward.name for reward in own}
-    found = []
+    passed_rewards = []
     for reward in of_root:
         name, rule = _find_rule(rules, reward.name, agent)
         if reward.turn_event_id is not None or rule == "none" or name in own_names:
             continue
         value = reward.value / children if rule == "split" else reward.value
-        found.append(replace(reward, name=name, value=value))
-    return tuple(found)
+        passed_rewards.append(replace(reward, name=name, value=value))
+    return tuple(passed_rewards)
 
 
 def _find_rule(rules: Mapping[str, PassDown], report: str, agent: str) -> tuple[str, PassDown]:

@@ -124,8 +124,8 @@ def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> b
 
 
 def _partial(closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
-    said = {name for writer in closed for name in writer.partial}
-    return tuple(sorted(said | {DropReason.MISSING_EVENTS.value} if closing.holes else said))
+    reasons = {name for writer in closed for name in writer.partial}
+    return tuple(sorted(reasons | {DropReason.MISSING_EVENTS.value} if closing.holes else reasons))
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:

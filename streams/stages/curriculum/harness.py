@@ -21,12 +21,12 @@ def harness(window: Window, memory: Memory, config: CurriculumConfig) -> Decisio
     if len(window.groups) == 1:
         return _single(window, memory, config)
     groups = sorted(window.groups, key=lambda group: natural_order(group.group_key))
-    kept = [group for group in groups if spread(group) >= config.min_reward_diff]
+    spread_groups = [group for group in groups if spread(group) >= config.min_reward_diff]
     flat = tuple(group.group_id for group in groups if spread(group) < config.min_reward_diff)
-    if not kept:
+    if not spread_groups:
         return Decision(memory, no_signal=flat)
     sign = 1 if config.sort_ascending else -1
-    ranked = [group.group_id for group in sorted(kept, key=lambda group: sign * group.reward_mean)]
+    ranked = [group.group_id for group in sorted(spread_groups, key=lambda group: sign * group.reward_mean)]
     memory = _expanded(memory, window.index, len(ranked), config)
     admitted = ranked[: max(1, math.ceil(len(ranked) * memory.percentile))]
     if config.random_subsample is not None:
@@ -50,6 +50,6 @@ def _single(window: Window, memory: Memory, config: CurriculumConfig) -> Decisio
     if config.random_subsample is None:
         return Decision(memory, admitted=(group.group_id,))
     ids = [member.trajectory_id for member in group.members]
-    kept = sampled(ids, math.ceil(len(ids) * config.random_subsample), config.seed, window.run_id, window.index)
-    left_out = tuple(one for one in ids if one not in set(kept))
+    sampled_ids = sampled(ids, math.ceil(len(ids) * config.random_subsample), config.seed, window.run_id, window.index)
+    left_out = tuple(trajectory_id for trajectory_id in ids if trajectory_id not in set(sampled_ids))
     return Decision(memory, admitted=(group.group_id,), left_out={group.group_id: left_out})

@@ -26,11 +26,11 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
         for pool, ids in members.items()
         for group_id in sampled(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
     }
-    kept = [group.group_id for group in window.groups if group.group_id not in flat]
+    group_ids = [group.group_id for group in window.groups if group.group_id not in flat]
     return Decision(
         memory,
-        admitted=tuple(group_id for group_id in kept if group_id in taken),
-        rejected=tuple(group_id for group_id in kept if group_id not in taken),
+        admitted=tuple(group_id for group_id in group_ids if group_id in taken),
+        rejected=tuple(group_id for group_id in group_ids if group_id not in taken),
         no_signal=flat,
         learned={group.group_key: group.reward_mean for group in window.groups},
     )

@@ -35,13 +35,13 @@ class CheckFinding:
 
 def keep_evaluation(state: DeliveryState, config: DeliveryConfig, record: Evaluation) -> None:
     """Keep an evaluation that a check asks for; a newer one of the version replaces it."""
-    wanted = {check.metric for check in config.checks if check.evaluation == record.name}
-    if not wanted:
+    metrics = {check.metric for check in config.checks if check.evaluation == record.name}
+    if not metrics:
         return
     chosen = {
         name: value
         for name, value in record.metrics.items()
-        if name == REFUSED or any(name in (each, f"{each}_low", f"{each}_high") for each in wanted)
+        if name == REFUSED or any(name in (metric, f"{metric}_low", f"{metric}_high") for metric in metrics)
     }
     state.evaluations.put(_key(record.policy_version, record.name), Measured(record.set_hash or "", chosen))
 

@@ -91,7 +91,7 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
 
 def known_values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[tuple[Metric, float]]:
     """Yield what is known of an episode: a reward or a component that is outstanding is left out, and is not 0."""
-    known: Mapping[str, float | None] = {
+    values: Mapping[str, float | None] = {
         REWARD: observed.value,
         "rewarded": float(observed.value is not None),
         "failed": float(observed.failed),
@@ -100,7 +100,7 @@ def known_values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[
         "tool_errors": float(observed.tool_errors),
     } | {f"component:{name}": value for name, value in observed.components.items()}
     for metric in metrics_of(config):
-        value = known.get(metric.name)
+        value = values.get(metric.name)
         if value is not None and value == value:
             yield metric, value
 
@@ -142,11 +142,11 @@ def known_episodes(state: DeliveryState) -> dict[str, int]:
 
 def missing_metrics(state: DeliveryState, config: DeliveryConfig) -> list[Metric]:
     """Return the metrics that are known in too few of the canary's episodes of this step."""
-    known, before = known_episodes(state), dict(state.head.known_before)
+    episodes, before = known_episodes(state), dict(state.head.known_before)
     return [
         metric
         for metric in metrics_of(config)
-        if known.get(metric.name, 0) - before.get(metric.name, 0) < metric.min_episodes
+        if episodes.get(metric.name, 0) - before.get(metric.name, 0) < metric.min_episodes
     ]
 
 
@@ -159,19 +159,19 @@ def rewarded_episodes(state: DeliveryState) -> int:
 def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     """Return what a decision is made on, in the metrics' own units."""
     metrics, head = metrics_of(config), state.head
-    found: dict[str, float] = {
+    measures: dict[str, float] = {
         name: getattr(head, name) for name in ("mixed", "strayed", "unbalanced", "clipped", "outside", "late")
     }
-    found["wait_ms"] = config.wait_ms if head.wait_ms is None else head.wait_ms
+    measures["wait_ms"] = config.wait_ms if head.wait_ms is None else head.wait_ms
     for metric in metrics:
         if effect := state.effects.get(metric.name):
             low, high = effect.interval(config.alpha / len(metrics))
             unseen = _unseen(state, metric)
-            found |= {
+            measures |= {
                 f"{metric.name}.effect": effect.mean * metric.span,
                 f"{metric.name}.low": max(-1.0, low - unseen) * metric.span,
                 f"{metric.name}.high": min(1.0, high + unseen) * metric.span,
                 f"{metric.name}.canary_episodes": effect.canary,
                 f"{metric.name}.serving_episodes": effect.serving,
             }
-    return found
+    return measures

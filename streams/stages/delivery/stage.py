@@ -122,11 +122,11 @@ class DeliveryStage(RunStage[DeliveryState]):
     # What the evidence says
 
     def _judge(self, state: DeliveryState, config: DeliveryConfig, canary: int) -> Iterator[Outgoing]:
-        found, head = findings(state, config), state.head
-        worse = [each for each in found if each.verdict == "worse"]
-        if fatal := [each for each in worse if each.metric.on_worse == "quarantine"]:
-            known = numbers(state, config)
-            yield from self._quarantine(state, config, canary, f"worse:{fatal[0].metric.name}", known)
+        verdicts, head = findings(state, config), state.head
+        worse = [verdict for verdict in verdicts if verdict.verdict == "worse"]
+        if fatal := [verdict for verdict in worse if verdict.metric.on_worse == "quarantine"]:
+            measures = numbers(state, config)
+            yield from self._quarantine(state, config, canary, f"worse:{fatal[0].metric.name}", measures)
             return
         yield from self._report_alarms(state, config, canary, worse)
         episodes = rewarded_episodes(state)
@@ -135,10 +135,10 @@ class DeliveryStage(RunStage[DeliveryState]):
         elif episodes >= config.max_episodes:
             yield from self._stop(state, config, canary, "reject", "undecided")
         elif not state.head.held and episodes - head.episodes_before >= config.min_episodes:
-            yield from self._move_on(state, config, canary, found, episodes)
+            yield from self._move_on(state, config, canary, verdicts, episodes)
 
     def _move_on(
-        self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[MetricVerdict], episodes: int
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, verdicts: list[MetricVerdict], episodes: int
     ) -> Iterator[Outgoing]:
         unproven = [f"{MISSING}{metric.name}" for metric in missing_metrics(state, config)]
         unproven += [OUTSIDE] if state.head.outside else []
@@ -150,7 +150,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         if head.step + 1 < len(config.steps):
             share = config.steps[head.step + 1]
             shares = (*head.shares, (state.clock.now_ms, share))
-            known = numbers(state, config)
+            measures = numbers(state, config)
             state.head = replace(
                 head,
                 step=head.step + 1,
@@ -159,9 +159,9 @@ class DeliveryStage(RunStage[DeliveryState]):
                 known_before=tuple(sorted(known_episodes(state).items())),
                 noticed=tuple(name for name in head.noticed if not name.startswith(MISSING)),
             )
-            yield self._decide(state, "advance", canary, "enough_episodes", known=known)
-        elif found[0].verdict in ("better", "not_worse"):
-            yield from self._serve(state, "promote", canary, f"{found[0].verdict}:{REWARD}")
+            yield self._decide(state, "advance", canary, "enough_episodes", known=measures)
+        elif verdicts[0].verdict in ("better", "not_worse"):
+            yield from self._serve(state, "promote", canary, f"{verdicts[0].verdict}:{REWARD}")
 
     def _report_unproven(
         self, state: DeliveryState, config: DeliveryConfig, canary: int, reasons: list[str]
@@ -177,13 +177,13 @@ class DeliveryStage(RunStage[DeliveryState]):
         self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[MetricVerdict]
     ) -> Iterator[Outgoing]:
         """Report each alarm once, and hold the canary where the settings say so."""
-        for each in worse:
-            name, head = each.metric.name, state.head
+        for verdict in worse:
+            name, head = verdict.metric.name, state.head
             if name in head.noticed:
                 continue
-            held = f"worse:{name}" if each.metric.on_worse == "hold" else head.held
+            held = f"worse:{name}" if verdict.metric.on_worse == "hold" else head.held
             state.head = replace(head, noticed=(*head.noticed, name), held=held)
-            yield self._decide(state, "hold", canary, f"worse:{name}", each.metric.on_worse, numbers(state, config))
+            yield self._decide(state, "hold", canary, f"worse:{name}", verdict.metric.on_worse, numbers(state, config))
 
     def _quarantine(
         self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, known: Mapping[str, float]
@@ -209,36 +209,38 @@ class DeliveryStage(RunStage[DeliveryState]):
             for name, version in state.versions.rows.items()
             if version.state == "candidate" and int(name) > max(head.newest_tried, head.serving)
         ]
-        found: list[CheckFinding] = []
+        check_findings: list[CheckFinding] = []
         for candidate in sorted(untried, reverse=True):
-            found = check_version(state, config, candidate)
-            if all(each.found.finding != "missing" for each in found):
-                yield from self._begin_if_it_passes(state, config, candidate, found)
+            check_findings = check_version(state, config, candidate)
+            if all(finding.found.finding != "missing" for finding in check_findings):
+                yield from self._begin_if_it_passes(state, config, candidate, check_findings)
                 return
-        missing = next((each for each in found if each.found.finding == "missing"), None)
+        missing = next((finding for finding in check_findings if finding.found.finding == "missing"), None)
         if missing is not None and missing.reason not in head.noticed:
             state.head = replace(head, noticed=(missing.reason,))
             detail = "no untried version has this evaluation, or the serving one lacks it"
             yield self._decide(state, "hold", max(untried), missing.reason, detail)
 
     def _begin_if_it_passes(
-        self, state: DeliveryState, config: DeliveryConfig, version: int, found: list[CheckFinding]
+        self, state: DeliveryState, config: DeliveryConfig, version: int, check_findings: list[CheckFinding]
     ) -> Iterator[Outgoing]:
-        known = check_numbers(found)
-        if fatal := [each for each in found if each.is_worse and each.check.on_worse == "quarantine"]:
-            yield from self._quarantine(state, config, version, fatal[0].reason, known)
+        measures = check_numbers(check_findings)
+        if fatal := [
+            finding for finding in check_findings if finding.is_worse and finding.check.on_worse == "quarantine"
+        ]:
+            yield from self._quarantine(state, config, version, fatal[0].reason, measures)
             return
-        waits = [each for each in found if each.holds]
-        reports = waits or [each for each in found if each.is_worse]
+        waits = [finding for finding in check_findings if finding.holds]
+        reports = waits or [finding for finding in check_findings if finding.is_worse]
         for report in reports:
             notice = f"{version}:{report.reason}"
             if notice not in state.head.noticed:
-                ours = [one for one in state.head.noticed if one.startswith(f"{version}:")]
+                ours = [past_notice for past_notice in state.head.noticed if past_notice.startswith(f"{version}:")]
                 state.head = replace(state.head, noticed=(*ours, notice))
                 detail = report.check.on_worse if report.is_worse else ""
-                yield self._decide(state, "hold", version, report.reason, detail, known)
+                yield self._decide(state, "hold", version, report.reason, detail, measures)
         if not waits:
-            yield from self._begin(state, config, version, "newest_candidate", known=known)
+            yield from self._begin(state, config, version, "newest_candidate", known=measures)
 
     def _take_in(self, state: DeliveryState, record: Evaluation) -> Iterator[Outgoing]:
         """Keep an evaluation; a canary that it shows to be worse ends at once."""
@@ -248,9 +250,11 @@ class DeliveryStage(RunStage[DeliveryState]):
         keep_evaluation(state, config, record)
         if state.head.canary != version:
             return
-        found = check_version(state, config, version)
-        if fatal := [each for each in found if each.is_worse and each.check.on_worse == "quarantine"]:
-            yield from self._quarantine(state, config, version, fatal[0].reason, check_numbers(found))
+        check_findings = check_version(state, config, version)
+        if fatal := [
+            finding for finding in check_findings if finding.is_worse and finding.check.on_worse == "quarantine"
+        ]:
+            yield from self._quarantine(state, config, version, fatal[0].reason, check_numbers(check_findings))
 
     def _begin(
         self,
@@ -274,12 +278,12 @@ class DeliveryStage(RunStage[DeliveryState]):
     ) -> Iterator[Outgoing]:
         """Give a version all traffic; another one's canary ends."""
         config, canary = state.config.value.delivery, state.head.canary
-        known = numbers(state, config) if config is not None and canary == version else {}
+        measures = numbers(state, config) if config is not None and canary == version else {}
         tried = max(state.head.newest_tried, version)
         state.head = replace(state.head.without_canary(), serving=version, newest_tried=tried)
         state.forget_evidence()
         forget_before(state, version)
-        yield self._decide(state, action, version, reason, detail, known)
+        yield self._decide(state, action, version, reason, detail, measures)
         if canary is not None and canary != version:
             yield from self._mark(state, canary, "candidate", f"version {version} serves")
         yield from self._mark(state, version, "serving", detail or reason)
@@ -325,10 +329,10 @@ class DeliveryStage(RunStage[DeliveryState]):
 
     def _answer(self, state: DeliveryState, record: DeliveryCommand) -> Iterator[Outgoing]:
         """Follow a command; its decision names it."""
-        for each in self._obey(state, record):
-            if isinstance(each.record, PolicyDecision):
-                each = replace(each, record=replace(each.record, command_id=record.command_id))
-            yield each
+        for outgoing in self._obey(state, record):
+            if isinstance(outgoing.record, PolicyDecision):
+                outgoing = replace(outgoing, record=replace(outgoing.record, command_id=record.command_id))
+            yield outgoing
 
     def _obey(self, state: DeliveryState, record: DeliveryCommand) -> Iterator[Outgoing]:
         head, config, version = state.head, state.config.value.delivery, record.version

@@ -237,8 +237,8 @@ class DeliveryState(StageState[RunConfig]):
     def stratum_key(self, metric: str, task: str) -> str:
         """Return the key of a metric's stratum: the task, while there is room for more of them."""
         key = f"{metric}{SEPARATOR}{task}"
-        known = key in self.strata.rows or len(self.strata.rows) < MOST_STRATA * (1 + len(self.effects.rows))
-        return key if known else f"{metric}{SEPARATOR}"
+        has_stratum = key in self.strata.rows or len(self.strata.rows) < MOST_STRATA * (1 + len(self.effects.rows))
+        return key if has_stratum else f"{metric}{SEPARATOR}"
 
     def take_principal(self, principal: str, *, is_canary: bool, share: float, most: float) -> bool:
         """Count an episode of a principal in an arm; return False if it may not count.

@@ -22,7 +22,9 @@ def follow(state: DeliveryState, config: DeliveryConfig, record: EpisodeObserved
     key, now_ms = record.trajectory_id, state.clock.now_ms
     row = state.followed.get(key)
     if row is None:
-        is_canary, is_serving = (record.served_versions == (each,) for each in (state.head.canary, state.head.serving))
+        is_canary, is_serving = (
+            record.served_versions == (version,) for version in (state.head.canary, state.head.serving)
+        )
         has_room = state.followed_by_arm[is_canary] < MOST_FOLLOWED
         if not (is_canary or is_serving) or not config.wait_ms or not has_room:
             return
@@ -46,9 +48,9 @@ def update_wait(state: DeliveryState, config: DeliveryConfig) -> None:
                 state.delays.put(place, (state.delays.get(place) or Delays()).add(row.came.get(name)))
             state.unfollow(key)
     waits = [_wait_of(state, config, name, is_canary=is_canary) for name in names for is_canary in (True, False)]
-    known = [wait_ms for wait_ms in waits if wait_ms is not None]
-    if len(known) == len(waits):
-        state.head = replace(state.head, wait_ms=max(known))
+    known_waits = [wait_ms for wait_ms in waits if wait_ms is not None]
+    if len(known_waits) == len(waits):
+        state.head = replace(state.head, wait_ms=max(known_waits))
 
 
 def _wait_of(state: DeliveryState, config: DeliveryConfig, name: str, *, is_canary: bool) -> int | None:

@@ -157,14 +157,14 @@ class GroupScoringStage(RunStage[GroupScoringState]):
 
     def _questions(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> list[Question | None]:
         """Return the question about each record, by the configuration that is in force at its place."""
-        config, asked = state.config.value.grouping, set[str]()
+        config, asked_ids = state.config.value.grouping, set[str]()
         questions: list[Question | None] = []
-        for each in incoming:
-            record, question = each.record, None
+        for message in incoming:
+            record, question = message.record, None
             if isinstance(record, ClosedGroup):
                 group = record.group
-                if config.rewards and group.group_id not in asked and not self._is_done(state, group):
-                    asked.add(group.group_id)
+                if config.rewards and group.group_id not in asked_ids and not self._is_done(state, group):
+                    asked_ids.add(group.group_id)
                     question = (config, group)
             elif isinstance(record, ConfigApplied) and self.is_configured_by(record):
                 with suppress(RecordError):  # the step refuses it and names it
@@ -198,15 +198,15 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         if len(members) < _fewest(config):
             return GroupAnswers(lost)  # too few for a group: no function is called
         trajectories = [there[member.location] for member in group.members if member.location in there]
-        found = await self._asker.ask_all(trajectories, config.rewards, slots)
-        errors = [answer.error for answer in found.values() if answer.error]
+        answers = await self._asker.ask_all(trajectories, config.rewards, slots)
+        errors = [answer.error for answer in answers.values() if answer.error]
         if errors:
             return GroupAnswers(lost, error="; ".join(errors))
-        if any(answer.members is None for answer in found.values()):
+        if any(answer.members is None for answer in answers.values()):
             return GroupAnswers(lost, silent=True)
         return GroupAnswers(
             lost,
-            {name: dict(zip(members, answer.members or (), strict=True)) for name, answer in found.items()},
+            {name: dict(zip(members, answer.members or (), strict=True)) for name, answer in answers.items()},
         )
 
     # Writing down
@@ -222,22 +222,22 @@ class GroupScoringStage(RunStage[GroupScoringState]):
                 state, group, reason, group.members, verdict.error or "a function returned nothing for it"
             )
             return
-        kept: list[GroupMember] = []
+        members: list[GroupMember] = []
         enough = not verdict.unasked and len(group.members) - len(verdict.lost) >= _fewest(config)
         for member in group.members:
-            found = _member(member, verdict, config.rewards if enough else ())
-            if isinstance(found, GroupMember):
-                kept.append(found)
+            judgement = _member(member, verdict, config.rewards if enough else ())
+            if isinstance(judgement, GroupMember):
+                members.append(judgement)
             else:
-                reason, detail = found
+                reason, detail = judgement
                 yield self.drop(state, "trajectory", member.trajectory_id, reason, (member.trajectory_id,), detail)
-        if len(kept) < _fewest(config):
-            if kept:
-                detail = f"{len(kept)} of {len(group.members)} members are left after judging"
-                yield self._drop_group(state, group, DropReason.INCOMPLETE_GROUP, kept, detail)
+        if len(members) < _fewest(config):
+            if members:
+                detail = f"{len(members)} of {len(group.members)} members are left after judging"
+                yield self._drop_group(state, group, DropReason.INCOMPLETE_GROUP, members, detail)
             return
         judged = replace(
-            with_members(group, kept, tolerance=config.signal_tolerance),
+            with_members(group, members, tolerance=config.signal_tolerance),
             reward_version=group_reward_version(self._registry, config.rewards, group.reward_version),
         )
         yield Outgoing(RUN_LOG, self.run_id, judged)
@@ -264,16 +264,16 @@ def _member(
     if name in verdict.lost:
         return DropReason.PAYLOAD_LOST, f"the record at {member.location} no longer exists"
     reward, components = member.reward, dict(member.components)
-    for each in rewards:
-        answer = verdict.answers.get(each.name, {}).get(
-            name, ComponentAnswer(error=f"reward {each.name!r} was not asked")
+    for reward_config in rewards:
+        answer = verdict.answers.get(reward_config.name, {}).get(
+            name, ComponentAnswer(error=f"reward {reward_config.name!r} was not asked")
         )
         if answer.error is not None:
             return DropReason.SCORE_FAILED, answer.error
         if answer.value is None:
-            return DropReason.SCORE_MISSING, f"reward {each.name!r} returned nothing for it"
-        components[each.name] = answer.value
-        reward += each.weight * answer.value
+            return DropReason.SCORE_MISSING, f"reward {reward_config.name!r} returned nothing for it"
+        components[reward_config.name] = answer.value
+        reward += reward_config.weight * answer.value
     if not computable(reward):
         return DropReason.SCORE_FAILED, f"the weighted sum is {reward}"
     return replace(member, reward=reward, components=components)
@@ -281,7 +281,7 @@ def _member(
 
 def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> GroupAnswers:
     """Return the verdict that the records were made of."""
-    outcome, left = judged.outcome, {name: (DropReason(each.reason), each.detail) for name, each in judged.left.items()}
+    outcome, left = judged.outcome, {name: (DropReason(drop.reason), drop.detail) for name, drop in judged.left.items()}
     if isinstance(outcome, Group):
         return GroupAnswers(answers=_answers_of(outcome, closed, config.rewards), left=left)
     stayed = len(closed.members) - len(left)

@@ -127,9 +127,9 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
         """Ask the reward functions about each trajectory of the batch that is not yet scored."""
         state.ensure_rebuilt()
-        known = _Known(state, state.config.value, self._header_of)
-        slots = asyncio.Semaphore(known.config.concurrency)
-        questions = [self._question(known, each) for each in incoming]
+        batch_view = _Known(state, state.config.value, self._header_of)
+        slots = asyncio.Semaphore(batch_view.config.concurrency)
+        questions = [self._question(batch_view, message) for message in incoming]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
             return [await self._ask(question, slots) for question in questions]  # spares a task each
         return await all_or_none(self._ask(question, slots) for question in questions)
@@ -207,13 +207,13 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     ) -> Iterator[Outgoing]:
         config = state.config.value
         value, error = combined(answers, rewards, config.clip_low, config.clip_high)
-        said = error or "; ".join(answer.error for answer in answers.values() if answer.error)
+        error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
         score = _scored(
             score,
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
-            error=None if score.excluded or not said else said,
-            components={name: each.value for name, each in answers.items() if each.value is not None},
+            error=None if score.excluded or not error_text else error_text,
+            components={name: component.value for name, component in answers.items() if component.value is not None},
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
         )

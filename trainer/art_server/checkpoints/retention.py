@@ -19,10 +19,12 @@ def expendable(
     if retention.keep_newest is None:
         return ()
     newest = sorted(versions)[-max(retention.keep_newest, 1) :]
-    kept = protected(parents, in_use) | set(newest)
+    protected_versions = protected(parents, in_use) | set(newest)
     every = retention.keep_every
     return tuple(
-        version for version in sorted(versions) if version not in kept and (every is None or version % every != 0)
+        version
+        for version in sorted(versions)
+        if version not in protected_versions and (every is None or version % every != 0)
     )
 
 

@@ -70,7 +70,7 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
     """What `LocalBackend.train` takes. UnavailableError names what ART does not support: the batch is not at fault."""
     refused = [
         name
-        for name, wanted in {
+        for name, is_chosen in {
             "loss: dppo": config.loss == "dppo",
             f"importance_correction: {config.importance_correction}": config.importance_correction
             not in ("none", "token_truncate"),
@@ -84,7 +84,7 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
             "dual_clip": config.loss == "ppo" and config.dual_clip not in (None, OURS.dual_clip),
             **{name: getattr(config, name) != getattr(OURS, name) for name in ARTS_OWN},
         }.items()
-        if wanted
+        if is_chosen
     ]
     if refused:
         raise UnavailableError(

@@ -51,10 +51,10 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> TrainCall:
     for group, body in enumerate(groups):
         if not isinstance(body, Mapping) or not isinstance(members := body.get("trajectories"), list):
             raise RejectedError(f"group {group} must be an object with an array `trajectories`")
-        for member, one in enumerate(members):
+        for member, trajectory in enumerate(members):
             name = f"{group}-{member}"
             try:
-                trajectories.append(_trajectory(name, str(group), one, prompts))
+                trajectories.append(_trajectory(name, str(group), trajectory, prompts))
             except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
                 raise RejectedError(f"trajectory {name} (group-member) cannot be read: {describe(error)}") from error
     prompts.check_not_mixed()

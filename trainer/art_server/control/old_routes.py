@@ -85,11 +85,11 @@ class _OldRoutes:
         """
         body = wire.read_object(await request.body())
         self._check_model(_require(body, "model", dict) if "model" in body else body)
-        kept = _require(body, "steps_to_keep", list) if "steps_to_keep" in body else []
-        if not all(isinstance(step, int) for step in kept):
-            raise RejectedError(f"steps_to_keep must be integers, not {kept!r}")
+        steps = _require(body, "steps_to_keep", list) if "steps_to_keep" in body else []
+        if not all(isinstance(step, int) for step in steps):
+            raise RejectedError(f"steps_to_keep must be integers, not {steps!r}")
         async with self._backend.updates_held():
-            await asyncio.to_thread(self._backend.session.keeping.keep_only, kept)
+            await asyncio.to_thread(self._backend.session.keeping.keep_only, steps)
         return JSONResponse(None)
 
     async def log(self, request: Request) -> Response:
@@ -111,9 +111,9 @@ class _OldRoutes:
             _require(body, "trajectory_groups", list),
             lambda messages, tools: render_chat(service.tokenizer, messages, tools),
         )
-        kept = trainable(call, Limits(service.config.max_tokens, service.config.usable_tokens))
+        admitted = trainable(call, Limits(service.config.max_tokens, service.config.usable_tokens))
         remarks = {"rendered_prompts": call.rendered_prompts}
-        remarks |= {f"dropped_{reason}": count for reason, count in kept.dropped.items()}
+        remarks |= {f"dropped_{reason}": count for reason, count in admitted.dropped.items()}
         lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -121,7 +121,7 @@ class _OldRoutes:
             loop.call_soon_threadsafe(lines.put_nowait, line)
 
         training = self._train(
-            kept.trajectories, body.get("config") or {}, body.get("dev_config") or {}, remarks, put_line
+            admitted.trajectories, body.get("config") or {}, body.get("dev_config") or {}, remarks, put_line
         )
         update = start_task(self._backend.on_art(training), "update of an old client", endless=False)
         self._updates.add(update)
@@ -137,7 +137,7 @@ class _OldRoutes:
         put_line: Callable[[dict[str, Any] | None], None],
     ) -> None:
         """One update, on ART's loop. The last line holds the new step's metrics, or the error."""
-        known = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
+        train_options = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
 
         def report(metrics: dict[str, float]) -> None:
             put_line({**metrics, "num_gradient_steps": int(metrics.get(GRADIENT_STEPS, 0)), **remarks})
@@ -149,7 +149,7 @@ class _OldRoutes:
             if config.get(BETA):  # ART no longer has a field for it
                 dev_config = {**dev_config, BETA: config[BETA]}
             async with self._backend.one_update:
-                await self._update(trajectories, types.TrainConfig(**known), dev_config, remarks, report)
+                await self._update(trajectories, types.TrainConfig(**train_options), dev_config, remarks, report)
         except Exception as error:
             put_line({"error": f"{type(error).__name__}: {error}", "num_gradient_steps": 0})
         finally:

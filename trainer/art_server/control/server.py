@@ -205,12 +205,12 @@ class _Control:
         return _respond(wire.to_json(await self._backend.capabilities()) | {"backend": "art-server", "prepares": True})
 
     async def submit(self, request: Request) -> Response:
-        wanted = wire_batch.request_from_bytes(await request.body())
-        return _respond({"batch_hash": await self._backend.submit(wanted)}, 202)
+        train_request = wire_batch.request_from_bytes(await request.body())
+        return _respond({"batch_hash": await self._backend.submit(train_request)}, 202)
 
     async def prepare(self, request: Request) -> Response:
-        name, wanted = uuid.uuid4().hex, wire_batch.request_from_bytes(await request.body())
-        self._prepared = name, wanted
+        name, train_request = uuid.uuid4().hex, wire_batch.request_from_bytes(await request.body())
+        self._prepared = name, train_request
         return _respond({"prepared": name})
 
     async def begin(self, request: Request) -> Response:
@@ -220,8 +220,10 @@ class _Control:
             return _respond(wire.error_to_json("base_version must be an integer", retriable=False), 400)
         if self._prepared is None or self._prepared[0] != body.get("prepared"):
             raise RejectedError("that batch is not here, or no longer; send it whole")
-        (_, wanted), self._prepared = self._prepared, None
-        return _respond({"batch_hash": await self._backend.submit(replace(wanted, base_version=base_version))}, 202)
+        (_, train_request), self._prepared = self._prepared, None
+        return _respond(
+            {"batch_hash": await self._backend.submit(replace(train_request, base_version=base_version))}, 202
+        )
 
     async def status(self, request: Request) -> Response:
         batch_hash = request.path_params["batch_hash"]

@@ -57,13 +57,13 @@ class AnswerStream:
             self._choices.cancel()
 
     def _first(self, index: int) -> str:
-        own: dict[str, Any] = {"delta": {"role": "assistant", "content": ""}} if self._chat else {"text": ""}
+        fields: dict[str, Any] = {"delta": {"role": "assistant", "content": ""}} if self._chat else {"text": ""}
         if not (self._wanted.return_token_ids or self._wanted.wants_logprobs):
-            return self._event(index, own)
+            return self._event(index, fields)
         prompt = list(self._choices.prompt_of(index))
         if self._chat:
-            return self._event(index, own, prompt_token_ids=prompt)
-        return self._event(index, {**own, "prompt_token_ids": prompt})
+            return self._event(index, fields, prompt_token_ids=prompt)
+        return self._event(index, {**fields, "prompt_token_ids": prompt})
 
     def _event(self, index: int, changed: dict[str, Any], **more: Any) -> str:
         choice = {"index": index, "finish_reason": None, **changed}

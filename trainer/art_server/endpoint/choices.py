@@ -58,9 +58,11 @@ class Choices:
         for prompt in self.prompts:
             for number in range(n):
                 index = len(self._futures)
-                own = replace(parameters, seed=self.seed % SEEDS + number * SEED_STEP)
+                choice_parameters = replace(parameters, seed=self.seed % SEEDS + number * SEED_STEP)
                 put = functools.partial(self._put_token, index) if self._streaming else None
-                future = asyncio.wrap_future(sampler.submit(prompt, own, self.version, put), loop=self._loop)
+                future = asyncio.wrap_future(
+                    sampler.submit(prompt, choice_parameters, self.version, put), loop=self._loop
+                )
                 if self._streaming:
                     future.add_done_callback(functools.partial(self._put_end, index))
                 self._futures.append(future)

@@ -183,12 +183,12 @@ class _Endpoint:
         return JSONResponse({"object": "list", "data": entries})
 
     async def chat(self, request: Request) -> Response:
-        wanted, prompt = await _parse_aside_if_long(self._chat_prompt, await request.body())
-        return await self._respond("chat.completion", request, wanted, [prompt])
+        chat_request, prompt = await _parse_aside_if_long(self._chat_prompt, await request.body())
+        return await self._respond("chat.completion", request, chat_request, [prompt])
 
     async def completions(self, request: Request) -> Response:
-        wanted, prompts = await _parse_aside_if_long(self._completion_prompts, await request.body())
-        return await self._respond("text_completion", request, wanted, prompts)
+        completion_request, prompts = await _parse_aside_if_long(self._completion_prompts, await request.body())
+        return await self._respond("text_completion", request, completion_request, prompts)
 
     async def _respond(
         self, kind: str, request: Request, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]
@@ -210,8 +210,8 @@ class _Endpoint:
         return await asyncio.to_thread(write) if named > LONG_ANSWER_TOKENS else write()
 
     def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
-        wanted = parse(ChatRequest, body)
-        if wanted.offered_tools and not self._renders_tools:
+        chat_request = parse(ChatRequest, body)
+        if chat_request.offered_tools and not self._renders_tools:
             raise RequestError(
                 400,
                 "tools: this model's chat template renders none, so it would never see them; give it a "
@@ -219,16 +219,17 @@ class _Endpoint:
                 param="tools",
             )
         try:
-            return wanted, render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
+            return chat_request, render_chat(self._served.tokenizer, chat_request.messages, chat_request.offered_tools)
         except Exception as error:  # the template is the user's, and may raise anything
             raise RequestError(400, f"messages: the chat template refused them: {error}", param="messages") from error
 
     def _completion_prompts(self, body: bytes) -> tuple[CompletionRequest, list[list[int]]]:
-        wanted, encode = parse(CompletionRequest, body), self._served.tokenizer.encode
+        completion_request, encode = parse(CompletionRequest, body), self._served.tokenizer.encode
         prompts = [
-            encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt for prompt in wanted.prompts
+            encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+            for prompt in completion_request.prompts
         ]
-        return wanted, prompts
+        return completion_request, prompts
 
     async def _start(
         self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]], headers: Headers
@@ -298,23 +299,29 @@ class _Endpoint:
         sampled: int,
     ) -> dict[str, Any]:
         """Return the body of a whole answer."""
-        found = [
-            make_choice(wanted, index, one, self._served.tokenizer, answer_id=choices.id)
-            for index, one in enumerate(answers)
+        choice_bodies = [
+            make_choice(wanted, index, answer, self._served.tokenizer, answer_id=choices.id)
+            for index, answer in enumerate(answers)
         ]
-        body = self._envelope(kind, choices) | {"choices": found, "usage": usage(choices.prompt_tokens, sampled)}
+        body = self._envelope(kind, choices) | {
+            "choices": choice_bodies,
+            "usage": usage(choices.prompt_tokens, sampled),
+        }
         if wanted.return_token_ids or wanted.wants_logprobs:
             if len(choices.prompts) == 1:
                 body["prompt_token_ids"] = choices.prompts[0]
             if not isinstance(wanted, ChatRequest):
-                body["choices"] = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
+                body["choices"] = [
+                    {**choice_body, "prompt_token_ids": choices.prompt_of(i)}
+                    for i, choice_body in enumerate(choice_bodies)
+                ]
         return body
 
     async def _events(self, kind: str, wanted: ChatRequest | CompletionRequest, choices: Choices) -> AsyncIterator[str]:
         kind = "chat.completion.chunk" if isinstance(wanted, ChatRequest) else kind
         stream = AnswerStream(wanted, choices, self._envelope(kind, choices), self._served.tokenizer)
-        async for one in stream.events():
-            yield one
+        async for chunk in stream.events():
+            yield chunk
         self._served.completion_tokens += stream.sampled_tokens
         if wanted.stream_options and wanted.stream_options.include_usage:
             counted = usage(choices.prompt_tokens, stream.sampled_tokens)

@@ -78,7 +78,9 @@ def logprobs_of(
     return {
         "tokens": [entry["token"] for entry in entries],
         "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [{one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in entries],
+        "top_logprobs": [
+            {alternative["token"]: alternative["logprob"] for alternative in entry["top_logprobs"]} for entry in entries
+        ],
         "text_offset": [offsets.next(entry["bytes"]) for entry in entries],
     }
 
@@ -91,7 +93,9 @@ def token_logprobs(
     return [
         {
             **_describe_token(token_id, logprob, tokenizer, as_ids=as_ids),
-            "top_logprobs": [_describe_token(one, value, tokenizer, as_ids=as_ids) for one, value in alternatives],
+            "top_logprobs": [
+                _describe_token(top_token_id, value, tokenizer, as_ids=as_ids) for top_token_id, value in alternatives
+            ],
         }
         for token_id, logprob, alternatives in zip(answer.token_ids, answer.logprobs, top, strict=True)
     ]

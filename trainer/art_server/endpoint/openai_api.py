@@ -227,8 +227,8 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
         param = ".".join(str(part) for part in first["loc"]) or None
         if first["type"] == "value_error" and not param:
             raise RequestError(400, str(first["ctx"]["error"]), param=str(first["ctx"]["error"]).split()[0]) from error
-        said = first["msg"].removeprefix("Value error, ")
-        problem = f"{param}: {said}" if param else f"the request body: {said}"
+        message = first["msg"].removeprefix("Value error, ")
+        problem = f"{param}: {message}" if param else f"the request body: {message}"
         raise RequestError(400, problem, param=param) from error
 
 

@@ -120,14 +120,16 @@ def _read_sequences(packed: Mapping[str, Tensor], row: int) -> Iterator[_Path]:
     places.pop(PADDING_GROUP, None)
     parent_of = {group: int(parents[at[0]]) for group, at in places.items()}
     for group, at in places.items():
-        own = at[sampled[at]]
-        if len(own):
+        sampled_places = at[sampled[at]]
+        if len(sampled_places):
             above = [places[ancestor] for ancestor in _ancestors(group, parent_of)[::-1]]
             path = np.concatenate(above)
             columns = np.flatnonzero(sampled[at]) + len(path) - len(at) - 1
             if columns[0] < 0:
                 raise RejectedError("packed row is broken: a sampled token has no token before it")
-            yield _Path(tokens[path[: columns[-1] + 1]], columns, _read_samples(packed, row, torch.from_numpy(own)))
+            yield _Path(
+                tokens[path[: columns[-1] + 1]], columns, _read_samples(packed, row, torch.from_numpy(sampled_places))
+            )
 
 
 def _read_samples(packed: Mapping[str, Tensor], row: int, at: Tensor) -> Samples:

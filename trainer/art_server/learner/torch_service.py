@@ -140,7 +140,7 @@ class TorchService:
         if not self.load_version(version):
             raise ConfigurationError(f"version {version} of {self.settings.model} is not in {self.store.directory}")
         self.served.serving = version
-        self.sampler.pin(each for each in (version, self.canary) if each is not None)
+        self.sampler.pin(pinned_version for pinned_version in (version, self.canary) if pinned_version is not None)
 
     def load_version(self, version: int) -> bool:
         """Have `version` answer requests; False if there is no such checkpoint.

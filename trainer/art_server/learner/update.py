@@ -170,7 +170,7 @@ class Learner:
             torch.ones_like(advantages_N, dtype=torch.bool),
             coefficient=config.kl_coefficient,
         )
-        return list(torch.split(penalised_N, [len(one) for one in given]))
+        return list(torch.split(penalised_N, [len(batch_advantages) for batch_advantages in given]))
 
 
 def micro_batches(trees: list[Tree], *, device: torch.device | None = None) -> list[TreeBatch]:
@@ -211,7 +211,7 @@ def score(
 
     scored = [
         checkpoint(score_chunk, *chunk, use_reentrant=False, preserve_rng_state=False)
-        for chunk in zip(*(torch.split(one, HEAD_ROWS) for one in per_token), strict=True)
+        for chunk in zip(*(torch.split(column, HEAD_ROWS) for column in per_token), strict=True)
     ]
     logprobs, entropies = zip(*scored, strict=True)
     return TokenScores(torch.cat(logprobs), torch.cat(entropies))

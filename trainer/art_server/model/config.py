@@ -282,18 +282,18 @@ def _positions(hf: Any) -> dict[str, Any]:
             )
     layer = "full_attention" if SLIDING in by_layer else None
     parameters = by_layer[layer]
-    found: dict[str, Any] = {"rope_theta": float(parameters["rope_theta"])}
+    positions: dict[str, Any] = {"rope_theta": float(parameters["rope_theta"])}
     if parameters["rope_type"] != "default":
         frequencies, scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](hf, None, layer_type=layer)
-        found["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
+        positions["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
     if layer:
-        found["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
+        positions["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
     if (share := parameters.get("partial_rotary_factor") or 1.0) != 1.0:
         head = getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
-        found["rotary_width"] = int(head * share)
+        positions["rotary_width"] = int(head * share)
     if beta := parameters.get("llama_4_scaling_beta"):
-        found["position_scale"] = (float(beta), int(parameters["original_max_position_embeddings"]))
-    return found | _unrotated_layers(hf)
+        positions["position_scale"] = (float(beta), int(parameters["original_max_position_embeddings"]))
+    return positions | _unrotated_layers(hf)
 
 
 def _unrotated_layers(hf: Any) -> dict[str, Any]:

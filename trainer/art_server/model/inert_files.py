@@ -68,16 +68,16 @@ def require_plain_settings(path: Path) -> None:
         is_kernel = name.endswith(_IMPLEMENTATION) or _IMPLEMENTATION in name.split("_")
         if is_kernel and isinstance(value, str) and any(mark in value for mark in "/:@\\"):
             raise ConfigurationError(f"{path} has `{name}` {value!r}, which a loader would fetch and run; remove it")
-        if is_kernel and isinstance(value, dict) and any("/" in str(each) for each in value.values()):
+        if is_kernel and isinstance(value, dict) and any("/" in str(entry) for entry in value.values()):
             raise ConfigurationError(f"{path} has `{name}` {value!r}, which a loader would fetch and run; remove it")
 
 
 def _walk(settings: Any) -> Iterator[tuple[str, Any]]:
     waiting = [settings]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            yield from found.items()
-            waiting += found.values()
-        elif isinstance(found, list):
-            waiting += found
+        setting = waiting.pop()
+        if isinstance(setting, dict):
+            yield from setting.items()
+            waiting += setting.values()
+        elif isinstance(setting, list):
+            waiting += setting

@@ -15,10 +15,10 @@ class MasterWeights:
     """The parameters of a network that require a gradient, by name."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.named: dict[str, nn.Parameter] = {
-            name: one if one.dtype == torch.float32 else nn.Parameter(one.detach().float())
-            for name, one in self._trained.items()
+            name: parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float())
+            for name, parameter in self._trained.items()
         }
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -40,8 +40,8 @@ def choose_threads(options: ModelOptions, width: int, cores: int) -> ThreadShare
 def count_cores(environment: Mapping[str, str] = os.environ, quota: Path = CPU_QUOTA) -> int:
     """Return how many cores this process may use: those it is bound to, the container's share, OMP_NUM_THREADS."""
     bounds = [count_bound_cores()]
-    if (asked := environment.get("OMP_NUM_THREADS", "")).isdigit():
-        bounds.append(int(asked))
+    if (thread_count := environment.get("OMP_NUM_THREADS", "")).isdigit():
+        bounds.append(int(thread_count))
     if quota.is_file():
         time, period = quota.read_text(encoding="ascii").split()
         if time != "max":

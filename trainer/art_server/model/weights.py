@@ -40,15 +40,15 @@ def hf_names(config: ModelConfig) -> dict[str, str]:
     layer = LAYER | dict(config.family.layer_names)
     if config.family.norms == "outputs":
         layer = {module: name for module, name in layer.items() if module not in ("sa_norm", "mlp_norm")}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for place, theirs, modules in (
         ("", "", ENDS),
         *((f"layers.{number}.", f"model.layers.{number}.", layer) for number in range(config.layers)),
     ):
         for module, name in modules.items():
             parts = {"scale": "weight"} if module in NORMS else MATRIX
-            found |= {f"{place}{module}.{part}": f"{theirs}{name}.{their_part}" for part, their_part in parts.items()}
-    return found
+            names |= {f"{place}{module}.{part}": f"{theirs}{name}.{their_part}" for part, their_part in parts.items()}
+    return names
 
 
 def to_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

@@ -113,8 +113,8 @@ class _LayerCache:
         self._values[where] = values.transpose(1, 2)
         if pool.length == 0:
             return keys, values
-        kept = (cached[:, :, : pool.length] for cached in (self._keys, self._values))
-        keys, values = (each.index_select(0, pool.rows_B) for each in kept)  # indexing copies four times as slowly
+        caches = (cached[:, :, : pool.length] for cached in (self._keys, self._values))
+        keys, values = (cache.index_select(0, pool.rows_B) for cache in caches)  # indexing copies four times as slowly
         return keys, values
 
 

@@ -145,8 +145,8 @@ class Sampler:
 
     def _retire(self) -> None:
         """Forget versions that are old, idle and not pinned. Called with the lock held."""
-        kept = {*sorted(self._models)[-self._keep :], *self._recent, *self._pinned}
-        for version in [version for version in self._models if version not in kept]:
+        kept_versions = {*sorted(self._models)[-self._keep :], *self._recent, *self._pinned}
+        for version in [version for version in self._models if version not in kept_versions]:
             if self._users[version] == 0:
                 del self._models[version], self._users[version]
 
@@ -201,14 +201,16 @@ class Sampler:
         """Read prompts and sample the first token of each: whole ones, then what follows a shared beginning."""
         sharing = [request for request in wave if request.shared.tokens]
         self._pool.copy_prefixes({request.slot: request.shared for request in sharing})
-        for batch in batch_prompts([one for one in wave if not one.shared.tokens], self._full_tokens):
+        for batch in batch_prompts(
+            [unshared_request for unshared_request in wave if not unshared_request.shared.tokens], self._full_tokens
+        ):
             self._sample_first(batch, self._read_prompts(model, batch))
         for batch in batch_prompts(sharing, self._full_tokens):
             self._sample_first(batch, self._read_endings(model, batch))
 
     def _sample_first(self, batch: list[SamplerRequest], logits_B_V: Tensor) -> None:
         """Sample the first token of requests whose prompts were read, and of their twins."""
-        everyone = [one for request in batch for one in (request, *request.twins)]
+        everyone = [answer_request for request in batch for answer_request in (request, *request.twins)]
         self._pool.copy_prefixes(
             {twin.slot: Shared(request.slot, len(request.prompt)) for request in batch for twin in request.twins}
         )

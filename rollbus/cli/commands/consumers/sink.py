@@ -89,8 +89,13 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     finally:
         client.close()
     table = OutputTable("table", "rows", "ranges equal", "ranges mended")
-    for one in rebuilt.tables:
-        table.add_row(one.table, str(one.rows), str(one.equal_ranges), "\n".join(one.other_ranges) or "0")
+    for rebuilt_table in rebuilt.tables:
+        table.add_row(
+            rebuilt_table.table,
+            str(rebuilt_table.rows),
+            str(rebuilt_table.equal_ranges),
+            "\n".join(rebuilt_table.other_ranges) or "0",
+        )
     Console().print(table)
     verified = format_count(rebuilt.verified_ranges, "range")
     echo(f"{format_count(rebuilt.records, 'record')} read; with the bytes that the sink wrote: {verified}")

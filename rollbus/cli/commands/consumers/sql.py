@@ -100,21 +100,21 @@ def add_defaults(
     A question about a model, and not about a run, is about the run's model: the versions of two models have the same
     numbers. A question whose own run is empty is about all runs.
     """
-    own = {parameter.name: parameter.default for parameter in query.parameters}
-    known = {"namespace": settings.namespace} if "namespace" in own else {}
+    defaults = {parameter.name: parameter.default for parameter in query.parameters}
+    values = {"namespace": settings.namespace} if "namespace" in defaults else {}
     models = sorted({run.model for run in settings.runs})
-    if run_id is not None and ("run" in own or "model" not in own):
-        known["run"] = run_id
-    elif own.get("run") and "run" not in given:
-        known["run"] = settings.run().run_id
+    if run_id is not None and ("run" in defaults or "model" not in defaults):
+        values["run"] = run_id
+    elif defaults.get("run") and "run" not in given:
+        values["run"] = settings.run().run_id
     elif run_id is not None:
-        known["model"] = settings.run(run_id).model
-    elif "model" in own and "model" not in given and len(models) > 1:
+        values["model"] = settings.run(run_id).model
+    elif "model" in defaults and "model" not in given and len(models) > 1:
         raise ConfigurationError(
             f"there are several models ({', '.join(models)}); say which with --run or --param model=NAME, or ask about "
             "all of them with --param model="
         )
-    return known | dict(given)
+    return values | dict(given)
 
 
 def _split_parameter(value: str) -> tuple[str, str]:

@@ -36,18 +36,18 @@ def capture(agent: str) -> None:
     from rollbus.health.capture import examine_capture
     from rollbus.producers.turns.advice import advise
 
-    found = examine_capture(load_object(agent, "agent"))
+    report = examine_capture(load_object(agent, "agent"))
     table = OutputTable("turn", "agent", "model", "hook", "verdict", "what to add")
-    for number, (turn, hook) in enumerate(found.turns):
+    for number, (turn, hook) in enumerate(report.turns):
         verdict = Text("trainable", "green") if turn.trainable else Text(str(turn.untrainable_reason), "yellow")
         table.add_row(str(number), turn.function, turn.model, hook, verdict, advise(turn.untrainable_reason, hook))
     show_rows(table, "no call of a model was seen; does the agent make one through a library below?")
-    echo(f"patched: {', '.join(found.patched)}")
-    for note in found.notes:
+    echo(f"patched: {', '.join(report.patched)}")
+    for note in report.notes:
         echo(f"missing: {note}")
-    if found.error is not None:
-        raise ConfigurationError(f"the agent failed: {type(found.error).__name__}: {found.error}") from found.error
-    sys.exit(not found.is_whole)
+    if report.error is not None:
+        raise ConfigurationError(f"the agent failed: {type(report.error).__name__}: {report.error}") from report.error
+    sys.exit(not report.is_whole)
 
 
 def _examine(source: SettingsFile) -> None:

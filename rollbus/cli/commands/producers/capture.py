@@ -111,8 +111,8 @@ def _name_of(program: Sequence[str]) -> str:
 def _python_path() -> str:
     from rollbus.producers import startup
 
-    own = str(Path(startup.__file__).parent)
-    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
+    startup_folder = str(Path(startup.__file__).parent)
+    return os.pathsep.join(filter(None, (startup_folder, os.environ.get("PYTHONPATH"))))
 
 
 def _run(program: Sequence[str], variables: dict[str, str]) -> int:

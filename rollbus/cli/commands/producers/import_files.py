@@ -64,7 +64,7 @@ def import_(
     from rollbus.producers.turns.redaction import Privacy
     from rollbus.schemas.ids import content_hash
 
-    found = find_files(list(files))
+    paths = find_files(list(files))
     if not dry_run:
         require_topics(settings, "episode-events", "aliases", "producer-reports")
     about = [
@@ -72,7 +72,7 @@ def import_(
         settings.namespace,
         settings.kafka.bootstrap_servers,
         task,
-        *(str(each.resolve()) for each in found),
+        *(str(file.resolve()) for file in paths),
     ]
     path = None if dry_run else state / f"{file_format}-{content_hash(about)[:16]}.sqlite"
     if again and path is not None:
@@ -86,7 +86,7 @@ def import_(
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(path)
-    work = Import(files=found, sending=sending, store=store, skip_bad=skip_bad)
+    work = Import(files=paths, sending=sending, store=store, skip_bad=skip_bad)
     is_done = False
     try:
         with show_progress("reading") as progress:

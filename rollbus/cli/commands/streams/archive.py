@@ -61,7 +61,7 @@ def ls(settings: Settings, url: str | None) -> None:
 
     opened = _open(settings, url)
     table = OutputTable("topic", "partition", "offsets", "records", "from (UTC)", "to", "files", "bytes")
-    for name, each in opened.contents.partitions.items():
+    for name, partition in opened.contents.partitions.items():
         files = opened.contents.files_of(name)
         records, size = total(files)
         first, last = (
@@ -69,9 +69,9 @@ def ls(settings: Settings, url: str | None) -> None:
             max((file.last_ms for file in files), default=None),
         )
         table.add_row(
-            each.topic,
-            str(each.partition),
-            f"{each.begin} … {each.end - 1}" if each.begin < each.end else "none",
+            partition.topic,
+            str(partition.partition),
+            f"{partition.begin} … {partition.end - 1}" if partition.begin < partition.end else "none",
             f"{records:,}",
             *("–" if ms is None else format_time(ms) for ms in (first, last)),
             str(len(files)),
@@ -147,8 +147,8 @@ def discard(settings: Settings, name: str) -> None:
 
 
 def _place(settings: Settings, url: str | None) -> str:
-    if found := url or settings.archive.url:
-        return str(found)
+    if location := url or settings.archive.url:
+        return str(location)
     raise ConfigurationError("say where the archive is: `archive: url:` in the settings, or --at FOLDER or URL")
 
 

@@ -53,30 +53,32 @@ def forget(
 
     if not (labels or episodes or again):
         raise ConfigurationError("give what to forget: --label user=ann, or --episode ID")
-    wanted = _parse_labels(labels)
+    parsed_labels = _parse_labels(labels)
     require_topics(settings, "exclusions")
     stream, console = settings.stream_settings(), Console()
-    found = _find_episodes(settings, wanted, episodes, clickhouse) if labels or episodes else []
-    ids = frozenset(trajectory_id(each.episode_id) for each in found)
+    matches = _find_episodes(settings, parsed_labels, episodes, clickhouse) if labels or episodes else []
+    ids = frozenset(trajectory_id(match.episode_id) for match in matches)
     steps = asyncio.run(steps_that_used(stream, ids))
-    conversations = format_count(len({each.root_episode_id for each in found}), "conversation")
-    console.print(f"{format_count(len(found), 'episode')} in {conversations}")
+    conversations = format_count(len({match.root_episode_id for match in matches}), "conversation")
+    console.print(f"{format_count(len(matches), 'episode')} in {conversations}")
     now_ms = wall_clock_ms()
     if dry_run:
-        for each in found[:20]:
-            console.print(f"  {each.episode_id}")
+        for match in matches[:20]:
+            console.print(f"  {match.episode_id}")
         _print_places(settings, console, "their rows" if clickhouse else None, "their records", len(steps), now_ms)
         console.print("nothing is changed: --dry-run; the table says what would become of it")
     else:
-        written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
-        console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
+        written = asyncio.run(write_exclusions(stream, exclusions(matches, reason=reason, now_ms=now_ms)))
+        console.print(
+            f"{written} are on the list of exclusions from now on; {len(matches) - written} were already on it"
+        )
         rows = format_count(delete_listed(settings), "row") if clickhouse else None
         archived = format_count(forget_archived(settings, now_ms), "record")
         _print_places(settings, console, rows, archived, len(steps), now_ms)
     if steps:
         table = OutputTable("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):
-            count = sum(1 for one in record.trained if one.trajectory_id in ids)
+            count = sum(1 for trajectory in record.trained if trajectory.trajectory_id in ids)
             table.add_row(run, str(step), str(record.policy_version), str(count))
         console.print(table)
         console.print(
@@ -98,17 +100,17 @@ def _find_episodes(
     with Progress(column, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         asyncio.run(search_log(settings.stream_settings(), search, lambda count: bar.advance(task, count)))
-    found = set(search.matching_episodes())
+    matches = set(search.matching_episodes())
     if clickhouse:  # it keeps episodes longer than the log
         stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
-        found |= {RootedEpisode(episode, root) for episode, root in stored.items()}
-    found |= {RootedEpisode(episode, episode) for episode in set(episodes) - {each.episode_id for each in found}}
-    ids = [each.episode_id for each in found]
-    found.update(search.attempts_at(ids))  # they repeat what the person said
+        matches |= {RootedEpisode(episode, root) for episode, root in stored.items()}
+    matches |= {RootedEpisode(episode, episode) for episode in set(episodes) - {match.episode_id for match in matches}}
+    ids = [match.episode_id for match in matches]
+    matches.update(search.attempts_at(ids))  # they repeat what the person said
     if clickhouse:
         attempts = find_attempts(settings.clickhouse, settings.namespace, ids)
-        found |= {RootedEpisode(episode, root) for episode, root in attempts.items()}
-    return sorted(found)
+        matches |= {RootedEpisode(episode, root) for episode, root in attempts.items()}
+    return sorted(matches)
 
 
 def delete_listed(settings: Settings) -> int:
@@ -147,9 +149,9 @@ def _print_places(
     from rollbus.streams.stages.alias import AliasStage
 
     stream, horizon_ms = settings.stream_settings(), settings.assembly.late_horizon_ms
-    named = [(each, RESTORED.match(each)) for each in asyncio.run(topics_on_broker(stream))]
+    named = [(topic, RESTORED.match(topic)) for topic in asyncio.run(topics_on_broker(stream))]
     restored = {
-        found[0] + stream.namespace for name, found in named if found and name.startswith(found[0] + stream.namespace)
+        match[0] + stream.namespace for name, match in named if match and name.startswith(match[0] + stream.namespace)
     }
     places = find_places(
         namespace=stream.namespace,

@@ -99,7 +99,7 @@ def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -
     try:
         config = RunConfig.model_validate(plain)
     except ValidationError as error:
-        mistakes = [describe_mistake(one, RunConfig) for one in error.errors()]
+        mistakes = [describe_mistake(detail, RunConfig) for detail in error.errors()]
         raise ConfigurationError(f"run {run_id!r}: {'; '.join(mistakes)}") from error
     document = {"run_id": run_id, "model": config.model} | config.model_dump(mode="json", exclude_defaults=True)
     echo(yaml.safe_dump([document], sort_keys=False), nl=False)

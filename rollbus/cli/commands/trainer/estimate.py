@@ -74,8 +74,8 @@ async def _estimate(
     rescored = None
     if replay_name is not None:
         namespace = (await find_manifest(stream, replay_name)).namespace
-        own = stream.model_copy(update={"namespace": namespace})
-        rescored = await read_rescored(own, run.run_id, only_admitted=admitted)
+        replay_stream = stream.model_copy(update={"namespace": namespace})
+        rescored = await read_rescored(replay_stream, run.run_id, only_admitted=admitted)
     base_url = url or await _find_endpoint(settings, run_id)
     token = settings.token_of(base_url)
     scorer = EndpointScorer(base_url, token.get_secret_value() if token else "none")
@@ -87,13 +87,13 @@ async def _estimate(
         period = await read_period(
             stream, run.model, since_ms=since_ms, most=episodes, wait_ms=wait_ms, rescored=rescored
         )
-        found = await estimate_version(
+        estimation = await estimate_version(
             period, run, settings.scoring, number, payload=payload, scorer=scorer, kl_to=kl_to, progress=progress
         )
         if rescored is None:
-            await publish_evaluation(stream.kafka, stream.namespace, found.to_evaluation(run.model, run.run_id))
-        _show(found, period, wait_ms)
-        if found.estimates.overlap.refusal and (backlog := await describe_backlog(stream)) is not None:
+            await publish_evaluation(stream.kafka, stream.namespace, estimation.to_evaluation(run.model, run.run_id))
+        _show(estimation, period, wait_ms)
+        if estimation.estimates.overlap.refusal and (backlog := await describe_backlog(stream)) is not None:
             echo(backlog)
 
     try:
@@ -147,9 +147,13 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
         return
     table = OutputTable("", "earned (95 %)", "more than the log")
     table.add_row("log", _interval(estimates.log), "")
-    for name, each in estimates.by_name.items():
+    for name, method_estimate in estimates.by_name.items():
         mark = f"{name} ◀" if name == BEST else name
-        table.add_row(mark.replace("_", " "), _interval(each.earned), _interval(each.difference, signed=True))
+        table.add_row(
+            mark.replace("_", " "),
+            _interval(method_estimate.earned),
+            _interval(method_estimate.difference, signed=True),
+        )
     Console().print(table)
     if found.divergence is not None:
         echo(f"KL divergence per token: {_interval(found.divergence)} nats")

@@ -99,8 +99,10 @@ def _options_of(record: "RunRecord") -> "FinetuneOptions":
     if not record.config_file:
         raise ConfigurationError(f"run {record.run_id!r} is of `nat finetune`; only those of `rollbus finetune` go on")
     options = {**record.options, "override": tuple(map(tuple, record.options.get("override", ())))}
-    found = _options(record.config_file, options, Path(record.settings_file) if record.settings_file else None)
-    return replace(found, resume=record)
+    finetune_options = _options(
+        record.config_file, options, Path(record.settings_file) if record.settings_file else None
+    )
+    return replace(finetune_options, resume=record)
 
 
 def _run(chosen: "FinetuneOptions") -> None:
@@ -164,9 +166,9 @@ def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
     from rollbus.nemo.runs.folder import read_run
 
     record = read_run(data_dir / run)
-    found = evaluate_run(_options_of(record), dataset, Console(stderr=True))
+    metrics = evaluate_run(_options_of(record), dataset, Console(stderr=True))
     weights = f"{record.model}@{record.policy_version}"
-    echo(f"{weights}: reward {found['avg_reward']:.4f} on {format_count(found['num_examples'], 'example')}")
+    echo(f"{weights}: reward {metrics['avg_reward']:.4f} on {format_count(metrics['num_examples'], 'example')}")
 
 
 @finetune.command()

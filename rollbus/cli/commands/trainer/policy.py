@@ -119,14 +119,14 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
     table = OutputTable(
         "", "decided (UTC)", "action", "version", "serving", "canary", "why", "canary − serving", "episodes"
     )
-    for each in policy_history(chosen):
-        if version not in (None, each.version):
+    for decision in policy_history(chosen):
+        if version not in (None, decision.version):
             continue
-        shown = ["–" if number is None else str(number) for number in (each.version, each.serving)]
-        share = "–" if each.canary is None else f"{each.canary} at {each.share:.0%}"
-        why = f"{each.reason}: {each.detail}" if each.detail else each.reason
-        table.add_row(str(each.number), format_time(each.decided_at_ms), each.action, *shown, share, why,
-                      *_describe_reward(each))  # fmt: skip
+        shown = ["–" if number is None else str(number) for number in (decision.version, decision.serving)]
+        share = "–" if decision.canary is None else f"{decision.canary} at {decision.share:.0%}"
+        why = f"{decision.reason}: {decision.detail}" if decision.detail else decision.reason
+        table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *shown, share, why,
+                      *_describe_reward(decision))  # fmt: skip
     show_rows(table, f"nothing was decided on model {chosen.model!r}; see `delivery:` in docs/delivery.md")
 
 

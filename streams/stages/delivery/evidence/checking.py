@@ -57,8 +57,8 @@ def check_against(
     version: Measured | None, serving: Measured | None, metric: str, *, goal: Goal, tolerance: float
 ) -> Checked:
     """Compare a version with the one that serves, by the same evaluation of the same set."""
-    for each in (version, serving):
-        if (nothing := _nothing_known(each, metric)) is not None:
+    for measured in (version, serving):
+        if (nothing := _nothing_known(measured, metric)) is not None:
             return Checked(nothing)
     if version is None or serving is None:
         return Checked("missing")

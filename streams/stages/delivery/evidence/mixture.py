@@ -29,12 +29,12 @@ def log_wealth(total: float, variance: float) -> float:
 @lru_cache(maxsize=4096)
 def bound(variance: float, alpha: float) -> float:
     """Return the sum that chance passes at some time with probability `alpha` at most."""
-    wanted, low, high = -log(alpha), 0.0, 1.0
-    while log_wealth(high, variance) < wanted:
+    threshold, low, high = -log(alpha), 0.0, 1.0
+    while log_wealth(high, variance) < threshold:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if log_wealth(middle, variance) < wanted else (low, middle)
+        low, high = (middle, high) if log_wealth(middle, variance) < threshold else (low, middle)
     return high
 
 

@@ -15,15 +15,15 @@ def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha:
     `margin` is how much worse still counts as not worse; `tolerance` how much worse is no reason to stop yet. Both are
     on the scale of [0, 1]. `unseen` is how far the effect may be from the true one for what no episode shows.
     """
-    wanted = -log(alpha / 2)
+    threshold = -log(alpha / 2)
 
     def gain_above(least: float) -> bool:
-        found = effect.log_evidence_above(least) if goal == "more" else effect.log_evidence_below(-least)
-        return found >= wanted
+        evidence = effect.log_evidence_above(least) if goal == "more" else effect.log_evidence_below(-least)
+        return evidence >= threshold
 
     def gain_below(most: float) -> bool:
-        found = effect.log_evidence_below(most) if goal == "more" else effect.log_evidence_above(-most)
-        return found >= wanted
+        evidence = effect.log_evidence_below(most) if goal == "more" else effect.log_evidence_above(-most)
+        return evidence >= threshold
 
     if gain_below(-tolerance - unseen):
         return "worse"

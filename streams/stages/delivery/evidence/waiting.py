@@ -47,8 +47,8 @@ def choose_wait(
     if sum(delays.came.values()) < LEAST_REWARDS:
         return None
     curve = fit_delays(Counter(delays.came) + Counter(came), Counter({longest_ms: delays.never}) + Counter(outstanding))
-    wanted = (1 - OUTSTANDING) * curve[-1].share
-    return min(longest_ms, _round_up(next(point.age_ms for point in curve if point.share >= wanted)))
+    least_share = (1 - OUTSTANDING) * curve[-1].share
+    return min(longest_ms, _round_up(next(point.age_ms for point in curve if point.share >= least_share)))
 
 
 def _round_up(age_ms: int) -> int:

@@ -22,23 +22,28 @@ def write_config(folder: Path, kafka: str, namespace: str, **sections: Any) -> P
 
 
 def say(config: Path, *words: str, expect: int = 0, **environment: str) -> str:
-    """Give a command in this process; return what it prints."""
+    """Give a command in this process; return what it prints after the line that names its settings."""
     result = CliRunner().invoke(rollbus, ["-c", str(config), *words], env=WIDE | environment)
     assert result.exit_code == expect, result.output
-    return result.output
+    return _after_source(config, result.output)
 
 
 async def say_in_thread(config: Path, *words: str, expect: int = 0) -> str:
-    """Give a command in this process, while its event loop goes on; return what it prints."""
+    """Give a command in this process, while its event loop goes on; return what `say` does."""
     return await asyncio.to_thread(say, config, *words, expect=expect)
 
 
 async def say_installed(config: Path, command: str, *, expect: int = 0) -> str:
-    """Run the installed command from the folder of its settings; return what it prints."""
+    """Run the installed command from the folder of its settings; return what `say` does."""
     process = await asyncio.create_subprocess_exec(
         *(ROLLBUS, "-c", str(config), *command.split()), cwd=config.parent, env={**os.environ, **WIDE},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     output, _ = await process.communicate()
     assert process.returncode == expect, output.decode()
-    return output.decode()
+    return _after_source(config, output.decode())
+
+
+def _after_source(config: Path, output: str) -> str:
+    """Leave away the first line, on stderr, of a command that reads settings; tests/cli looks at it."""
+    return output.removeprefix(f"settings: {config}\n")

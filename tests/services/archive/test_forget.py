@@ -73,7 +73,7 @@ def test_a_person_is_forgotten_everywhere(
 
     def exported(name: str) -> set[str]:
         """Whose trajectories an export writes."""
-        run("export", "trajectories", str(tmp_path / name), "--run", "main")
+        run("export", "trajectories", str(tmp_path / name), "--run", "main", "--format", "jsonl")
         texts = [file.read_text() for file in (tmp_path / name).glob("*.jsonl")]
         return {who for who in LABELS for text in texts if trajectory_id(who) in text}
 

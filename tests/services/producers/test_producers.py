@@ -20,6 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 import rollbus.producers
 from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
+from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas import codec
@@ -142,7 +143,8 @@ async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, to
     tokens = tuple(SimpleNamespace(token="x", logprob=-0.5) for _ in range(20))
     choice = AnswerChoice(content="x" * 20, finish_reason="stop", entries=tokens, token_ids=range(20))
     answer = ServerAnswer(model="agent@1", prompt_token_ids=range(500), completion_tokens=20, choices=(choice,))
-    exchange = Exchange(request={"messages": [{"role": "user", "content": "word " * 400}]}, answer=answer)
+    request = {"messages": [{"role": "user", "content": "word " * 400}], **NEUTRAL}
+    exchange = Exchange(request=request, answer=answer)
 
     def work() -> None:
         for _ in range(400):
@@ -215,7 +217,7 @@ async def test_the_commands_of_the_pages_of_capture_run_as_written(kafka: str, t
         server.close()
     assert process.returncode == 0, said
     rows = [line.split() for line in shown.splitlines() if "agent@3" in line]
-    assert rows == [[str(number), "agent@3", "openai", "trainable"] for number in range(2)]
+    assert rows == [[str(number), "agent@3", "httpx", "trainable"] for number in range(2)]
     assert said.splitlines()[-1] == "rollbus: recorded 2 turns of 1 process, 2 of them trainable"
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)
     assert [event.trainable for event in events if isinstance(event, TurnRecorded)] == [True, True]

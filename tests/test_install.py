@@ -131,6 +131,8 @@ def test_an_extra_brings_all_that_its_commands_need(
 def test_a_command_of_another_extra_says_which(
     environment_with: Callable[[str], Path], extra: str, command: str, needed: str, tmp_path: Path
 ) -> None:
-    result = run(environment_with(extra), *command.split(), cwd=tmp_path, check=False)
+    installed = environment_with(extra)
+    result = run(installed, *command.split(), cwd=tmp_path, check=False)
     assert result.returncode == 1
-    assert f"pip install 'rollbus[{needed}]'" in result.stderr, result.stderr
+    python = installed.with_name("python")
+    assert f"run: uv pip install --python {python} 'rollbus[{needed}]'\n" in result.stderr, result.stderr

@@ -41,9 +41,9 @@ SINK = """
 import sys, time
 from rollbus.consumers.clickhouse.sink.sink import run_sink
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 
-poll, commit = KafkaSource.poll, KafkaSource.commit
+poll, commit = KafkaSinkSource.poll, KafkaSinkSource.commit
 committed = {}
 seen = []
 
@@ -61,7 +61,7 @@ async def timed_commit(self, offsets):
     print("committed", time.perf_counter(), time.process_time(), sum(committed.values()), flush=True)
     return done
 
-KafkaSource.poll, KafkaSource.commit = timed_poll, timed_commit
+KafkaSinkSource.poll, KafkaSinkSource.commit = timed_poll, timed_commit
 run_sink(SinkSettings.model_validate_json(sys.argv[1]))
 """
 

@@ -12,7 +12,8 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from rollbus.consumers.clickhouse.questions.saved import bind, list_queries, run_query
+from rollbus.consumers.clickhouse.questions.ids import UnknownIdError, require_id
+from rollbus.consumers.clickhouse.questions.saved import ask, bind
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -263,11 +264,12 @@ def test_every_saved_question_can_be_asked_by_a_reader(guarded: Guarded) -> None
     asking = owner.model_copy(
         update={"user": "readonly", "password": owner.password.__class__(guarded.reader_password)}
     )
-    for query in list_queries():
-        run_query(asking, query.name, {each.name: "1" for each in query.parameters if each.default is None})
     with closing(ClickHouse(asking)) as client:
         for query in questions().values():
-            client.query(query.sql, bind(query, {each.name: "1" for each in query.parameters if each.default is None}))
+            assert ask(asking, query.sql, bind(query, {})).columns
+            if query.ids:
+                with pytest.raises(UnknownIdError):
+                    require_id(client, query.ids[0], bind(query, {query.ids[0].name: 77}))
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,22 @@ import pytest
 from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.ids import event_id, trajectory_id
 from tests.consumers.story import Record, story
 from tests.services.clickhouse.test_queries import beside_the_story, new_database, replayed, write
 
 pytestmark = pytest.mark.services
 
-ASKED: dict[str, dict[str, Any]] = {
+ABOUT_THE_STORY: dict[str, dict[str, Any]] = {
     "lineage_of_episode": {"episode": "e1"},
+    "lineage_of_event": {"id": event_id("e1", "w1", 1)},
+    "why_group_not_trained": {"group": "g2"},
     "why_not_trained": {"id": trajectory_id("e2")},
     "live_against_replay": {"replay": "replay-x."},
     "shadow_against_live": {"other": "replay-x."},
     "trained_by_label": {"value": "ada"},
 }
+"""The values with which a question is asked of the story; the others have defaults."""
 OF_ALL_RUNS = {"is_anything_lost", "lineage_of_episode", "lineage_of_event", "drops_by_reason"}
 """Questions about the log, or about what every run did with it."""
 
@@ -35,7 +38,7 @@ def of_run(record: Any, run: str) -> Any:
 def answers(settings: ClickHouseSettings) -> dict[str, list[tuple[Any, ...]]]:
     found = {}
     for query in list_queries():
-        rows = run_query(settings, query.name, ASKED.get(query.name, {})).rows
+        rows = run_query(settings, query.name, ABOUT_THE_STORY.get(query.name, {})).rows
         found[query.name] = sorted(rows, key=repr)
     return found
 

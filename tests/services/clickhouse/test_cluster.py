@@ -13,6 +13,7 @@ from rollbus.consumers.clickhouse.store.cluster import spread, stored_table
 from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from tests.consumers.story import story
+from tests.services.clickhouse.test_apart import ABOUT_THE_STORY
 from tests.services.clickhouse.test_queries import new_database, write
 
 pytestmark = pytest.mark.services
@@ -81,7 +82,7 @@ def test_rows_of_one_episode_are_on_one_shard() -> None:
 
 def test_every_question_is_answered_with_the_settings_of_a_cluster(filled: ClickHouse) -> None:
     for query in list_queries():
-        run_query(filled._settings, query.name)
+        run_query(filled._settings, query.name, ABOUT_THE_STORY.get(query.name))
 
 
 def test_rows_are_deleted_on_every_server() -> None:

@@ -35,12 +35,12 @@ KILLED_BEFORE_ITS_COMMIT = """
 import os, signal, sys
 from rollbus.consumers.clickhouse.sink.sink import run_sink
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 
 async def commit(self, offsets):
     os.kill(os.getpid(), signal.SIGKILL)
 
-KafkaSource.commit = commit
+KafkaSinkSource.commit = commit
 run_sink(SinkSettings.model_validate_json(sys.argv[1]))
 """
 

@@ -33,11 +33,12 @@ def server() -> Iterator[tuple[AgentServer, str]]:
     class Handler(QuietHandler):
         def do_POST(self) -> None:
             answer = scripted.answer_body(self.read_json())
+            content = answer.read()
             self.send_response(answer.status_code)
             self.send_header("content-type", answer.headers["content-type"])
-            self.send_header("content-length", str(len(answer.content)))
+            self.send_header("content-length", str(len(content)))
             self.end_headers()
-            self.wfile.write(answer.content)
+            self.wfile.write(content)
 
     with serve(Handler) as address:
         yield scripted, f"{address}/v1"

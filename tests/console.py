@@ -7,3 +7,10 @@ import sys
 from pathlib import Path
 
 ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
+
+
+def without_settings(output: str) -> str:
+    """Return what a command printed after its first line, which says which settings it read."""
+    first, _, rest = output.partition("\n")
+    assert first.startswith("settings: "), output
+    return rest

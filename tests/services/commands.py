@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from tests.console import ROLLBUS
+from tests.console import ROLLBUS, without_settings
 
 WIDE = {"COLUMNS": "200"}
 
@@ -25,7 +25,7 @@ def say(config: Path, *words: str, expect: int = 0, **environment: str) -> str:
     """Give a command in this process; return what it prints after the line that names its settings."""
     result = CliRunner().invoke(rollbus, ["-c", str(config), *words], env=WIDE | environment)
     assert result.exit_code == expect, result.output
-    return _after_source(config, result.output)
+    return without_settings(result.output)
 
 
 async def say_in_thread(config: Path, *words: str, expect: int = 0) -> str:
@@ -41,9 +41,4 @@ async def say_installed(config: Path, command: str, *, expect: int = 0) -> str:
     )  # fmt: skip
     output, _ = await process.communicate()
     assert process.returncode == expect, output.decode()
-    return _after_source(config, output.decode())
-
-
-def _after_source(config: Path, output: str) -> str:
-    """Leave away the first line, on stderr, of a command that reads settings; tests/cli looks at it."""
-    return output.removeprefix(f"settings: {config}\n")
+    return without_settings(output.decode())

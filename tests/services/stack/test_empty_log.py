@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from tests.console import without_settings
 
 pytestmark = pytest.mark.services
 
@@ -24,7 +25,7 @@ def say(kafka: str, namespace: str, tmp_path: Path) -> Say:
     def run(*arguments: str, expect: int = 0) -> str:
         result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
         assert result.exit_code == expect, result.output
-        return result.output
+        return without_settings(result.output)
 
     return run
 

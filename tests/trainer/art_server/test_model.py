@@ -127,11 +127,19 @@ def test_chat_ends_where_the_answer_begins(base_model: Path) -> None:
     assert tokenizer.decode(prompt) == "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.mark.parametrize(("file", "text"), [("tokenizer.json", "{}"), ("tokenizer_config.json", '{"eos_token"')])
-def test_a_tokenizer_that_cannot_be_read_is_named(base_model: Path, tmp_path: Path, file: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("tokenizer.json", "{}", r"the tokenizer of .*damaged cannot be read"),
+        ("tokenizer_config.json", '{"eos_token"', r"damaged/tokenizer_config\.json is not JSON"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_is_named(
+    base_model: Path, tmp_path: Path, file: str, text: str, message: str
+) -> None:
     shutil.copytree(base_model, tmp_path / "damaged")
     (tmp_path / "damaged" / file).write_text(text)
-    with pytest.raises(ConfigurationError, match=r"the tokenizer of .*damaged cannot be read"):
+    with pytest.raises(ConfigurationError, match=message):
         load_tokenizer(tmp_path / "damaged")
     with pytest.raises(ConfigurationError, match=r"no tokenizer at .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")

@@ -12,6 +12,8 @@ from rollbus.cli.root import rollbus
 from tests.console import ROLLBUS, without_settings
 
 WIDE = {"COLUMNS": "200"}
+USAGE = 2
+"""How a command ends that was typed wrong, before it reads settings."""
 
 
 def write_config(folder: Path, kafka: str, namespace: str, **sections: Any) -> Path:
@@ -25,7 +27,7 @@ def say(config: Path, *words: str, expect: int = 0, **environment: str) -> str:
     """Give a command in this process; return what it prints after the line that names its settings."""
     result = CliRunner().invoke(rollbus, ["-c", str(config), *words], env=WIDE | environment)
     assert result.exit_code == expect, result.output
-    return without_settings(result.output)
+    return result.output if expect == USAGE else without_settings(result.output)
 
 
 async def say_in_thread(config: Path, *words: str, expect: int = 0) -> str:

@@ -1,13 +1,10 @@
 """What an operator sees of a run that has trained, and does to it: each command by its words and its answer."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
@@ -16,6 +13,7 @@ from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.operate.publishing import publish_all
 from rollbus.trainer.process import make_log, open_backend
 from rollbus.trainer.settings import MemoryBackendSettings
+from tests.services.commands import say_in_thread, write_config
 from tests.services.trainer.kafka import TrainerWorld
 
 pytestmark = pytest.mark.services
@@ -35,17 +33,11 @@ async def train(world: TrainerWorld, batches: int) -> None:
 async def say(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Say]:
     """The command line, on a run of three steps."""
     folder = tmp_path / "backend"
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(
-        f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\nruns: [{{run_id: main}}]\n"
-        f"trainer: {{backend: {{type: memory, folder: {folder}}}}}\n"
-    )
+    trainer = {"backend": {"type": "memory", "folder": str(folder)}}
+    config = write_config(tmp_path, kafka, namespace, runs=[{"run_id": "main"}], trainer=trainer)
 
     async def run(command: str, *, expect: int = 0) -> str:
-        words, wide = ["-c", str(config), *command.split()], {"COLUMNS": "200"}
-        result = await asyncio.to_thread(CliRunner().invoke, rollbus, words, env=wide)
-        assert result.exit_code == expect, result.output
-        return result.output
+        return await say_in_thread(config, *command.split(), expect=expect)
 
     world = TrainerWorld(kafka, namespace, MemoryBackendSettings(type="memory", folder=folder))
     await world.open()

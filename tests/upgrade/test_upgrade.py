@@ -2,12 +2,14 @@
 
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from rollbus.consumers.clickhouse.questions.ids import KINDS, IdParameter
 from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate
@@ -71,8 +73,14 @@ def test_a_database_of_a_release_is_brought_up_to_date_with_every_row(
     fates = run_query(settings, "fate_of_every_trajectory", {"namespace": "rollbus.", "run": "main"})
     assert fates.rows
     for query in list_queries():
-        run_query(settings, query.name)
+        run_query(settings, query.name, {parameter.name: first_id(tables, parameter) for parameter in query.ids})
     client.close()
+
+
+def first_id(tables: Mapping[str, list[dict[str, Any]]], parameter: IdParameter) -> Any:
+    """Return an id that the rows of a release have."""
+    table, column = KINDS[parameter.kinds[0]].tables[0]
+    return tables[table][0][column]
 
 
 def content(client: ClickHouse, tables: Iterable[str]) -> dict[str, tuple[int, int]]:

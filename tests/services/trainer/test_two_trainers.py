@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 import rollbus
-from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved import ask, list_queries, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.services.art.fixtures import ArtServer, Launcher
 from tests.services.stack.health_world import WAIT_S, World, make_world
@@ -147,8 +147,15 @@ def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_te
     expected = [("trained", "", trained), ("dropped", "not_targeted", trained), ("all", "", 2 * trained)]
     assert fates == dict.fromkeys(RUNS, expected)
     for name in RUNS:
-        for query in (each for each in list_queries() if "run" in {parameter.name for parameter in each.parameters}):
-            rows = run_query(settings, query.name, values | {"run": name}).rows
+        about = values | {"run": name}
+        statement = "SELECT max(group_id) FROM groups WHERE namespace = {namespace:String} AND run_id = {run:String}"
+        ((group,),) = ask(settings, statement, about).rows
+        for query in list_queries():
+            parameters = {parameter.name: parameter.default for parameter in query.parameters}
+            if "run" not in parameters:
+                continue
+            named = {parameter.name: group for parameter in query.ids if parameters[parameter.name] == ""}
+            rows = run_query(settings, query.name, about | named).rows
             is_mixed = other_than(name) in repr(rows).replace(f"model '{other_than(name)}' is not of this run", "")
             assert not is_mixed, f"{query.name} about {name}: {rows}"
     check_questions_about_models(world)

@@ -109,7 +109,7 @@ def _incoming(place: Partition, entry: Entry) -> Incoming:
         raise RecordError("key") from error
     check_sound(record)
     location = Location(topic=place.topic, partition=place.partition, offset=entry.offset)
-    return Incoming(record, key, location, entry.value)
+    return Incoming(record, key, location, entry.value, taken_ms=entry.taken_ms)
 
 
 def _place(found: Recorded, topic: Topic, key: bytes | None) -> Partition:

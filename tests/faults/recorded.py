@@ -14,7 +14,7 @@ from rollbus.runtime.kafka.groups import committed_offsets
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import TOPICS, Topic
 from rollbus.streams.exactly_once.batch import Partition
-from rollbus.streams.exactly_once.processing import OWN_ROWS
+from rollbus.streams.exactly_once.processing import OWN_ROWS, taken_ms
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
@@ -32,6 +32,8 @@ class Entry(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    taken_ms: int | None = None
+    """The broker's clock when it took the record; None if the topic keeps the producer's."""
 
 
 @dataclass(slots=True)
@@ -85,7 +87,10 @@ def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
 async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
     found = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
     return {
-        Partition(*place): [Entry(each.offset, each.timestamp, each.key, each.value) for each in records]
+        Partition(*place): [
+            Entry(raw.offset, raw.timestamp, raw.key, raw.value, taken_ms(raw, Partition(*place).topic))
+            for raw in records
+        ]
         for place, records in found.items()
     }
 

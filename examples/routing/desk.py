@@ -26,6 +26,7 @@ And look at what was learnt from it:
     rollbus trainer steps
     rollbus sql run reward-by-policy-version
     rollbus sql run lineage-of-step
+    rollbus sql run events-of-step
     rollbus trainer rewards
 
 For a task of your own, change agent.py; your users take the place of customers.py, and your systems that of shop.py.

@@ -80,6 +80,7 @@ def episode(
             completion_token_ids=encode_token_ids(tokens),
             logprobs=encode_logprobs([-0.5] * shape.tokens),
             finish_reason="stop",
+            temperature=1.0,
             trainable=True,
         )
         events.append(encode(turn))

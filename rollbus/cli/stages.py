@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.cli.root import Settings
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.control import ConfigApplied
 
 if TYPE_CHECKING:
-    from rollbus.schemas.records.config import Config, RewardConfig
+    from rollbus.schemas.records.config import RewardConfig
 
 
 def all_stages(settings: Settings) -> list[Any]:
@@ -101,15 +100,12 @@ def select_stages(settings: Settings, names: Sequence[str]) -> list[Any]:
 
 def stage_configurations(settings: Settings) -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
-    applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
+    from rollbus.streams.state.ticker import config_applied
+
+    applied = [config_applied("assembly", None, settings.assembly), config_applied("scoring", None, settings.scoring)]
     for run in settings.runs:
         optional = {"group-scoring": bool(run.grouping.rewards), "resample": run.resample is not None}
         optional |= dict.fromkeys(("observing", "delivery"), run.delivery is not None)
         stages = ("grouping", "curriculum", *(stage for stage, asked_for in optional.items() if asked_for))
-        applied += [_applied(stage, run.run_id, run) for stage in stages]
+        applied += [config_applied(stage, run.run_id, run) for stage in stages]
     return applied
-
-
-def _applied(stage: str, run_id: str | None, config: "Config") -> ConfigApplied:
-    content = canonical_json(config.model_dump(mode="json"))
-    return ConfigApplied(stage=stage, run_id=run_id, config_hash=config.config_hash(), content=content)

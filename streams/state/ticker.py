@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.records.config import Config
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import CONFIGURED, STAGE_INPUTS, Topic
 
@@ -51,6 +53,12 @@ class Pulse:
     def number(self) -> int:
         """The tick's."""
         return self.tick.number
+
+
+def config_applied(stage: str, run_id: str | None, config: Config) -> ConfigApplied:
+    """Return the record that puts a configuration into effect."""
+    content = canonical_json(config.model_dump(mode="json"))
+    return ConfigApplied(stage=stage, run_id=run_id, config_hash=config.config_hash(), content=content)
 
 
 def removed_runs(configs: Iterable[ConfigApplied], applied: Iterable[str]) -> dict[str, list[str]]:

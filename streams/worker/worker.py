@@ -122,6 +122,7 @@ class Worker:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         process_id = uuid.uuid4().hex
         self.ticker = Ticker(settings, configs, on_fatal=self._fail, runs_here=self._open_partitions)
+        _refuse_without_ticks(stages, self.ticker)
         self._reporter = TickReporter(settings, process_id, on_fatal=self._fail)
         self._payload = KafkaPayload(settings.kafka, settings.namespace)
         bind_payload(stages, self._payload)
@@ -263,3 +264,14 @@ class Worker:
             behind = runner.has_work or runner.metrics.lag > 0
             places.append((f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.progress_mark, behind))
         return places
+
+
+def _refuse_without_ticks(stages: Sequence[Any], ticker: Ticker) -> None:
+    """Raise ConfigurationError for a stage whose input gets no tick: early records would wait in it for ever."""
+    topics = {hop.topic for hop in ticker.watermarks.hops}
+    for stage in stages:
+        if stage.input not in topics:
+            raise ConfigurationError(
+                f"stage {stage.name} reads {stage.input.name}, which gets no ticks: no configuration names the stage; "
+                "start the worker with those of all stages"
+            )

@@ -18,8 +18,9 @@ from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, Rew
 from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
 from rollbus.settings import Settings
 from rollbus.streams.replay.compare.differences import Difference, ReplayComparison
-from rollbus.streams.replay.plan.plan import ReplayPlan, applied
+from rollbus.streams.replay.plan.plan import ReplayPlan
 from rollbus.streams.rewards.endpoint import Endpoint
+from rollbus.streams.state.ticker import config_applied
 from tests.waiting import wait_until
 
 
@@ -97,7 +98,7 @@ def test_changes_are_made_to_what_each_run_has() -> None:
 def test_changes_are_made_to_what_was_in_force_in_the_log() -> None:
     recorded = RunConfig(grouping=GroupingConfig(group_size=8, window_ms=1_234))
     plan = plan_for(Settings(runs=TWO_RUNS), grouping="group_size=4")
-    changed = plan.change(applied("grouping", "main", recorded))
+    changed = plan.change(config_applied("grouping", "main", recorded))
     assert changed is not None
     grouping = RunConfig.model_validate_json(changed.content).grouping
     assert (grouping.group_size, grouping.window_ms) == (4, 1_234)
@@ -107,7 +108,7 @@ def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -
     recorded = RunConfig(run_id="small", grouping=GroupingConfig(group_size=2, min_group_size=2))
     plan = plan_for(Settings(runs=TWO_RUNS), grouping="min_group_size=3")
     with pytest.raises(ConfigurationError, match=r"run small.*min_group_size=3"):
-        plan.change(applied("grouping", "small", recorded))
+        plan.change(config_applied("grouping", "small", recorded))
 
 
 @pytest.mark.parametrize(

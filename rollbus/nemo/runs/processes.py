@@ -36,6 +36,7 @@ from rollbus.nemo.runs.settings import laid_over, on_art_server, settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.kafka.lag import open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.topics import TOPICS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
 from rollbus.stack_settings import HOST
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
 DEMO_MODEL = "rollbus/tictactoe"
 """As a base model: the demo's small one, made on first use."""
-DRAIN_S = 30.0
+DRAIN_S = 120.0
 LEAVING_S = 30.0
 """How long the processes of a killed run may take to end; they are signalled at its death."""
 ART_PORTS = ("art_port", "model_port")
@@ -129,11 +130,12 @@ class Processes:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
         kafka = self.settings.kafka
         group = f"{self.namespace}sink"
+        topics = [topic.full_name(self.namespace) for topic in TOPICS]  # also those that it has not begun
         try:
             async with asyncio.timeout(DRAIN_S), open_lag(kafka) as lag:
                 while True:
                     with suppress(UnavailableError):
-                        sink = (await lag.read({group: None}))[group]
+                        sink = (await lag.read({group: topics}))[group]
                         if sink.partitions and sink.lag == 0:
                             return
                     await asyncio.sleep(0.2)

@@ -19,7 +19,6 @@ from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajector
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.replay.decide.made import Headed
 from rollbus.streams.replay.decide.recorded import FindScore
-from rollbus.streams.replay.plan.plan import applied
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
@@ -27,6 +26,7 @@ from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import parse
+from rollbus.streams.state.ticker import config_applied
 
 Question = tuple[str, str, str]
 """Type, name and options of a component."""
@@ -130,7 +130,7 @@ class RecordedScoring:
         """
         now = state.config.value
         if isinstance(answer, Remembered) and answer.under is not now and answer.under != now:
-            state.config.apply(applied(self.name, None, answer.under))
+            state.config.apply(config_applied(self.name, None, answer.under))
         return self._stage.step(state, incoming, answer)
 
     async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, ComponentAnswer]:

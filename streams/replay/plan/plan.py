@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from rollbus.schemas.errors import ConfigurationError, nearest
-from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.config import (
     AssemblyConfig,
     Config,
@@ -22,6 +21,7 @@ from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.replays import ReplayConfig, ReplayFeedback, ReplayScores
 from rollbus.schemas.topics import STAGE_INPUTS, Topic
 from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.state.ticker import config_applied
 
 C = TypeVar("C", bound=Config)
 CHAIN = ("assembly", "scoring", "grouping", "group-scoring", "curriculum")
@@ -124,27 +124,21 @@ class ReplayPlan:
         except ValidationError:
             return record  # the stage refuses it, as live did
         changed = self.changed_run(run)
-        return record if changed is run else applied(record.stage, run.run_id, changed)
+        return record if changed is run else config_applied(record.stage, run.run_id, changed)
 
     def overrides(self) -> tuple[ReplayConfig, ...]:
         """Return the configurations that this replay does not take from the log."""
         configs: list[ConfigApplied] = []
         if self.new_scoring is not None:
-            configs.append(applied("scoring", None, self.new_scoring))
+            configs.append(config_applied("scoring", None, self.new_scoring))
         if self.new_grouping is not None or self.new_curriculum is not None:
-            configs += [applied(stage, run.run_id, run) for run in self.run_configs() for stage in OF_A_RUN]
+            configs += [config_applied(stage, run.run_id, run) for run in self.run_configs() for stage in OF_A_RUN]
         return tuple(
             ReplayConfig(
                 stage=config.stage, run_id=config.run_id, config_hash=config.config_hash, content=config.content
             )
             for config in configs
         )
-
-
-def applied(stage: str, run_id: str | None, config: Config) -> ConfigApplied:
-    """Return the record that puts a configuration into effect."""
-    content = canonical_json(config.model_dump(mode="json"))
-    return ConfigApplied(stage=stage, run_id=run_id, config_hash=config.config_hash(), content=content)
 
 
 def namespace_of(name: str) -> str:

@@ -141,4 +141,4 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
     assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
     steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
-    assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)]
+    assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)], found.stdout[-3000:] + found.stderr[-6000:]

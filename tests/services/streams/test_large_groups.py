@@ -22,6 +22,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.state.ticker import config_applied
 from tests.builders import make_episode
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import running
@@ -59,7 +60,8 @@ async def test_groups_larger_than_a_fetch_are_judged_admitted_and_batched(kafka:
     stages = namespace_stages(AssemblyConfig(), scoring, registry=REGISTRY)
     stages += run_stages(RUN, registry=REGISTRY, partitions=settings.event_partitions)
     await ensure_topics(settings, stages)
-    async with running(settings, stages):
+    configs = [config_applied(stage, RUN.run_id, RUN) for stage in ("grouping", "group-scoring", "curriculum")]
+    async with running(settings, stages, configs):
         events = [event for name in NAMES for event in make_episode(name)]
         await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])
         batches = await until_found(lambda: read_topic(settings, BATCHES.name, 1), "no batch comes")

@@ -13,8 +13,9 @@ from rollbus.schemas.records.config import (
 )
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.replay.kafka.promote import check_workers, refuse_reverting
-from rollbus.streams.replay.plan.plan import OF_A_RUN, applied
+from rollbus.streams.replay.plan.plan import OF_A_RUN
 from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.state.ticker import config_applied
 
 PLAIN = RunConfig()
 JUDGED = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
@@ -22,7 +23,7 @@ JUDGED = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_rel
 
 def records_of(run: RunConfig) -> list[ConfigApplied]:
     """What a replay with another grouping or curriculum puts into effect."""
-    return [applied(stage, run.run_id, run) for stage in OF_A_RUN]
+    return [config_applied(stage, run.run_id, run) for stage in OF_A_RUN]
 
 
 @pytest.mark.parametrize("live", [(PLAIN,), (JUDGED.model_copy(update={"run_id": "other"}),), ()])
@@ -54,7 +55,7 @@ def test_a_function_over_groups_that_a_worker_does_not_have_is_refused() -> None
 def test_a_function_over_trajectories_that_a_worker_does_not_have_is_refused() -> None:
     own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
     with pytest.raises(ConfigurationError, match=r"no function 'mine\.own'"):
-        check_workers([applied("scoring", None, own)], BUILT_IN, (PLAIN,))
+        check_workers([config_applied("scoring", None, own)], BUILT_IN, (PLAIN,))
 
 
 FOURS = RunConfig(grouping=GroupingConfig(group_size=4))
@@ -96,5 +97,5 @@ def test_a_replay_of_what_is_in_effect_is_promoted_and_so_are_the_settings_thems
     revert(both, live=FOURS)
     revert(FOURS, live=both, began=FOURS, now=FOURS)
     revert(PLAIN, live=FOURS)
-    refuse_reverting("b", [applied("scoring", None, ScoringConfig())], {"main": FOURS}, {}, [PLAIN])
+    refuse_reverting("b", [config_applied("scoring", None, ScoringConfig())], {"main": FOURS}, {}, [PLAIN])
     refuse_reverting("b", records_of(HARNESS), {}, {}, [PLAIN])

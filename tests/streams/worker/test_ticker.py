@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from rollbus.runtime.kafka.writing import Row
 from rollbus.schemas.codec import decode, decode_if, encode
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
 from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.pipeline import run_stages
 from rollbus.streams.state.ticker import Pace, Pulse, config_changes, next_tick, removed_runs
 from rollbus.streams.worker import ticker as ticker_kafka
 from rollbus.streams.worker import ticker_log
@@ -333,3 +335,9 @@ async def test_a_worker_without_configurations_removes_no_run(monkeypatch: pytes
     await pulse(await ticker_on(SETTINGS, *CONFIGS))
     await pulse(await ticker_on(SETTINGS))
     assert "RunCommand" not in log.kinds("run-log")
+
+
+async def test_a_stage_whose_input_gets_no_ticks_is_refused() -> None:
+    stages = run_stages(RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative"),))))
+    with pytest.raises(ConfigurationError, match=r"stage group-scoring\.main reads closed-groups, which gets no ticks"):
+        Worker(StreamSettings(), stages)

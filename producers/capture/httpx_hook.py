@@ -6,7 +6,7 @@ version does not matter. The application gets the same responses of the same typ
 
 import functools
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -95,25 +95,18 @@ def _recording(original: Any, capture: Capture, is_on: list[bool], *, is_async: 
             call = _begin(capture, request) if is_on else None
             if call is None:
                 return await original(self, request, stream=stream, **options)
-            token = call.begin_request()
-            try:
-                while True:
-                    response = await original(self, _request_of(call, request), stream=True, **options)
-                    if response.status_code < FIRST_ERROR:
-                        break
-                    await response.aread()
-                    if not _refused(call, response):
-                        return _as_asked(response, request, stream=stream)
-            except BaseException as error:
-                call.on_error(error)
-                raise
-            finally:
-                context.end_recorded(token)
-            tap = call.guard.call("tap", _tap, call, response, request, default=None)
-            if not stream:
-                await response.aread()
-                _set_length(response, tap)
-            return response
+            send = functools.partial(original, self, stream=True, **options)
+            steps, result, error = _send_recorded(call, send, request, "aread", stream=stream), None, None
+            while True:
+                try:
+                    awaitable = steps.send(result) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    return end.value
+                result = error = None
+                try:
+                    result = await awaitable
+                except BaseException as failure:
+                    error = failure
 
         return send_async
 
@@ -122,27 +115,42 @@ def _recording(original: Any, capture: Capture, is_on: list[bool], *, is_async: 
         call = _begin(capture, request) if is_on else None
         if call is None:
             return original(self, request, stream=stream, **options)
-        token = call.begin_request()
-        try:
-            while True:
-                response = original(self, _request_of(call, request), stream=True, **options)
-                if response.status_code < FIRST_ERROR:
-                    break
-                response.read()
-                if not _refused(call, response):
-                    return _as_asked(response, request, stream=stream)
-        except BaseException as error:
-            call.on_error(error)
-            raise
-        finally:
-            context.end_recorded(token)
-        tap = call.guard.call("tap", _tap, call, response, request, default=None)
-        if not stream:
-            response.read()
-            _set_length(response, tap)
-        return response
+        send = functools.partial(original, self, stream=True, **options)
+        steps, result = _send_recorded(call, send, request, "read", stream=stream), None
+        while True:
+            try:
+                result = steps.send(result)
+            except StopIteration as end:
+                return end.value
 
     return send
+
+
+def _send_recorded(
+    call: RecordedCall, send: Callable[[Any], Any], request: Any, read: str, *, stream: bool
+) -> Generator[Any, Any, Any]:
+    """Send a request and return its response; yields what the client's methods return and takes it back, awaited if
+    need be. `read` names the response's method that reads its body.
+    """
+    token = call.begin_request()
+    try:
+        while True:
+            response = yield send(_request_of(call, request))
+            if response.status_code < FIRST_ERROR:
+                break
+            yield getattr(response, read)()
+            if not _refused(call, response):
+                return _as_asked(response, request, stream=stream)
+    except BaseException as error:
+        call.on_error(error)
+        raise
+    finally:
+        context.end_recorded(token)
+    tap = call.guard.call("tap", _tap, call, response, request, default=None)
+    if not stream:
+        yield getattr(response, read)()
+        _set_length(response, tap)
+    return response
 
 
 def _begin(capture: Capture, request: Any) -> RecordedCall | None:
@@ -210,37 +218,49 @@ def _set_length(response: Any, tap: AnswerTap | None) -> None:
         response.headers["content-length"] = str(len(response.content))
 
 
-def _pieces(decoded: Any) -> Iterable[bytes]:
-    """Return what a decoder gave: httpx bytes, httpx2 an iterator, which unpacks no more than is asked for."""
-    return (decoded,) if isinstance(decoded, bytes) else decoded
-
-
 @functools.cache
 def _stream_class(behaviour: type, base: type) -> Any:
     return type(behaviour.__name__, (behaviour, base), {})
 
 
 class _Tapped:
-    """A response's stream, unpacked, whose bytes pass through a tap."""
+    """A response's stream, unpacked, whose bytes pass through a tap.
+
+    It is read once, as a connection is, however often it is iterated: openai iterates again behind the last event, and
+    the stream of an application's own transport would begin from the start.
+    """
 
     def __init__(self, stream: Any, decoder: Any, tap: AnswerTap) -> None:
         self._stream, self._decoder, self._tap = stream, decoder, tap
+        self._raw: Any = None
+        """The one iteration of the stream, from its beginning on."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def __iter__(self) -> Iterator[bytes]:
-        decode, feed = self._decoder.decode, self._tap.feed
-        try:
-            for raw in self._stream:
-                for piece in _pieces(decode(raw)):
-                    if shown := feed(piece):
-                        yield shown
-            for piece in _pieces(self._decoder.flush()):
-                if shown := feed(piece):
-                    yield shown
-            if shown := self._tap.end():
+        self._raw = iter(self._stream) if self._raw is None else self._raw
+        with self._finishing():
+            for raw in self._raw:
+                yield from self._shown(self._decoder.decode(raw))
+            yield from self._rest()
+
+    def _shown(self, decoded: Any) -> Iterator[bytes]:
+        """Pass on what a decoder gave: httpx bytes, httpx2 an iterator, which unpacks no more than is asked for."""
+        for piece in (decoded,) if isinstance(decoded, bytes) else decoded:
+            if shown := self._tap.feed(piece):
                 yield shown
+
+    def _rest(self) -> Iterator[bytes]:
+        yield from self._shown(self._decoder.flush())
+        if shown := self._tap.end():
+            yield shown
+
+    @contextmanager
+    def _finishing(self) -> Iterator[None]:
+        """Record the answer as far as it came, where it is not read to its end."""
+        try:
+            yield
         except Exception as error:
             self._tap.finish(complete=False, error=error)
             raise
@@ -254,22 +274,13 @@ class _Tapped:
 
 class _AsyncTapped(_Tapped):
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        decode, feed = self._decoder.decode, self._tap.feed
-        try:
-            async for raw in self._stream:
-                for piece in _pieces(decode(raw)):
-                    if shown := feed(piece):
-                        yield shown
-            for piece in _pieces(self._decoder.flush()):
-                if shown := feed(piece):
+        self._raw = aiter(self._stream) if self._raw is None else self._raw
+        with self._finishing():
+            async for raw in self._raw:
+                for shown in self._shown(self._decoder.decode(raw)):
                     yield shown
-            if shown := self._tap.end():
+            for shown in self._rest():
                 yield shown
-        except Exception as error:
-            self._tap.finish(complete=False, error=error)
-            raise
-        finally:
-            self._tap.finish(complete=False)
 
     async def aclose(self) -> None:
         self._tap.finish(complete=False)

@@ -3,7 +3,7 @@
 import asyncio
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import instrument
 from tests.producers.capture.http_server import ModelServer, answer_to, events_of, serving
+from tests.producers.openai_server import streamed
 from tests.producers.recorded import assert_whole, turns
 
 ASK: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "Say hello"}]}
@@ -104,6 +105,44 @@ async def test_an_asynchronous_client_is_recorded_too(
     assert texts_of(raw) == events_of(ASK)
     recorded = turns(recorder, sink)
     assert len(recorded) == 4
+    for turn in recorded:
+        assert_whole(turn)
+
+
+@pytest.mark.parametrize("name", MODULES)
+async def test_a_stream_that_is_drained_behind_its_last_event_is_recorded_once(
+    recorder: Recorder, sink: MemorySink, name: str
+) -> None:
+    module, url, request = module_of(name), "http://server/v1/chat/completions", {**ASK, "stream": True}
+    data = "".join(f"data: {json.dumps(event)}\n\n" for event in streamed()).encode() + b"data: [DONE]\n\n"
+
+    class AlwaysFromTheStart(module.SyncByteStream, module.AsyncByteStream):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[bytes]:
+            yield data
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield data
+
+    def answer(_: Any) -> Any:
+        return module.Response(200, headers={"content-type": "text/event-stream"}, stream=AlwaysFromTheStart())
+
+    with recorder.episode(task="t"):
+        with (
+            module.Client(transport=module.MockTransport(answer)) as http,
+            http.stream("POST", url, json=request) as got,
+        ):
+            pieces = got.iter_raw()
+            assert texts_of(next(pieces)) == events_of(request)
+            assert list(got.stream) == []
+        async with (
+            module.AsyncClient(transport=module.MockTransport(answer)) as http,
+            http.stream("POST", url, json=request) as got,
+        ):
+            pieces = got.aiter_raw()
+            assert texts_of(await anext(pieces)) == events_of(request)
+            assert [piece async for piece in got.stream] == []
+    recorded = turns(recorder, sink)
+    assert len(recorded) == 2
     for turn in recorded:
         assert_whole(turn)
 

@@ -194,7 +194,7 @@ class Proxy:
         return JSONResponse({"event_id": event_id}, status_code=202)
 
     async def feedback(self, request: Request) -> Response:
-        """Report what an episode was worth, open here or not: nobody knows here whether there is such an episode."""
+        """Report what an episode was worth. It need not be open here, and it is not checked that it exists."""
         fields = await _json(request)
         target = {name: fields.pop(name) for name in ("episode", "alias") if name in fields}
         if len(target) != 1 or not all(isinstance(name, str) and name for name in target.values()):
@@ -367,7 +367,7 @@ def _hop_by_hop(connection: str) -> frozenset[str]:
 
 
 class _Stream(StreamingResponse):
-    """A stream that is let go of however it ends, also where its reader has left before it began."""
+    """A stream that closes its upstream at its end, also if its reader left before it began."""
 
     def __init__(self, content: AsyncIterator[bytes], upstream: httpx.Response, rest: ExitStack) -> None:
         super().__init__(content, upstream.status_code)

@@ -33,21 +33,21 @@ STOP_S = 1.0
 _REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
 
 
-class _OfOthers(logging.Filter):
-    """Passes what other threads log: of ours, the courier logs one line where the client logs one per attempt."""
+class _OtherThreadsOnly(logging.Filter):
+    """Drops what the delivery thread logs: the client logs a line for each attempt, the courier one for all."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.threadName != DELIVERY_THREAD
 
 
-_OF_OTHERS = _OfOthers()
+_OTHER_THREADS_ONLY = _OtherThreadsOnly()
 
 
 def _quiet_client() -> None:
     """Let the Kafka client log nothing from the delivery thread; the host's own clients log on."""
     for name in tuple(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "aiokafka":
-            logging.getLogger(name).addFilter(_OF_OTHERS)  # once, however often it is added
+            logging.getLogger(name).addFilter(_OTHER_THREADS_ONLY)  # once, however often it is added
 
 
 class KafkaSink:

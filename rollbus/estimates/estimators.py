@@ -70,18 +70,18 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
     rewards = [scaled_episode.reward for scaled_episode in scaled]
     overlap = measure_overlap([scaled_episode.weight for scaled_episode in scaled])
     span, alike = high - low, 1.0
-    log = _to_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
+    log = _in_reward_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
     estimates, weight = {}, overlap.episodes / overlap.effective
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
-        below, above = _unseen(value, overlap.missing, is_normalised=name in NORMALISED)
+        below, above = _missing_bounds(value, overlap.missing, is_normalised=name in NORMALISED)
         earned = _mean_interval(terms, weight, z)
         apart = _difference_interval(terms, rewards, weight, z)
-        whole = Interval(_in_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
+        whole = Interval(_clamp_to_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
         difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
-        estimates[name] = Estimate(_to_unit(whole, low, span), difference)
+        estimates[name] = Estimate(_in_reward_unit(whole, low, span), difference)
     return Estimates(overlap, log, estimates, outside)
 
 
@@ -134,7 +134,7 @@ _ESTIMATORS: Mapping[str, Callable[[Sequence[Logged], float], Terms]] = {
 }
 
 
-def _unseen(value: float, missing: float, *, is_normalised: bool) -> tuple[float, float]:
+def _missing_bounds(value: float, missing: float, *, is_normalised: bool) -> tuple[float, float]:
     """Return how much less and how much more it may be for what the log does not show, which earns from 0 to 1.
 
     A plain mean counts it as 0; a normalised one as what the rest earns.
@@ -165,14 +165,14 @@ def _mean_interval(terms: Sequence[float], weight: float, z: float) -> Interval:
     that the version's own episodes have on average: the mean square of the weights, which is count / effective.
     """
     plain, count, added = _normal_interval(terms, z), len(terms), z * z * weight
-    middle = plain.value + added * (0.5 - _in_unit(plain.value)) / (count + added)
+    middle = plain.value + added * (0.5 - _clamp_to_unit(plain.value)) / (count + added)
     half = z * sqrt(_squares(terms) + added * weight / 4) / (count + added)
     return Interval(plain.value, min(plain.low, middle - half), max(plain.high, middle + half))
 
 
 def _difference_interval(terms: Sequence[float], rewards: Sequence[float], weight: float, z: float) -> Interval:
     """Return the normal interval of how much more was earned; `weight` − 1 is the variance of the weights."""
-    earned = _in_unit(_mean(terms))
+    earned = _clamp_to_unit(_mean(terms))
     added = z * z * (weight - 1) * ((0.5 - earned) ** 2 + 0.25)
     return _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], z, added)
 
@@ -188,11 +188,11 @@ def _squares(terms: Sequence[float]) -> float:
     return fsum((term - mean) ** 2 for term in terms) * len(terms) / (len(terms) - 1)
 
 
-def _in_unit(value: float) -> float:
+def _clamp_to_unit(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
-def _to_unit(interval: Interval, low: float, span: float) -> Interval:
+def _in_reward_unit(interval: Interval, low: float, span: float) -> Interval:
     return Interval(low + interval.value * span, low + interval.low * span, low + interval.high * span)
 
 

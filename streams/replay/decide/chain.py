@@ -31,7 +31,7 @@ from rollbus.streams.exactly_once.processing import read_record, without_leap
 from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.left_out import is_forgotten
-from rollbus.streams.replay.decide.made import Made
+from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, LiveRecord, Places, Recorded
@@ -153,14 +153,14 @@ class Chain(Steps):
         await self._ask_waiting()
         self._forget_touched(len(beginning.at) * len(self._readers))
 
-    async def made_piece(self, made: Sequence[Made]) -> None:
+    async def made_piece(self, made: Sequence[StageOutput]) -> None:
         """Take what the first input's stages made elsewhere of a piece."""
         self._deliver_made(made)
         await self._ask_waiting(self._asked_at_once)
         self._forget_touched(len(made))
         await self._output.settle()
 
-    async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[Made]]) -> None:
+    async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[StageOutput]]) -> None:
         """End the round before, and take a tick and what the first input's stages made of it, by partition."""
         await self._begin_round(tick, data)
         for partition_made in made:

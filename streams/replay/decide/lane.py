@@ -13,7 +13,7 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import NOWHERE, value_of
-from rollbus.streams.replay.decide.made import Made, head_of
+from rollbus.streams.replay.decide.stage_output import StageOutput, header_fields
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
@@ -31,7 +31,7 @@ class MadePiece:
     """What was made of a piece."""
 
     partition: int
-    made: Sequence[Made]
+    made: Sequence[StageOutput]
 
     def size(self) -> int:
         """Return about how many bytes it is."""
@@ -44,7 +44,7 @@ class MadeRound:
 
     number: int
     data: bytes
-    made: tuple[tuple[int, Sequence[Made]], ...]
+    made: tuple[tuple[int, Sequence[StageOutput]], ...]
     open_rows: int | None = None
     """How many rows the states hold; None if they were not counted."""
 
@@ -71,7 +71,7 @@ class MadeAll:
 Message = MadePiece | MadeRound | MadeAll
 
 
-def _size(made: Sequence[Made]) -> int:
+def _size(made: Sequence[StageOutput]) -> int:
     return sum(len(output.data) for output in made)
 
 
@@ -82,7 +82,7 @@ class Lane(Chain):
         """With `heads` each trajectory goes with its header; with `ask_all` with its answers too."""
         super().__init__(*arguments, **options)
         self._heads, self._ask_all = heads or ask_all is not None, ask_all
-        self._made: list[Made] = []
+        self._made: list[StageOutput] = []
         self._whole: list[tuple[int, Trajectory]] = []
         """Trajectories among what was made, by their place."""
 
@@ -109,7 +109,7 @@ class Lane(Chain):
         digests = tuple({number: value_of(reader.digests[number]) for number in partitions} for reader in self._readers)
         return MadeAll(counts, digests, self.open_rows())
 
-    async def _collected(self) -> list[Made]:
+    async def _collected(self) -> list[StageOutput]:
         made, whole, self._made, self._whole = self._made, self._whole, [], []
         answers: Sequence[Answers | None] = [None] * len(whole)
         if self._ask_all is not None and whole:
@@ -121,16 +121,16 @@ class Lane(Chain):
                 else tuple((name, component.value, component.error) for name, component in answer.items())
             )
             reader, topic, key, data, *_ = made[place]
-            made[place] = Made(reader, topic, key, data, head_of(header(trajectory, NOWHERE)), answered)
+            made[place] = StageOutput(reader, topic, key, data, header_fields(header(trajectory, NOWHERE)), answered)
         return made
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         if self._heads and isinstance(record, Trajectory):
             self._whole.append((len(self._made), record))
-        self._made.append(Made(self._readers.index(reader), topic.name, name.encode(), data))
+        self._made.append(StageOutput(self._readers.index(reader), topic.name, name.encode(), data))
 
     def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
-        self._made.append(Made(self._readers.index(reader), DEAD_LETTERS.name, key, data))
+        self._made.append(StageOutput(self._readers.index(reader), DEAD_LETTERS.name, key, data))
 
 
 class Messages(Protocol):

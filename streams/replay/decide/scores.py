@@ -17,7 +17,7 @@ from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.streams.replay.decide.made import Headed
+from rollbus.streams.replay.decide.stage_output import HeaderOnly
 from rollbus.streams.replay.decide.recorded import FindScore
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
@@ -36,7 +36,7 @@ class OtherConfigurationError(Exception):
     """A score was given under a configuration that this replay does not know of: look for it, and begin again."""
 
 
-class HeadedScoring(ScoringStage):
+class HeaderScoring(ScoringStage):
     """The scoring stage where trajectories are decoded elsewhere: it is given their headers, perhaps with answers."""
 
     async def answer(
@@ -45,13 +45,13 @@ class HeadedScoring(ScoringStage):
         """Return the answers that came with the headers; ask about all else."""
         answers = await super().answer(state, incoming)
         return [
-            message.record.answers or {} if isinstance(message.record, Headed) else answer
+            message.record.answers or {} if isinstance(message.record, HeaderOnly) else answer
             for message, answer in zip(incoming, answers, strict=True)
         ]
 
     def _question(self, known: Any, incoming: Incoming) -> Any:
         record = incoming.record
-        if not isinstance(record, Headed):
+        if not isinstance(record, HeaderOnly):
             return super()._question(known, incoming)
         if not known.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
             known.asked[record.trajectory_id] = incoming
@@ -59,11 +59,11 @@ class HeadedScoring(ScoringStage):
 
     def _header_of(self, incoming: Incoming) -> Score:
         record = incoming.record
-        return record.header(incoming.location) if isinstance(record, Headed) else super()._header_of(incoming)
+        return record.header(incoming.location) if isinstance(record, HeaderOnly) else super()._header_of(incoming)
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, ComponentAnswer]) -> list[Outgoing]:
         """Write down a score and its answers, also of a header alone."""
-        if not isinstance(incoming.record, Headed):
+        if not isinstance(incoming.record, HeaderOnly):
             return super().step(state, incoming, answer)
         state.ensure_rebuilt()
         return self._score_first(state, incoming, answer)
@@ -112,7 +112,7 @@ class RecordedScoring:
         answers, asked_ids = [], set[str]()
         for message in incoming:
             record = message.record
-            if isinstance(record, Trajectory | Headed):
+            if isinstance(record, Trajectory | HeaderOnly):
                 asked_ids.add(record.trajectory_id)
             elif isinstance(record, RewardRevised):
                 is_known = record.trajectory_id in asked_ids or state.scores.get(record.trajectory_id) is not None
@@ -134,7 +134,7 @@ class RecordedScoring:
         return self._stage.step(state, incoming, answer)
 
     async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, ComponentAnswer]:
-        if not isinstance(record, Trajectory | Headed | RewardRevised):
+        if not isinstance(record, Trajectory | HeaderOnly | RewardRevised):
             return {}
         if self._compute_feedback and isinstance(record, RewardRevised):
             return {}  # it excludes: the answers stay

@@ -21,7 +21,7 @@ from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES, TOPICS, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import dead_letter, encoded
-from rollbus.streams.replay.decide.made import Made
+from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Raw, Reader
 from rollbus.streams.state.stage import Incoming, Outgoing
@@ -159,7 +159,7 @@ class Steps:
         else:
             self._write_in_order(topic, self._partition(topic, key), name, record, data)
 
-    def _deliver_made(self, made: Iterable[Made]) -> None:
+    def _deliver_made(self, made: Iterable[StageOutput]) -> None:
         for output in made:
             reader, topic = self._readers[output.reader], topic_of(output.topic)
             if topic is DEAD_LETTERS:

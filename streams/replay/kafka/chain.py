@@ -18,7 +18,7 @@ from rollbus.streams.replay.decide.output import CountingOutput, WrittenPayload
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.recorded import Recorded, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Round, merged
-from rollbus.streams.replay.decide.scores import HeadedScoring, RecordedScoring, without_model_calls
+from rollbus.streams.replay.decide.scores import HeaderScoring, RecordedScoring, without_model_calls
 from rollbus.streams.replay.kafka.recorded import (
     LiveReader,
     RecordedScores,
@@ -183,7 +183,7 @@ class ChainFactory:
         if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)
         if plan.scores == "recorded":
-            stage = HeadedScoring(config, keep_ms=keep_ms, registry=self.registry)
+            stage = HeaderScoring(config, keep_ms=keep_ms, registry=self.registry)
             return RecordedScoring(stage, scores.find, self.scorings, compute_feedback=of_end)
         registry = without_model_calls(self.registry, config.rewards, self.scorings, scores.find)
-        return HeadedScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks no model
+        return HeaderScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks no model

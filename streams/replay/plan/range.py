@@ -24,7 +24,7 @@ class Bound:
     offsets: tuple[tuple[int, int], ...] = ()
     """By partition; the others are read whole."""
     at_end: bool = False
-    """What a log ends with now; as the end of a range, nothing else is meant by no bound at all."""
+    """What a log ends with now. At the end of a range, no bound means the same."""
 
     @property
     def by_tick(self) -> bool:

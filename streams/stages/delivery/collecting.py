@@ -110,7 +110,7 @@ def is_waited_for(metric: str) -> bool:
     return metric == REWARD or metric.startswith("component:")
 
 
-def _unseen(state: DeliveryState, metric: Metric) -> float:
+def _outstanding_margin(state: DeliveryState, metric: Metric) -> float:
     """Return by how much an interval is wider for rewards that were outstanding when their episodes were counted."""
     return UNSEEN if state.head.wait_ms is not None and is_waited_for(metric.name) else 0.0
 
@@ -128,7 +128,7 @@ def findings(state: DeliveryState, config: DeliveryConfig) -> list[MetricVerdict
                 margin=metric.margin,
                 tolerance=metric.tolerance,
                 alpha=alpha,
-                unseen=_unseen(state, metric),
+                unseen=_outstanding_margin(state, metric),
             ),
         )
         for metric in metrics
@@ -166,7 +166,7 @@ def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     for metric in metrics:
         if effect := state.effects.get(metric.name):
             low, high = effect.interval(config.alpha / len(metrics))
-            unseen = _unseen(state, metric)
+            unseen = _outstanding_margin(state, metric)
             measures |= {
                 f"{metric.name}.effect": effect.mean * metric.span,
                 f"{metric.name}.low": max(-1.0, low - unseen) * metric.span,

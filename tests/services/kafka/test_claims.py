@@ -96,7 +96,7 @@ async def test_who_has_not_heard_of_a_newer_generation_is_refused_by_the_broker(
     assert await committed_offset(member, place) is None
 
 
-async def test_who_is_fenced_commits_nothing_of_any_partition_and_what_he_left_open_is_ended(
+async def test_a_fenced_member_commits_nothing_and_its_open_transactions_are_aborted(
     settings: StreamSettings, place: Partition, new_member: NewMember
 ) -> None:
     group, drops = f"{settings.namespace}counter", f"{settings.namespace}drops"

@@ -11,7 +11,7 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.records.config import ScoringConfig
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import DROPS, SCORES
-from rollbus.streams.replay.decide.scores import HeadedScoring, RecordedScoring
+from rollbus.streams.replay.decide.scores import HeaderScoring, RecordedScoring
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.streams.replay.lanes import replayed_in_lanes
@@ -26,7 +26,7 @@ HOW = st.sampled_from(["whole", "answered", "recorded"])
 
 def scoring(past: Past, how: str) -> Any:
     """How the scores are made: computed, or read from live's by header or trajectory."""
-    stage = HeadedScoring(ScoringConfig(), keep_ms=ASSEMBLY.late_horizon_ms, registry=REGISTRY)
+    stage = HeaderScoring(ScoringConfig(), keep_ms=ASSEMBLY.late_horizon_ms, registry=REGISTRY)
     if how != "recorded":
         return stage
     known = {(each.record.trajectory_id, each.record.revision): each.record for each in past.broker.committed(SCORES)

@@ -16,7 +16,7 @@ from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, Rewar
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.scores import (
-    HeadedScoring,
+    HeaderScoring,
     OtherConfigurationError,
     RecordedScoring,
     as_asked,
@@ -99,7 +99,7 @@ async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
         return scored_under(hurried)
 
     registry = without_model_calls(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
-    stage = HeadedScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
+    stage = HeaderScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
     (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", PLACE, b"")])
     assert answers == {"quality": ComponentAnswer(0.5)}
 

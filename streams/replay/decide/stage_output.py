@@ -15,18 +15,18 @@ _PLACE = _NAMES.index("location")
 _NAMES.remove("location")
 _TRAJECTORY_ID, _GROUP_HINT = _NAMES.index("trajectory_id"), _NAMES.index("group_hint")
 
-head_of = attrgetter(*_NAMES)
+header_fields = attrgetter(*_NAMES)
 """A header to its fields without the location, which it has not before everything is in order; bytes take longer."""
 
 _score = maker(Score)
 
 
 @dataclass(frozen=True, slots=True)
-class Headed:
+class HeaderOnly:
     """All that scoring must know of a trajectory that was decoded elsewhere."""
 
     head: tuple[Any, ...]
-    """As by `head_of`."""
+    """As by `header_fields`."""
     answers: Mapping[str, ComponentAnswer] | None = None
     """What the reward functions said of it, where they were asked already."""
 
@@ -45,7 +45,7 @@ class Headed:
         return _score(*self.head[:_PLACE], location, *self.head[_PLACE:])
 
 
-class Made(NamedTuple):
+class StageOutput(NamedTuple):
     """One output."""
 
     reader: int
@@ -54,7 +54,7 @@ class Made(NamedTuple):
     key: bytes | None
     data: bytes
     head: tuple[Any, ...] | None = None
-    """Of a trajectory: the score's header, as by `head_of`."""
+    """Of a trajectory: the score's header, as by `header_fields`."""
     answers: tuple[tuple[str, float | None, str | None], ...] | None = None
     """Component, value and error."""
 
@@ -63,6 +63,6 @@ class Made(NamedTuple):
         if self.head is None:
             return decode(self.data)
         if self.answers is None:
-            return Headed(self.head)
+            return HeaderOnly(self.head)
         answers = {name: ComponentAnswer(value, error) for name, value, error in self.answers}
-        return Headed(self.head, answers)
+        return HeaderOnly(self.head, answers)

@@ -3,7 +3,8 @@
 contract        what a reward function is
 registry        the table of names, and the users' own by entry point
 feedback        rewards that were reported
-exact_match, regex, json_valid, length      what the text itself shows
+answer_checks   what the answer itself shows: exact_match, json_valid, length, regex
+guards          what a gamed reward does to the text
 judge           what another model says
 judge_relative  how another model ranks the members of a closed group
 """

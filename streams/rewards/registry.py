@@ -11,18 +11,12 @@ from typing import Any, Literal
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.config import RewardConfig, ScoringConfig
+from rollbus.streams.rewards.answer_checks import exact_match, json_valid, length, regex
 from rollbus.streams.rewards.contract import RewardFunction
-from rollbus.streams.rewards.exact_match import exact_match
 from rollbus.streams.rewards.feedback import feedback
-from rollbus.streams.rewards.guards.copied import copied
-from rollbus.streams.rewards.guards.refused import refused
-from rollbus.streams.rewards.guards.repetition import repetition
-from rollbus.streams.rewards.guards.surprisal import surprisal
-from rollbus.streams.rewards.json_valid import json_valid
+from rollbus.streams.rewards.guards import copied, refused, repetition, surprisal
 from rollbus.streams.rewards.judge import judge
 from rollbus.streams.rewards.judge_relative import judge_relative
-from rollbus.streams.rewards.length import length
-from rollbus.streams.rewards.regex import regex
 
 ENTRY_POINTS = "rollbus.rewards"
 Registry = Mapping[str, RewardFunction]

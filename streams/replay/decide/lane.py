@@ -13,9 +13,9 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import NOWHERE, value_of
-from rollbus.streams.replay.decide.stage_output import StageOutput, header_fields
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
+from rollbus.streams.replay.decide.stage_output import StageOutput, header_fields
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import header
 

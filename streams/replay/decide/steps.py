@@ -21,9 +21,9 @@ from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES, TOPICS, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import dead_letter, encoded
-from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Raw, Reader
+from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.state.stage import Incoming, Outgoing
 
 FORGET_EVERY = 5_000

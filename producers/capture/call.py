@@ -77,7 +77,7 @@ class Capture:
             if not episode.recording:
                 return None
             if not surface.is_recorded(request):
-                self._note_unobserved(episode, request)
+                self._note_unobserved(episode, request, server)
                 return None
             bare: dict[str, Any] = request
             if (routed := self.outbox.routed) is not None:
@@ -95,11 +95,15 @@ class Capture:
             self.outbox.guard.failed("begin", error)
             return None
 
-    def _note_unobserved(self, episode: Episode, request: Mapping[str, Any]) -> None:
+    def _note_unobserved(self, episode: Episode, request: Mapping[str, Any], server: str) -> None:
         """Record that a call was made in a form that is not recorded."""
         self.outbox.counts.add("calls_unobserved")
         exchange = Exchange(
-            request={"model": request.get("model")}, answer=ServerAnswer(), withheld=NOT_CAPTURED, hook=self.hook
+            request={"model": request.get("model")},
+            answer=ServerAnswer(),
+            withheld=NOT_CAPTURED,
+            hook=self.hook,
+            server=server,
         )
         episode.record(exchange, current_function() or episode.function)
         episode.end_if_of_call()

@@ -11,6 +11,7 @@ from typing import Any
 
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Unread, text_of
+from rollbus.producers.turns.model_server import server_of
 from rollbus.producers.turns.prompt_log import PromptLog
 from rollbus.producers.turns.turn_record import Draft, Exchange, drafts_of
 from rollbus.schemas import codec
@@ -106,6 +107,7 @@ class LateTurns:
             trainable=False,
             untrainable_reason=reason,
             function=self._function,
+            server=server_of(self._exchange.server),
         )
         self._count_turn(turn)
         return codec.encode(turn)

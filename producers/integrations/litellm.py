@@ -154,6 +154,7 @@ class RollbusLogger(CustomLogger):
             latency_ms=int((end - start).total_seconds() * 1000),
             logprob_mode=self._recorder.settings.logprob_mode,
             hook="litellm",
+            server=str((kwargs.get("litellm_params") or {}).get("api_base") or ""),
         )
         call.late.record(exchange, call.function)
         call.late.close_writer(even_if_silent=True)

@@ -21,6 +21,7 @@ from rollbus.producers.turns.answer import (
     text_of,
     token_ids_of,
 )
+from rollbus.producers.turns.model_server import server_of
 from rollbus.producers.turns.redaction import Privacy, Redactor
 from rollbus.producers.turns.sampling_settings import NEUTRAL, sampling_of, sampling_problem
 from rollbus.producers.turns.verdict import clean_logprobs, judge
@@ -144,6 +145,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         "completion_tokens": answer.completion_tokens,
         "latency_ms": exchange.latency_ms,
         "streamed": exchange.streamed,
+        "server": server_of(exchange.server),
         **sampling_of(request),
     }
     sampling = sampling_problem(shared, exchange.refused)

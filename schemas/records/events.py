@@ -115,6 +115,8 @@ class TurnRecorded(Event):
     """Usage as the server reported it."""
     latency_ms: int | None = None
     streamed: bool = False
+    server: str = ""
+    """The model server that was asked: scheme, host and port, without credentials, path or query; empty if unknown."""
     trainable: bool
     untrainable_reason: str | None = None
     """`no_logprobs`, `no_token_ids`, `length_mismatch`, `masked_text`, `truncated_stream`, …"""

@@ -30,11 +30,13 @@ RUNS = [
     {"run_id": "other", "model": "qwen"},
 ]
 SCORING = {"rewards": [{"type": "feedback", "name": "reward"}]}
+UNTRAINABLE: dict[str, Any] = {"model": "gpt-4o", "server": "https://api.openai.com", "prompt": None}
 AGE_MS, STEP_MS = 1_800_000, 100
 """How old the first record is, and how much later the next one comes."""
 LATE_MS = 3_000
 SENTENCES = {
-    "untrainable_turns": "4 of 26 turns cannot be trained: the server that answers as gpt-4o gave no token ids",
+    "untrainable_turns": "4 of 26 turns cannot be trained: the server that answers as gpt-4o at https://api.openai.com "
+    "gave no token ids",
     "unread_rewards": "5 reports are named 'thumbs', which no component reads (read: reward)",
     "late_rewards": "5 of 5 reports named 'thumbs' came too late for their score",
     "short_groups": "6 groups closed with 1.0 of 8 members on average",
@@ -71,7 +73,7 @@ def records() -> Iterator[tuple[str, Any]]:
 def _episode(name: str, *, verdict: str | None = None, **of_score: Any) -> Iterator[tuple[str, Any]]:
     for event in make_episode(name, reward=None):
         is_turn = type(event).__name__ == "TurnRecorded"
-        turn = make_turn(name, model="gpt-4o", prompt=None, untrainable=verdict) if verdict else event
+        turn = make_turn(name, **UNTRAINABLE, untrainable=verdict) if verdict else event
         yield "episode-events", turn if is_turn else event
     trained: dict[str, Any] = {"trainable": verdict is None, "untrainable_reason": verdict}
     yield "trajectories", make_trajectory(name, reward=None, **trained)

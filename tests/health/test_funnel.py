@@ -110,10 +110,13 @@ def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
 
 
 def test_turns_without_ids_are_named_with_the_server_that_gave_them() -> None:
-    turns = (TurnCount("gpt-4o", "no_token_ids", 40, (), ("tickets",)),)
+    turns = (TurnCount("gpt-4o", "no_token_ids", 40, (), ("tickets",), "https://api.openai.com"),)
     drawn = funnel(count(0, "untrainable", 40, detail="no_token_ids"), turns=turns)
     words = words_of(drawn, "untrainable_turns")
-    assert words.startswith("40 of 40 turns cannot be trained: the server that answers as gpt-4o gave no token ids")
+    assert words.startswith(
+        "40 of 40 turns cannot be trained: the server that answers as gpt-4o at https://api.openai.com "
+        "gave no token ids"
+    )
     assert "recorded by tickets → serve the model with an endpoint that returns token ids" in words
     assert drawn.blocked_at == "trainable"
     assert drawn.verdict.startswith(

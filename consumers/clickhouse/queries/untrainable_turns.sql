@@ -1,5 +1,6 @@
 -- name: untrainable_turns
--- Turns that cannot be trained, by model and reason: their share of the model's turns, and the producers they came from.
+-- Turns that cannot be trained, by model and reason: their share of the model's turns, the servers that were asked, and the
+-- producers they came from.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 WITH
     -- Of an event delivered again the first row holds, as everywhere.
@@ -10,6 +11,7 @@ WITH
             any(turns.episode_id) AS episode,
             splitByChar('@', toString(argMin(turns.model, kafka_offset)))[1] AS name,
             argMin(tuple(untrainable_reason), kafka_offset).1 AS reason,
+            argMin(toString(turns.server), kafka_offset) AS server,
             argMin(turns.occurred_at, kafka_offset) AS at
         FROM turns
         WHERE namespace = {namespace:String} AND episode_id IN
@@ -37,6 +39,7 @@ SELECT
     refused.reason AS reason,
     count() AS turns,
     turns / any(totals.turns) AS share,
+    groupUniqArrayIf(20)(refused.server, refused.server != '') AS servers,
     groupUniqArray(20)(toString(episodes.producer)) AS producers,
     max(refused.at) AS newest
 FROM refused

@@ -77,7 +77,14 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
         recent_ms=recent_ms,
         episodes=tuple(EpisodeCount(**row) for row in ask("funnel_episodes")),
         turns=tuple(
-            TurnCount(row["name"], row["reason"], row["number"], tuple(row["versions"]), tuple(row["producers"]))
+            TurnCount(
+                model=row["name"],
+                reason=row["reason"],
+                turns=row["number"],
+                versions=tuple(row["versions"]),
+                producers=tuple(row["producers"]),
+                server=row["server"],
+            )
             for row in ask("funnel_turns")
         ),
         rewards=tuple(

@@ -45,7 +45,7 @@ def find_notices(numbers: FunnelNumbers, settings: FunnelSettings) -> tuple[Noti
 
 
 def find_untrainable_turns(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
-    """Yield each model whose turns cannot be trained, and why."""
+    """Yield each model and server whose turns cannot be trained, and why."""
     all_turns = sum(turns.turns for turns in numbers.turns)
     for turns in numbers.turns:
         if turns.reason:
@@ -56,6 +56,7 @@ def find_untrainable_turns(numbers: FunnelNumbers, settings: FunnelSettings) -> 
 
 def _say_verdict(turns: TurnCount) -> str:
     server = f"the server that answers as {turns.model or 'a model without a name'}"
+    server += f" at {turns.server}" if turns.server else ""
     if "token_ids" in turns.reason:
         return f"{server} gave no token ids ({turns.reason})"
     if "logprobs" in turns.reason:

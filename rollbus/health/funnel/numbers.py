@@ -25,7 +25,7 @@ class EpisodeCount:
 
 @dataclass(frozen=True, slots=True)
 class TurnCount:
-    """Turns of one model, as its answers name it, with one verdict."""
+    """Turns of one model, as its answers name it, from one server and with one verdict."""
 
     model: str
     reason: str
@@ -33,6 +33,8 @@ class TurnCount:
     turns: int
     versions: tuple[int, ...] = ()
     producers: tuple[str, ...] = ()
+    server: str = ""
+    """Scheme, host and port; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,17 @@ async def test_a_stream_that_is_drained_behind_its_last_event_is_recorded_once(
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_a_turn_names_its_server_and_no_secret_of_the_address(
+    recorder: Recorder, sink: MemorySink, model: ModelServer, name: str
+) -> None:
+    with recorder.episode(task="t"), module_of(name).Client() as http:
+        address = f"{model.url}/v1/chat/completions?api-key=secret".replace("://", "://user:secret@")
+        http.post(address, json=ASK)
+        http.post(address, json=ASK | {"n": "many"})
+    assert {turn.server for turn in turns(recorder, sink)} == {model.url}
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_redirects_hooks_and_authentication_of_the_application_go_on(
     recorder: Recorder, sink: MemorySink, model: ModelServer, name: str
 ) -> None:

@@ -647,13 +647,15 @@ def test_refused_turns_are_counted_once_by_model_and_reason(filled: ClickHouseSe
     client = ClickHouse(filled)
     for delivery in range(2):
         client.command(
-            "INSERT INTO turns (namespace, episode_id, event_id, model, trainable, untrainable_reason, kafka_offset) "
-            "SELECT 'refused.', 'e1', toString(number), concat('agent@', toString(number % 2)), number > 1, "
-            f"if(number > 1, NULL, 'no_logprobs'), number + {delivery * 10} FROM numbers(8)"
+            "INSERT INTO turns "
+            "(namespace, episode_id, event_id, model, server, trainable, untrainable_reason, kafka_offset) "
+            "SELECT 'refused.', 'e1', toString(number), concat('agent@', toString(number % 2)), 'http://a:1', "
+            f"number > 1, if(number > 1, NULL, 'no_logprobs'), number + {delivery * 10} FROM numbers(8)"
         )
     client.close()
     (row,) = answer(filled, "untrainable_turns", namespace="refused.")
     assert (row["model"], row["reason"], row["turns"], row["share"]) == ("agent", "no_logprobs", 2, 0.25)
+    assert row["servers"] == ["http://a:1"]
 
 
 def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number(filled: ClickHouseSettings) -> None:

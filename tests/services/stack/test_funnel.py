@@ -123,7 +123,7 @@ def test_an_agent_behind_a_server_without_ids_is_told_so_by_the_funnel(
         answer = world.until(is_told, "the funnel does not say so", from_log=False)
         shown = " ".join(world.rollbus("status", check=False).stdout.split())
     words = sentences(answer)
-    assert "the server that answers as gpt-4o gave no" in words
+    assert f"the server that answers as gpt-4o at {url} gave no" in words
     assert "recorded by shop-agent" in words
     assert "run main cannot train" in words
     for text in (words, shown):

@@ -106,6 +106,7 @@ CREATE TABLE IF NOT EXISTS turns
     completion_tokens Nullable(Int64),
     latency_ms Nullable(Int64),
     streamed Bool,
+    server LowCardinality(String) COMMENT 'scheme, host and port of the model server; empty if not known',
     trainable Bool,
     untrainable_reason LowCardinality(Nullable(String)),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),

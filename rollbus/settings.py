@@ -37,7 +37,7 @@ from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.heart import Heart
 from rollbus.runtime.http.guard import LOCAL_NAMES, FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.runtime.principals import PRINCIPALS_KEY, PrincipalBook, endings
+from rollbus.runtime.principals import PRINCIPALS_KEY, PrincipalBook, endings, make_principals
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
@@ -290,6 +290,7 @@ class Settings(Section):
         folder, has_token = secrets_folder(self.stack.data_dir, environment), self.art_server.token is not None
         if not has_token:
             make_secrets(folder)
+            make_principals(folder)
         record_ports(folder, *ports)
         return self if has_token else self.with_credentials(environment)
 

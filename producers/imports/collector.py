@@ -39,15 +39,16 @@ class TraceCollector:
     """Whether the broker took the last records; None before the first."""
     _reported_ms: int = field(init=False, default=0)
 
-    def accept(self, document: Mapping[str, Any]) -> str:
+    def accept(self, document: Mapping[str, Any], principal: str = "") -> str:
         """Keep the spans of a request on disk, and return why some of them were left out, or an empty text.
 
-        Raises ForeignDocumentError where the request has none that can be read, and UnavailableError for a full disk.
+        They are of the `principal` whose token's head it is, or of the owner. Raises ForeignDocumentError where the
+        request has none that can be read, and UnavailableError for a full disk.
         """
         parts, refused, reason = self._split(document)
         if refused and not parts:
             raise ForeignDocumentError(reason)
-        self.store.add(parts, self.clock_ms())
+        self.store.add([part._replace(principal=principal) for part in parts], self.clock_ms())
         if refused:
             self.store.count({"spans_refused": refused})
         self.store.commit()

@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
-from rollbus.producers.imports.http import MAX_BODY_BYTES
+from rollbus.producers.imports.http import MAX_BODY_BYTES, head_of
 from rollbus.producers.imports.otlp_wire import read_message
-from rollbus.runtime.http.guard import TOTAL_BODIES, FindPrincipal, same
+from rollbus.runtime.http.guard import TOTAL_BODIES, FindPrincipal, same, token_in
 from rollbus.runtime.http.server import HEAD_S
 from rollbus.schemas.errors import UnavailableError
 
@@ -42,12 +42,11 @@ class _Doorkeeper(grpc.ServerInterceptor):  # type: ignore[misc]
     def _admits(self, given: str) -> bool:
         if self._expected is None or same(given, self._expected):
             return True
-        principal = self._find_principal(given.removeprefix("Bearer ")) if self._find_principal else None
+        principal = self._find_principal(token_in(given)) if self._find_principal else None
         return principal is not None and "record" in principal.may
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        given = dict(details.invocation_metadata or ()).get("authorization", "")
-        if not self._admits(str(given)):
+        if not self._admits(_authorization_in(details.invocation_metadata)):
             return grpc.stream_unary_rpc_method_handler(_refuse)
         handler = continuation(details)
         if handler is None:
@@ -62,6 +61,10 @@ class _Doorkeeper(grpc.ServerInterceptor):  # type: ignore[misc]
             return handler.unary_unary(request, context)
 
         return grpc.stream_unary_rpc_method_handler(answer, None, handler.response_serializer)
+
+
+def _authorization_in(metadata: Any) -> str:
+    return str(dict(metadata or ()).get("authorization", ""))
 
 
 def _refuse(messages: object, context: Any) -> None:
@@ -83,15 +86,18 @@ def _read_message(messages: Iterator[bytes], context: Any) -> bytes:
 class _Export:
     """Reads a message in the thread of its call, and hands it to the collector in the loop that it belongs to."""
 
-    def __init__(self, collector: TraceCollector, loop: asyncio.AbstractEventLoop) -> None:
-        self._collector, self._loop = collector, loop
+    def __init__(
+        self, collector: TraceCollector, loop: asyncio.AbstractEventLoop, find_principal: FindPrincipal | None
+    ) -> None:
+        self._collector, self._loop, self._find_principal = collector, loop, find_principal
 
     def _accept(self, request: Message, context: Any) -> str:
         try:
             document = read_message(request)
+            principal = head_of(_authorization_in(context.invocation_metadata()), self._find_principal)
 
             async def accept() -> str:
-                return self._collector.accept(document)
+                return self._collector.accept(document, principal)
 
             return asyncio.run_coroutine_threadsafe(accept(), self._loop).result()
         except ForeignDocumentError as error:
@@ -140,8 +146,8 @@ async def serving_grpc(
         ],
     )
     loop = asyncio.get_running_loop()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector, loop), server)  # type: ignore[no-untyped-call]
-    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector, loop), server)  # type: ignore[no-untyped-call]
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector, loop, find_principal), server)  # type: ignore[no-untyped-call]
+    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector, loop, find_principal), server)  # type: ignore[no-untyped-call]
     try:
         own_port = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:

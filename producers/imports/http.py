@@ -31,6 +31,7 @@ from rollbus.runtime.http.guard import (
     names_of,
     needs_record,
     token_admits,
+    token_in,
 )
 from rollbus.schemas.errors import UnavailableError
 
@@ -53,13 +54,16 @@ CODES: Mapping[int, int] = {
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]] | None
 
 
-def make_app(collector: TraceCollector, lifespan: Lifespan = None) -> Starlette:
-    """Return the application."""
+def make_app(
+    collector: TraceCollector, lifespan: Lifespan = None, find_principal: FindPrincipal | None = None
+) -> Starlette:
+    """Return the application; what a principal's token brings is recorded as that principal's."""
 
     async def export(signal: str, request: Request) -> Response:
         is_json = request.headers.get("content-type", "").startswith(JSON)
         try:
-            left_out = collector.accept(read_body(signal, await request.body(), is_json=is_json))
+            document = read_body(signal, await request.body(), is_json=is_json)
+            left_out = collector.accept(document, head_of(request.headers.get("authorization", ""), find_principal))
         except ForeignDocumentError as error:
             return _refuse(request, 400, str(error))
         except UnavailableError as error:
@@ -95,6 +99,12 @@ def door(host: str, token: str | None, find_principal: FindPrincipal | None = No
         describe=_describe,
         encodings={"gzip", "deflate"},
     )
+
+
+def head_of(authorization: str, find_principal: FindPrincipal | None) -> str:
+    """Return the head of the principal's token in an Authorization header; empty for the owner's and for none."""
+    principal = find_principal(token_in(authorization)) if find_principal is not None else None
+    return "" if principal is None else principal.head
 
 
 def _answer(signal: str, left_out: str, *, is_json: bool) -> Response:

@@ -1,7 +1,8 @@
 """Whole traces → records on the broker, acknowledged before the store marks them as sent.
 
 A turn that is larger than a record may be goes without its content; a trace with any other record of such a size, or
-that is no trace of its format, is left out and counted.
+that is no trace of its format, is left out and counted. Each record names the principal whose token brought what it is
+made of, and a reward by one that may report none is left out and counted.
 """
 
 import asyncio
@@ -18,8 +19,9 @@ from rollbus.producers.turns.redaction import Privacy
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError, UnavailableError
 from rollbus.schemas.limits import MAX_RECORD_BYTES
+from rollbus.schemas.principals import read_head
 from rollbus.schemas.records.drops import DropReason, ProducerReport
-from rollbus.schemas.records.events import AliasDeclared, Event, Message, TurnRecorded
+from rollbus.schemas.records.events import AliasDeclared, Event, Message, RewardReported, TurnRecorded
 from rollbus.schemas.topics import ALIASES, DEFAULT_NAMESPACE, EPISODE_EVENTS, PRODUCER_REPORTS
 
 MAX_TRACE_BYTES = 64 * 1024 * 1024
@@ -53,14 +55,20 @@ class Sending:
         writer = EpisodeWriter(
             trace, self.format.name, producer=self.producer, task=self.task, privacy=self.privacy, counts=counter
         )
-        records = [self._record(event) for event in writer.write()]
+        records = []
+        for event, head in writer.write():
+            principal = read_head(head)
+            if principal is not None and isinstance(event, RewardReported) and "feedback" not in principal.may:
+                counts["rewards_not_allowed"] += 1
+                continue
+            records.append(self._record(event, "" if principal is None else principal.name))
         counts.update(counter)
         counts.update({f"{UNMAPPED}{name}": number for name, number in unmapped.items()})
         if not records:
             counts["traces_empty"] += 1
         return records
 
-    def _record(self, event: Event) -> Outbound:
+    def _record(self, event: Event, principal: str) -> Outbound:
         topic, key = EPISODE_EVENTS, event.root_episode_id
         if isinstance(event, AliasDeclared):
             topic, key = ALIASES, event.alias
@@ -69,7 +77,7 @@ class Sending:
             if not isinstance(event, TurnRecorded):
                 raise RecordTooLargeError(f"its {type(event).__name__} has {len(data)} bytes")
             data = codec.encode(_without_content(event))
-        return Outbound(topic.full_name(self.namespace), key.encode(), data, event.occurred_at_ms)
+        return Outbound(topic.full_name(self.namespace), key.encode(), data, event.occurred_at_ms, principal)
 
     def report(self, counts: Counter[str], now_ms: int) -> Outbound:
         """Return the counts as a record of `producer-reports`."""

@@ -1,7 +1,8 @@
 """Parts of traces on disk, until their trace is whole and sent; in one SQLite file, so memory stays small.
 
-A part that comes twice is one. Of a trace that was sent the keys of its parts are kept, not the parts: so one that
-comes again is known, and one that is new is late, unless it is a score, which counts by itself.
+A part that comes twice is one; what another principal brings in its place is counted, and left out. Of a trace that
+was sent the keys of its parts are kept, not the parts: so one that comes again is known, and one that is new is late,
+unless it is a score, which counts by itself.
 """
 
 import json
@@ -29,7 +30,7 @@ CREATE TABLE IF NOT EXISTS traces (
 CREATE INDEX IF NOT EXISTS owed ON traces (changed_ms) WHERE owed = 1;
 CREATE TABLE IF NOT EXISTS parts (
   number INTEGER PRIMARY KEY, trace TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, is_score INTEGER NOT NULL,
-  body BLOB
+  principal TEXT NOT NULL, body BLOB
 );
 CREATE UNIQUE INDEX IF NOT EXISTS keys ON parts (trace, kind, id);
 CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
@@ -94,11 +95,14 @@ class Store:
         is_late = row is not None and row[0] and not part.is_score
         text = json.dumps(part.document, separators=(",", ":")).encode()
         body = None if is_late else zlib.compress(text, 1)
-        values = (part.trace_id, part.kind, part.id, part.is_score, body)
+        values = (part.trace_id, part.kind, part.id, part.is_score, part.principal, body)
         added = self._db.execute(
-            "INSERT OR IGNORE INTO parts (trace, kind, id, is_score, body) VALUES (?, ?, ?, ?, ?)", values
+            "INSERT OR IGNORE INTO parts (trace, kind, id, is_score, principal, body) VALUES (?, ?, ?, ?, ?, ?)", values
         ).rowcount
-        counts["parts_late" if added and is_late else "parts" if added else "parts_repeated"] += 1
+        if added:
+            counts["parts_late" if is_late else "parts"] += 1
+        else:
+            counts["parts_repeated" if self._principal_of(part) == part.principal else "parts_of_others"] += 1
         if added and not is_late:
             self._db.execute(
                 "INSERT INTO traces (trace, changed_ms, ended, bytes) VALUES (?, ?, ?, ?) ON CONFLICT (trace) "
@@ -106,6 +110,12 @@ class Store:
                 "bytes = bytes + excluded.bytes, owed = 1",
                 (part.trace_id, now_ms, part.is_last, len(text)),
             )
+
+    def _principal_of(self, part: TracePart) -> str:
+        """Return who brought the part that is known under this key."""
+        key = (part.trace_id, part.kind, part.id)
+        row = self._db.execute("SELECT principal FROM parts WHERE trace = ? AND kind = ? AND id = ?", key).fetchone()
+        return str(row[0])
 
     def find_owed(self, limit: int, after: int = 0) -> list[tuple[int, str]]:
         """Return traces with something to be sent after this number, with their own, in the order they came in."""
@@ -124,12 +134,15 @@ class Store:
     def parts_of(self, trace_id: str) -> list[TracePart]:
         """Return what is to be sent of a trace, in an order that does not depend on how it came."""
         rows = self._db.execute(
-            "SELECT kind, id, is_score, body FROM parts WHERE trace = ? AND body IS NOT NULL ORDER BY kind, id",
+            "SELECT kind, id, is_score, principal, body FROM parts "
+            "WHERE trace = ? AND body IS NOT NULL ORDER BY kind, id",
             (trace_id,),
         )
         return [
-            TracePart(trace_id, kind, key, json.loads(zlib.decompress(body)), is_score=bool(is_score))
-            for kind, key, is_score, body in rows
+            TracePart(
+                trace_id, kind, key, json.loads(zlib.decompress(body)), is_score=bool(is_score), principal=principal
+            )
+            for kind, key, is_score, principal, body in rows
         ]
 
     def bytes_of(self, trace_id: str) -> int:

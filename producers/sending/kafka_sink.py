@@ -20,7 +20,7 @@ from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.principals import split_token
 from rollbus.schemas.records.events import RewardReported
-from rollbus.schemas.signing import Headers, signed
+from rollbus.schemas.signing import Headers, Signing, signed
 
 LINGER_MS = 20
 MAX_BATCH_BYTES = 512 * 1024
@@ -60,14 +60,16 @@ class KafkaSink:
         client_id: str = "rollbus-producer",
         reward_keys: Mapping[str, str] | None = None,
         token: str | None = None,
+        signing: Signing | None = None,
     ) -> None:
         """Connect later, in `start`; rewards of the sources in `reward_keys` are signed with their key, and all else
-        with a principal's token. Raises ConfigurationError for a text that is no such token.
+        with a principal's token. A process of the owner gives `signing`, to sign records that name another principal.
+        Raises ConfigurationError for a text that is no such token.
         """
         self._principal = split_token(token) if token else None
         if token and self._principal is None:
             raise ConfigurationError("the token is none of a principal; `rollbus token create NAME` prints one")
-        self._reward_keys = reward_keys or {}
+        self._reward_keys, self._signing = reward_keys or {}, signing or Signing()
         self._connection, self._client_id = connection, client_id
         self._producer: AIOKafkaProducer | None = None
         self._known_topics: set[str] = set()
@@ -135,6 +137,8 @@ class KafkaSink:
             source = decode(record.value).source
             if (key := self._reward_keys.get(source)) is not None:
                 return signed(source, key.encode(), record.topic, record.key, record.value)
+        if record.principal:
+            return self._signing.sign(record.principal, record.topic, record.key, record.value)
         if self._principal is None:
             return []
         return signed(*self._principal, record.topic, record.key, record.value)

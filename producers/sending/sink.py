@@ -24,6 +24,8 @@ class Outbound:
     key: bytes
     value: bytes
     timestamp_ms: int
+    principal: str = ""
+    """In whose name the owner's process signs it; empty for the sink's own. A spool does not keep it."""
 
 
 class EventSink(Protocol):

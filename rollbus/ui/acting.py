@@ -1,6 +1,7 @@
-"""What the owner does on the page → records in the log: feedback on an episode, and members of a data set.
+"""What people do on the page → records in the log: feedback on an episode, and members of a data set.
 
-ClickHouse shows them once the sink has written them. Nothing here reads or decides.
+Feedback is signed in the name of the principal whose token brought it, with a recorder for each of them; the owner's is
+`operator`'s. ClickHouse shows what was written once the sink has it. Nothing here reads or decides.
 """
 
 import re
@@ -20,6 +21,8 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 
 Form = TypeVar("Form", bound=BaseModel)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+OPERATOR = "operator"
+"""Source of the owner's feedback, and the principal that signs it; a principal's own is of a source of its name."""
 FLUSH_S = 10.0
 """How long a report may take to be confirmed before the page says that it still waits."""
 
@@ -49,19 +52,31 @@ class Membership(BaseModel):
 class Acting:
     """Kafka behind the page's forms."""
 
-    def __init__(self, kafka: KafkaConnection, namespace: str, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
-        self._kafka, self._namespace, self._clock_ms = kafka, namespace, clock_ms
-        self._recorder: Recorder | None = None
+    def __init__(
+        self,
+        kafka: KafkaConnection,
+        namespace: str,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        sign_as: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
+        """`sign_as` returns the token by which the page signs in a principal's name, if it can."""
+        self._kafka, self._namespace, self._clock_ms, self._sign_as = kafka, namespace, clock_ms, sign_as
+        self._recorders: dict[str, Recorder] = {}
+        """By principal."""
 
-    def report(self, values: Mapping[str, Any]) -> str:
+    def report(self, values: Mapping[str, Any], principal: str = OPERATOR) -> str:
         """Report feedback and return its event's id; raises ConfigurationError, UnavailableError."""
         given = _read(Feedback, values)
-        if self._recorder is None:
-            self._recorder = init(security=self._kafka, namespace=self._namespace, producer="rollbus-ui")
-        event_id = self._recorder.feedback(
-            episode=given.episode_id, reward=given.value, name=given.name, source="operator", comment=given.comment
+        if principal not in self._recorders:
+            token = self._sign_as(principal)
+            self._recorders[principal] = init(
+                security=self._kafka, namespace=self._namespace, producer="rollbus-ui", token=token
+            )
+        recorder = self._recorders[principal]
+        event_id = recorder.feedback(
+            episode=given.episode_id, reward=given.value, name=given.name, source=principal, comment=given.comment
         )
-        if event_id is None or not self._recorder.flush(FLUSH_S):
+        if event_id is None or not recorder.flush(FLUSH_S):
             raise UnavailableError("Kafka has not confirmed the feedback yet; it is sent when Kafka answers again")
         return event_id
 
@@ -78,8 +93,8 @@ class Acting:
 
     def close(self) -> None:
         """Send what still waits."""
-        if self._recorder is not None:
-            self._recorder.close()
+        for recorder in self._recorders.values():
+            recorder.close()
 
 
 def _read(form: type[Form], values: Mapping[str, Any]) -> Form:

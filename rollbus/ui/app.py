@@ -5,12 +5,12 @@
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
     GET /api/health          what `rollbus status --json` says: {"verdict": {…}, "funnels": […], …}
-    POST /api/feedback       a reward for an episode, into the log       } with the owner's token
-    POST /api/data-sets      a trajectory into a data set, or out of it  } alone
+    POST /api/feedback       a reward for an episode, into the log, with the owner's token or one that may report
+    POST /api/data-sets      a trajectory into a data set, or out of it, with the owner's token alone
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
-It serves this machine only, under a name of this machine. The page's own token reads; the two doors that write ask for
-the stack's. Its headers forbid the browser to load anything from elsewhere.
+It serves this machine only, under a name of this machine. The page's own token reads and writes nothing. Its headers
+forbid the browser to load anything from elsewhere.
 
 The address that the command prints brings the page's token behind a `#`, which no browser sends. The page keeps it in
 the storage of its origin. A cookie would go to every port of this machine, also to another user's program.
@@ -36,9 +36,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same
+from rollbus.runtime.http.guard import Door, FindPrincipal, RefusedError, RequestHead, same, token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
-from rollbus.ui.acting import Acting
+from rollbus.ui.acting import OPERATOR, Acting
 from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
-WRITING = ("/api/feedback", "/api/data-sets")
+FEEDBACK, DATA_SETS = "/api/feedback", "/api/data-sets"
+WRITING = (FEEDBACK, DATA_SETS)
 FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
@@ -70,10 +71,11 @@ def make_app(
     lags: Lags | None = None,
     health: "StatusWatch | None" = None,
     acting: Acting | None = None,
+    find_principal: FindPrincipal | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
-    api = _Api(asking, namespace, texts, lags, health, acting, pulse_s)
+    api = _Api(asking, namespace, texts, lags, health, acting, find_principal, pulse_s)
     return Starlette(
         routes=[
             Route("/", _send_page),
@@ -103,6 +105,7 @@ class _Api:
     lags: Lags | None
     health: "StatusWatch | None"
     acting: Acting | None
+    find_principal: FindPrincipal | None
     pulse_s: float
 
     async def ask(self, request: Request) -> JSONResponse:
@@ -133,8 +136,11 @@ class _Api:
             values = json.loads(await request.body())
             if self.acting is None or not isinstance(values, dict):
                 raise ConfigurationError("send an object in JSON")
-            if request.url.path == "/api/feedback":
-                return JSONResponse({"event_id": await run_in_threadpool(self.acting.report, values)})
+            if request.url.path == FEEDBACK:
+                token = token_in(request.headers.get("authorization", ""))
+                principal = self.find_principal(token) if self.find_principal is not None else None
+                name = OPERATOR if principal is None else principal.name
+                return JSONResponse({"event_id": await run_in_threadpool(self.acting.report, values, name)})
             await self.acting.change_member(values)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
@@ -156,8 +162,9 @@ class _Api:
             await run_in_threadpool(self.acting.close)
 
 
-def page_door(token: str | None, owner: str | None = None) -> Door:
-    """What the page asks of a request: its token as a bearer, of an event stream in the address. To write, the owner's.
+def page_door(token: str | None, owner: str | None = None, find_principal: FindPrincipal | None = None) -> Door:
+    """What the page asks of a request: its token as a bearer, of an event stream in the address. To write, the owner's;
+    for feedback also a principal's that may report.
 
     The page's own files are open: they are the same for everybody. Without an owner's token nothing can be written.
     """
@@ -172,8 +179,11 @@ def page_door(token: str | None, owner: str | None = None) -> Door:
             return 0
         if owner is None:
             raise RefusedError(403, "this stack has no token, so the page writes nothing; start it with `rollbus up`")
-        if not same(head.bearer(), owner):
-            raise RefusedError(403, "this is not the owner's token")
+        principal = find_principal(head.bearer()) if find_principal is not None and head.path == FEEDBACK else None
+        may_report = principal is not None and "feedback" in principal.may
+        if not may_report and not same(head.bearer(), owner):
+            or_reporter = ", or one that may report feedback" if head.path == FEEDBACK else ""
+            raise RefusedError(403, f"this is not the owner's token{or_reporter}")
         return FORM_BYTES
 
     return Door(

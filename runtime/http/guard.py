@@ -53,8 +53,7 @@ class RequestHead:
 
     def bearer(self) -> str:
         """Return the token of the Authorization header, or an empty text."""
-        scheme, _, token = self.headers.get("authorization", "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else ""
+        return token_in(self.headers.get("authorization", ""))
 
 
 @dataclass(slots=True)
@@ -130,6 +129,12 @@ def token_admits(
             raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {requirement}")
 
     return admit
+
+
+def token_in(authorization: str) -> str:
+    """Return the token of an Authorization header's value, or an empty text."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def needs_record(head: RequestHead) -> Grant:

@@ -132,7 +132,7 @@ class Trajectory:
     """The Kafka key."""
     agent: str = ""
     principal: str = ""
-    """Who recorded its start, by a valid signature; empty if nobody signed."""
+    """Who recorded it, by valid signatures, several separated by commas; empty if a part of it is nobody's."""
     producer: str = ""
     environment: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Score:
     """The Kafka key."""
     agent: str = ""
     principal: str = ""
-    """Who recorded its start, by a valid signature."""
+    """Who recorded it, as its trajectory has it."""
     labels: Mapping[str, str] = field(default_factory=dict)
     resampled: bool = False
     model: str = ""

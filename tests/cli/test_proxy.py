@@ -19,6 +19,7 @@ from rollbus.producers.turns.redaction import Field
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The applications that would be served."""
     monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path_factory.mktemp("secrets")))
+    monkeypatch.setenv("ROLLBUS_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")  # no broker takes what is recorded
     apps: list[Any] = []
 
     async def serve(server: uvicorn.Server, sockets: object) -> None:

@@ -28,7 +28,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.trainer.art_server.control.server import control_door
 from rollbus.trainer.art_server.endpoint.endpoint import model_door
 from tests.builders import make_episode, make_reward
-from tests.hostile.attacker import KEY, Door, keys
+from tests.hostile.attacker import CHECKERS_KEY, KEY, Door, keys
 
 OWNERS = "the-owners-token"
 HOST = {"host": "127.0.0.1"}
@@ -164,6 +164,18 @@ async def test_nobody_speaks_in_anothers_name(secrets: Path, tokens: dict[str, s
     signing = keys(KEY, principals=root_of(secrets).decode())
     found = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens["agent"], forged=True)
     assert (found.principal, [reward.principal for reward in found.rewards]) == ("", [""])
+
+
+async def test_an_episode_that_others_add_to_names_all_of_them_and_is_nobodys_with_an_unsigned_part() -> None:
+    signing = keys(KEY, sources={"agent-7": CHECKERS_KEY, "stranger": "the-key-of-a-stranger"})
+    for adder, principal in (("stranger", "agent-7,stranger"), ("agent-7", "agent-7"), (None, "")):
+        door, outputs = Door(AssemblyStage(AssemblyConfig()), signing), list[Any]()
+        events = make_episode("e1", turns=2, reward=None)
+        for place, event in enumerate(events):
+            signer = adder if place == 2 else "agent-7"
+            outputs += await (door.write(event) if signer is None else door.write_signed(event, signer))
+        (trajectory,) = [record for record in outputs if isinstance(record, Trajectory)]
+        assert trajectory.principal == principal
 
 
 def test_a_token_that_is_none_of_a_principal_is_refused_at_the_start() -> None:

@@ -24,7 +24,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import GroupLag, PartitionLag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
-from rollbus.ui.acting import Acting
+from rollbus.ui.acting import OPERATOR, Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions
 from rollbus.ui.token_text import decode_each, load_texts
@@ -88,8 +88,8 @@ class Heard(Acting):
         super().__init__(KafkaConnection(), "rollbus.")
         self.heard: list[Mapping[str, Any]] = []
 
-    def report(self, values: Mapping[str, Any]) -> str:
-        self.heard.append(values)
+    def report(self, values: Mapping[str, Any], principal: str = OPERATOR) -> str:
+        self.heard.append({**values, "by": principal})
         return "event-1"
 
 
@@ -115,7 +115,7 @@ def test_feedback_of_the_owner_is_written_and_a_form_of_another_kind_is_not_read
     assert page.post("/api/feedback", json={"episode_id": "e1", "value": 1}, headers=own).json() == {
         "event_id": "event-1"
     }
-    assert acting.heard == [{"episode_id": "e1", "value": 1}]
+    assert acting.heard == [{"episode_id": "e1", "value": 1, "by": "operator"}]
     assert page.post("/api/feedback", data={"episode_id": "e1"}, headers=own).status_code == 415
     assert page.post("/api/feedback", json=[1], headers=own).status_code == 400
     assert page.post("/api/feedback", json={"comment": "x" * 20_000}, headers=own).status_code == 413

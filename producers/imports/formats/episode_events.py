@@ -6,7 +6,7 @@ assembly absorbs a second import. Scores are keyed rewards: they may come with t
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollbus.producers.imports.formats.trace import MS, ImportedCall, ImportedScore, ImportedSpan, ImportedTool, Trace
 from rollbus.producers.imports.formats.tree import find_missing_parents, place_spans
@@ -39,6 +39,14 @@ def episode_id_of(format_name: str, trace_id: str) -> str:
     return ids.stable_id("imported", format_name, trace_id)
 
 
+class ImportedEvent(NamedTuple):
+    """An event of a trace."""
+
+    event: Event
+    principal: str
+    """Head of the token that brought what it is made of; empty for the owner's."""
+
+
 class EpisodeWriter:
     """Makes the events of one trace."""
 
@@ -64,14 +72,14 @@ class EpisodeWriter:
         self._turn_ids: dict[str, str] = {}
         """The first turn of each call's span."""
 
-    def write(self) -> Iterator[Event]:
+    def write(self) -> Iterator[ImportedEvent]:
         """Yield the events in order; only the scores where the trace has no span."""
         if self._trace.spans:
             yield from self._write_episode()
         else:
-            yield from map(self._reward, self._trace.scores)
+            yield from self._rewards()
 
-    def _write_episode(self) -> Iterator[Event]:
+    def _write_episode(self) -> Iterator[ImportedEvent]:
         trace = self._trace
         placed, wrappers = place_spans(trace.spans)
         ended_ms = max(max(span.start_ns, span.end_ns) for span in trace.spans) // MS
@@ -84,13 +92,13 @@ class EpisodeWriter:
             "example_id": text_of(trace.example_id),
             "labels": {text_of(name) or "": self._masked(value, "labels") or "" for name, value in labels.items()},
         }
-        yield EpisodeStarted(**self._next(self._started_ms), **started)
+        yield ImportedEvent(EpisodeStarted(**self._next(self._started_ms), **started), trace.principal)
         for span, function in placed:
             if isinstance(span.content, ImportedCall):
-                yield from self._turns(span, span.content, function)
+                yield from (ImportedEvent(turn, span.principal) for turn in self._turns(span, span.content, function))
             elif isinstance(span.content, ImportedTool):
-                yield self._tool(span, span.content)
-        yield from map(self._reward, trace.scores)  # before the end: the trajectory then has them from its start
+                yield ImportedEvent(self._tool(span, span.content), span.principal)
+        yield from self._rewards()  # before the end: the trajectory then has them from its start
         if wrappers:
             self._counts["calls_seen_twice"] += wrappers
         self._counts["episodes"] += 1
@@ -99,10 +107,15 @@ class EpisodeWriter:
             "stop_reason": "error" if error else "completed",
             "error": error and error[:MAX_ERROR_CHARACTERS],
         }
-        yield EpisodeEnded(**self._next(ended_ms), writer_ids=(self._writer_id,), **ended)
-        yield WriterClosed(**self._next(ended_ms), count=self._sequence - 1)
+        ending = EpisodeEnded(**self._next(ended_ms), writer_ids=(self._writer_id,), **ended)
+        yield ImportedEvent(ending, trace.principal)
+        yield ImportedEvent(WriterClosed(**self._next(ended_ms), count=self._sequence - 1), trace.principal)
         envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)
-        yield AliasDeclared(**envelope, alias=trace.id)
+        yield ImportedEvent(AliasDeclared(**envelope, alias=trace.id), trace.principal)
+
+    def _rewards(self) -> Iterator[ImportedEvent]:
+        for score in self._trace.scores:
+            yield ImportedEvent(self._reward(score), score.principal)
 
     def _turns(self, span: ImportedSpan, call: ImportedCall, function: str) -> Iterator[TurnRecorded]:
         sampled = [token_ids_of(choice) for choice in call.answer.choices]

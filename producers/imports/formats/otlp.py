@@ -102,39 +102,53 @@ def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> TracePart | None
 
 
 def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
-    """Return the trace of these spans and records."""
-    logs: dict[str, list[Mapping[str, Any]]] = {}
+    """Return the trace of these spans and records.
+
+    A log record is read into the span that it names, and labels into the trace, only where the same principal brought
+    both. A score counts as that of who brought it.
+    """
+    logs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    scores: list[ImportedScore] = []
     for part in sorted(
         (part for part in parts if part.kind == "log"), key=lambda log_part: (log_part.document["at"], log_part.id)
     ):
-        logs.setdefault(part.document["span"], []).append(part.document)
+        if not part.is_score:
+            logs.setdefault((part.principal, part.document["span"]), []).append(part.document)
+        elif score := _score(part.document, unmapped, part.id, part.principal):
+            scores.append(score)
     rows = sorted((part for part in parts if part.kind == "span"), key=lambda part: (part.document["start"], part.id))
+    root_part = next((part for part in rows if part.document["parent"] is None), rows[0] if rows else None)
+    root, principal = ({}, "") if root_part is None else (root_part.document, root_part.principal)
     labels: dict[str, str] = {}
     spans: list[ImportedSpan] = []
-    scores = [score for records in logs.values() for record in records if (score := _score(record, unmapped))]
     for part in rows:
         row, fields = part.document, Fields(part.document["attributes"])
-        events = [*row["events"], *logs.get(part.id, ())]
+        events = [*row["events"], *logs.pop((part.principal, part.id), ())]
         spans.append(_span(part, fields, [(event["name"], event["fields"]) for event in events]))
         identities = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
-        labels |= {name: value for name, value in identities.items() if value is not None and name not in labels}
-        for name, value in labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata").items():
-            labels.setdefault(name, value)
+        metadata = labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata")
+        if part.principal == principal:
+            known = {name: value for name, value in identities.items() if value is not None}
+            labels = metadata | known | labels
         fields.count_unread(unmapped, "otlp")
         for place, row_event in enumerate(row["events"]):
             record = {"span": part.id, "name": row_event["name"], "at": row["start"], "fields": row_event["fields"]}
-            if score := _score(record, unmapped, f"{part.id}.{place}"):
+            if score := _score(record, unmapped, f"{part.id}.{place}", part.principal):
                 scores.append(score)
-    root = next((part.document for part in rows if part.document["parent"] is None), rows[0].document if rows else {})
+    span_ids = {part.id for part in rows}
+    if strange := sum(len(records) for (_, span_id), records in logs.items() if span_id in span_ids):
+        unmapped["otlp.log of another principal's span"] += strange
+    environments = (part.document["environment"] for part in rows if part.principal == principal)
     return Trace(
         id=trace_id,
         name=str(root.get("name") or "otlp"),
         spans=spans,
         scores=scores,
         labels=labels,
-        environment=next((part.document["environment"] for part in rows if part.document["environment"]), ""),
-        agent=next((span.agent for span in spans if span.agent), ""),
+        environment=next(filter(None, environments), ""),
+        agent=next((span.agent for span in spans if span.agent and span.principal == principal), ""),
         error=root.get("error"),
+        principal=principal,
     )
 
 
@@ -169,10 +183,11 @@ def _span(part: TracePart, fields: Fields, events: Sequence[genai.Event]) -> Imp
         content=content,
         agent=(fields.text(*AGENT_NAMES) or row["name"]) if is_agent else None,
         error=row["error"],
+        principal=part.principal,
     )
 
 
-def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> ImportedScore | None:
+def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str, principal: str) -> ImportedScore | None:
     """Return the score of an evaluation event; one without a number is counted."""
     if record["name"] != genai.EVALUATION:
         return None
@@ -182,13 +197,14 @@ def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> 
         unmapped["otlp.gen_ai.evaluation.result without a number"] += 1
         return None
     return ImportedScore(
-        id=key or hash_document(record),
+        id=key,
         name=name,
         value=value,
         source="evaluation",
         span_id=record["span"] or None,
         comment=fields.text("gen_ai.evaluation.explanation", "gen_ai.evaluation.score.label"),
         at_ns=record["at"],
+        principal=principal,
     )
 
 

@@ -39,6 +39,8 @@ class TracePart(NamedTuple):
     """Whether it ends its trace, as a root span does."""
     is_score: bool = False
     """Whether it counts without the rest of its trace, and any time later."""
+    principal: str = ""
+    """Head of the token that brought it, as the door knew it; empty for the owner's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class ImportedSpan:
     agent: str | None = None
     """Set where the span is an agent, to its name: the function that the calls below it belong to."""
     error: str | None = None
+    principal: str = ""
+    """Of its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,8 @@ class ImportedScore:
     span_id: str | None = None
     comment: str | None = None
     at_ns: int = 0
+    principal: str = ""
+    """Of its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,8 @@ class Trace:
     agent: str = ""
     example_id: str | None = None
     error: str | None = None
+    principal: str = ""
+    """Of its root span."""
 
 
 class Fields:

@@ -31,6 +31,8 @@ REFUSED: Kind = "!"
 """An event that was refused (late, or known with other content): only its checksum is kept."""
 NOT_ALLOWED: Kind = "n"
 """A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
+RECORDED: tuple[Kind, ...] = ("s", "t", "o", "e", "w")
+"""What an episode is made of, rewards apart."""
 
 NEVER_TAKEN = -1
 """In a topic that keeps the producer's time, nothing says when the broker took an event."""

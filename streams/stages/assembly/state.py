@@ -20,6 +20,7 @@ from rollbus.streams.stages.assembly.rows import (
     EVENTS,
     NEVER_TAKEN,
     NOT_ALLOWED,
+    RECORDED,
     REFUSED,
     SEPARATOR,
     STUBS,
@@ -144,9 +145,12 @@ class AssemblyState(StageState[AssemblyConfig]):
         return [event_of(row) for row in rows if row.kind not in _NO_PART]
 
     def principal_of(self, episode_id: str) -> str:
-        """Return who recorded the start of an open episode, by a valid signature."""
+        """Return who recorded an open episode, by valid signatures: several are named all, in the order of the
+        alphabet; it is nobody's if a part of it is.
+        """
         rows = (self.events.rows[key] for key in self.open[episode_id].keys)
-        return next((row.principal for row in rows if row.kind == "s"), "")
+        names = {row.principal for row in rows if row.kind in RECORDED}
+        return "" if "" in names else ",".join(sorted(names))
 
     def reports_of(self, episode_id: str) -> list[TakenReport]:
         """Return the reward reports of an episode, open or closed."""

@@ -89,6 +89,58 @@ async def test_a_late_span_is_counted_and_a_late_score_is_feedback(world: World)
     assert (reward.episode_id, reward.value) == (started.episode_id, 1.0)
 
 
+AGENTS, STRANGERS, RECORDERS = "rb.agent-7.fr.1", "rb.stranger.fr.1", "rb.recorder.r.1"
+
+
+def evaluation(span_id: str = "") -> dict[str, Any]:
+    log = {"traceId": AGENT[0]["traceId"], "timeUnixNano": "1700000000000000000",
+           "eventName": "gen_ai.evaluation.result", "attributes": otlp_attributes(EVALUATION)}  # fmt: skip
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [log | ({"spanId": span_id} if span_id else {})]}]}]}
+
+
+def names_by_record(world: World) -> set[tuple[str, str]]:
+    """Which kinds of records were sent in whose name."""
+    sent = zip(world.sink.records(), world.sink.sent, strict=True)
+    return {(type(record).__name__, outbound.principal) for record, outbound in sent}
+
+
+async def test_what_a_token_brought_is_sent_in_its_principals_name(world: World) -> None:
+    world.collector.accept(request_of(AGENT), AGENTS)
+    world.restart()
+    world.collector.accept(evaluation(), STRANGERS)
+    await world.after(SETTLE_MS)
+    kinds = ("EpisodeStarted", "TurnRecorded", "EpisodeEnded", "WriterClosed", "AliasDeclared")
+    assert names_by_record(world) == {(kind, "agent-7") for kind in kinds} | {("RewardReported", "stranger")}
+
+
+async def test_a_strangers_span_stays_the_strangers_and_takes_no_place(world: World) -> None:
+    (root, first, *others) = AGENT
+    user = otlp_attributes({"user.id": "of-the-stranger"})
+    strange = call(9, [("user", "strange")], "s", parent=1, at_s=2)
+    strange["attributes"] += user
+    world.collector.accept(request_of([strange]), STRANGERS)
+    world.collector.accept(request_of([root, first]), AGENTS)
+    world.collector.accept(request_of([{**first, "name": "forged"}, *others]), STRANGERS)
+    await world.after(SETTLE_MS)
+    assert world.counts["parts_of_others"] == 1
+    turns = [
+        (record.completion.content, outbound.principal)
+        for record, outbound in zip(world.sink.records(), world.sink.sent, strict=True)
+        if isinstance(record, TurnRecorded)
+    ]
+    assert turns == [("a1", "agent-7"), *((text, "stranger") for text in ("s", "b1", "b2", "a2"))]
+    (started,) = (record for record in world.sink.records() if isinstance(record, EpisodeStarted))
+    assert "user" not in started.labels
+
+
+async def test_a_token_that_may_only_record_brings_no_reward(world: World) -> None:
+    world.collector.accept(request_of(AGENT), RECORDERS)
+    world.collector.accept(evaluation(), RECORDERS)
+    await world.after(SETTLE_MS)
+    assert world.counts["rewards_not_allowed"] == 1
+    assert not [record for record in world.sink.records() if isinstance(record, RewardReported)]
+
+
 async def test_what_was_answered_for_survives_a_kill(world: World) -> None:
     world.accept(*AGENT[:3])
     world.restart()

@@ -53,6 +53,8 @@ class ArtServer:
     """More of the section `art_server`."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """Other parts of the settings file, such as `runs`."""
+    data_dir: Path | None = None
+    """Where its stack's secrets are; None is the launcher's own."""
     process_id: int = 0
 
     @property
@@ -70,7 +72,9 @@ class ArtServer:
     def start(self, *, die_at: str = "") -> None:
         """`die_at` may also be `TURNED`: then the server lives, and trains what did worse."""
         own = {"model": MODEL, "base_model": str(self.base_model), "directory": str(self.directory), **self.options}
-        stack = {"art_port": self.control_port, "model_port": self.model_port}
+        stack: dict[str, Any] = {"art_port": self.control_port, "model_port": self.model_port}
+        if self.data_dir is not None:
+            stack["data_dir"] = str(self.data_dir)
         self.process_id = self.launcher.launch(
             {**self.shared, "art_server": own, "stack": stack, "insecure": "token" not in own}, die_at
         )

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,14 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    secrets = tmp_path / "secrets"
+    with acl_server(tmp_path) as started_server:
+        yield started_server
+
+
+@contextmanager
+def acl_server(folder: Path) -> Iterator[Server]:
+    """Start it with its data in a folder; stop it when the block ends."""
+    secrets = folder / "secrets"
     subprocess.run([ROOT / "scripts" / "compose-secrets", secrets], check=True)
     kafka = read_compose(BASE, SASL)["services"]["kafka"]
     changes = {
@@ -47,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         for name, value in broker_settings(kafka["environment"]).items()
         if name not in OWN_PORTS_AND_FOLDERS
     }
-    with started(own_broker(tmp_path / "kafka", changes)) as address:
+    with started(own_broker(folder / "kafka", changes)) as address:
         yield Server(address, secrets)
 
 

@@ -26,7 +26,8 @@ HOST = "127.0.0.1"
 def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     """Show what was trained and why, in a browser, until Ctrl-C.
 
-    It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets.
+    It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets;
+    a token that may report feedback writes feedback in its principal's name.
     """
     from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
@@ -44,7 +45,8 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
         Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
         namespace=settings.namespace,
         texts=texts,
-        acting=Acting(settings.kafka, settings.namespace),
+        acting=Acting(settings.kafka, settings.namespace, sign_as=settings.sign_as),
+        find_principal=settings.find_principal(),
         lags=LagOfGroups(settings.kafka, settings.namespace).ask,
         health=StatusWatch(settings),
     )
@@ -56,5 +58,5 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
         key = f"#token={secret}" if secret else ""
         echo(f"http://{HOST}:{listener.getsockname()[1]}/{key} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
-            door = page_door(secret, owner)
+            door = page_door(secret, owner, settings.find_principal())
             make_server(app, door, timeout_graceful_shutdown=1).run(sockets=[listener])

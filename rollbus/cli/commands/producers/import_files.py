@@ -107,7 +107,7 @@ def import_(
 def _sink_of(settings: Settings, producer: str):  # type: ignore[no-untyped-def]
     from rollbus.producers.sending.kafka_sink import KafkaSink
 
-    return lambda: KafkaSink(settings.kafka, client_id=f"rollbus-{producer}")
+    return lambda: KafkaSink(settings.kafka, client_id=f"rollbus-{producer}", token=settings.sign_as("import"))
 
 
 def _show(counts: Counter[str], reasons: list[str], *, dry_run: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,21 +106,26 @@ def serve(
             settings = settings.with_token(host, [own_port, *([grpc_port] if grpc_port else [])], os.environ)
             given = settings.art_server.token
             token = None if settings.insecure or given is None else given.get_secret_value()
-            find_principal, own_token = settings.find_principal(), settings.sign_as("ingest")
+            find_principal = settings.find_principal()
+            own_sink = partial(
+                KafkaSink,
+                settings.kafka,
+                client_id="rollbus-ingest",
+                token=settings.sign_as("ingest"),
+                signing=settings.signing,
+            )
 
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
                 async with serving_grpc(collector, shown, grpc_port, token, find_principal) as its_port:
-                    sink = start_task(
-                        collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest", token=own_token)),
-                        "sending traces",
-                    )
+                    sink = start_task(collector.run(own_sink), "sending traces")
                     async with beating(settings.heart("ingest"), collector.report):
                         echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
                         yield
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)
 
-            make_server(make_app(collector, lifespan), door(host, token, find_principal)).run(sockets=[listener])
+            app = make_app(collector, lifespan, find_principal)
+            make_server(app, door(host, token, find_principal)).run(sockets=[listener])
     finally:
         store.close()

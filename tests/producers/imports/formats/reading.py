@@ -34,7 +34,8 @@ class Read:
         self.events: list[Event] = []
         for trace_id, parts in traces.items():
             trace = format_.assemble(trace_id, [parts[key] for key in sorted(parts)], self.unmapped)
-            self.events += EpisodeWriter(trace, format_name, counts=self.counts, **options).write()
+            writer = EpisodeWriter(trace, format_name, counts=self.counts, **options)
+            self.events += [imported.event for imported in writer.write()]
 
     @property
     def started(self) -> EpisodeStarted:

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 
 from rollbus.nemo import troubles
 from rollbus.nemo.components import ART_TYPES, BusConfig
-from rollbus.nemo.runs.run import Plan
+from rollbus.nemo.runs.plan import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 

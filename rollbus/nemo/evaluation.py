@@ -198,6 +198,7 @@ class BusEvaluation(EvaluationRun):
         finally:
             leave(token)
         events: list[Event] = await recording.take(episode.id)
+        self._run.tally.add(events)
         item.trajectory = with_recorded(self.intermediate_step_adapter.validate_intermediate_steps(steps), events)
         if play is None or attempt is None:
             episode.end()

@@ -10,10 +10,11 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -42,8 +43,9 @@ from rollbus.nemo.components import BusConfig
 from rollbus.nemo.configuration import load_plan, with_dataset
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, what_next, write_run
+from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.processes import Processes
-from rollbus.nemo.runs.run import Plan, Run, locked, opened_run
+from rollbus.nemo.runs.run import Run, locked, opened_run
 from rollbus.nemo.runs.settings import checked_settings
 from rollbus.nemo.show import logged
 from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError, nearest
@@ -51,8 +53,6 @@ from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedE
 logger = logging.getLogger(__name__)
 
 SERVING_LOOK_S = 1.0
-NOTHING_TRAINED = ("No trajectories", "Nothing trained")
-"""How the message of a job without a step begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,8 @@ async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Compo
         await made.populate_builder(only, skip_workflow=True)
         builder = await made.get_trajectory_builder(tuning.trajectory_builder or "")
         adapter = await made.get_trainer_adapter(tuning.trainer_adapter or "")
-        trainer = await made.get_trainer(
-            tuning.trainer or "", trajectory_builder=builder, trainer_adapter=on_ledger(adapter)
-        )
+        on_ledger(adapter)
+        trainer = await made.get_trainer(tuning.trainer or "", trajectory_builder=builder, trainer_adapter=adapter)
         logger.info("Initializing finetuning components...")
         run.attach(builder)
         try:
@@ -248,8 +247,10 @@ def name_run(bus: BusConfig) -> str:
     return run_id
 
 
-def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
-    """Say how a run ended, and whether it ended well."""
+def concluded_well(
+    statuses: Sequence[TrainingJobStatus], untrained: Mapping[int, Mapping[str, int]] = MappingProxyType({})
+) -> bool:
+    """Say how a run ended, and whether it ended well; `untrained` are the epochs of which nothing was trained."""
     failed = [status for status in statuses if status.status is TrainingStatusEnum.FAILED]
     if not statuses:
         logger.warning("Finetuning completed with no jobs executed.")
@@ -258,11 +259,10 @@ def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
         logger.error(message, len(failed), len(statuses), failed[-1].message)
     elif any(status.status is TrainingStatusEnum.CANCELED for status in statuses):
         logger.warning("Finetuning was canceled...")
+    elif untrained:
+        logger.error("Finetuning ended, and %s", troubles.nothing_trained(untrained))
     else:
-        if all((status.message or "").startswith(NOTHING_TRAINED) for status in statuses):
-            logger.warning("Finetuning ended, and nothing was trained: %s", statuses[-1].message)
-        else:
-            logger.info("Finetuning completed successfully!")
+        logger.info("Finetuning completed successfully!")
         return True
     return False
 
@@ -297,6 +297,14 @@ async def run_epochs(made: Components) -> Sequence[TrainingJobStatus]:
         raise RunStoppedError(troubles.crash_in_words(error)) from error
 
 
+async def untrained_epochs(made: Components) -> dict[int, dict[str, int]]:
+    """Return the epochs that trained nothing, with reasons, once every job has ended, also one nobody waited for."""
+    run, ledger = made.run, on_ledger(made.adapter)
+    for epoch in sorted(run.log.view.windows):
+        await ledger.wait_until_complete(ledger.job_of(epoch))
+    return run.untrained_epochs()
+
+
 async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord) -> bool:
     """Run the epochs; return whether all went well."""
     run_id = record.run_id
@@ -308,7 +316,8 @@ async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord
             metrics = await made.trainer.get_metrics(run_id)
             brief = {name: value for name, value in metrics.items() if name not in ("jobs", "epochs", "curriculum")}
             logger.info("Final metrics: %s", json.dumps(brief, default=str))
-        run.is_well = concluded_well(statuses)
+            untrained = await untrained_epochs(made)
+        run.is_well = concluded_well(statuses, untrained)
     return run.is_well
 
 

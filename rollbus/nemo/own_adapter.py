@@ -30,20 +30,22 @@ from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainR
 
 
 class OwnAdapter(LedgerAdapter):
-    """Stands for the user's adapter where a trainer calls it."""
+    """The ledger's side of a user's adapter, whose own methods it keeps to call."""
 
     def __init__(self, inner: TrainerAdapter) -> None:
         super().__init__(inner.adapter_config)
         self.inner = inner
+        self.initialize_inner, self.submit_inner = inner.initialize, inner.submit
+        self.status_of_inner, self.wait_for_inner = inner.status, inner.wait_until_complete
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Initialize the user's adapter, and begin to bring it the run's batches."""
         await super().initialize(run_config)
-        await self.inner.initialize(run_config)
+        await self.initialize_inner(run_config)
         if not await self.inner.is_healthy():
             raise UnavailableError(f"{type(self.inner).__name__}.is_healthy says no; see that its backend runs")
         run = current_run("rollbus_trainer_adapter")
-        await run.host(AdapterBackend(self.inner, run))
+        await run.host(AdapterBackend(self, run))
 
     async def is_healthy(self) -> bool:
         """Ask the user's adapter."""
@@ -52,7 +54,7 @@ class OwnAdapter(LedgerAdapter):
     async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
         """Submit an epoch; preference pairs, which are not episodes, go to the user's adapter as they are."""
         if has_pairs(trajectories):
-            return await self.inner.submit(trajectories)
+            return await self.submit_inner(trajectories)
         given = {
             str((member.metadata or {}).get(PUBLISHED)): member
             for group in trajectories.trajectories
@@ -63,14 +65,14 @@ class OwnAdapter(LedgerAdapter):
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """Return the state of a job, by the ledger where it is there."""
-        return await (super().status(ref) if ref.backend == self.backend else self.inner.status(ref))
+        return await (super().status(ref) if ref.backend == self.backend else self.status_of_inner(ref))
 
     async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float | None = None) -> TrainingJobStatus:
         """Wait for a job, by the ledger where it is there; without an interval, the user's adapter takes its own."""
         if ref.backend == self.backend:
             return await super().wait_until_complete(ref)
         arguments = () if poll_interval is None else (poll_interval,)
-        return await self.inner.wait_until_complete(ref, *arguments)
+        return await self.wait_for_inner(ref, *arguments)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Leave it to the user's adapter."""
@@ -82,21 +84,31 @@ class OwnAdapter(LedgerAdapter):
 
 
 def on_ledger(adapter: TrainerAdapter) -> LedgerAdapter:
-    """Return an adapter whose jobs are steps of the ledger."""
-    return adapter if isinstance(adapter, LedgerAdapter) else OwnAdapter(adapter)
+    """Return the ledger's side of an adapter; from then on the jobs of a user's own adapter are steps of the ledger.
+
+    The adapter itself stays what its trainer holds, with every attribute: four of its methods lead to the ledger.
+    """
+    owner = getattr(adapter.submit, "__self__", None)
+    if isinstance(owner, LedgerAdapter):
+        return owner
+    ledger = OwnAdapter(adapter)
+    adapter.initialize, adapter.submit = ledger.initialize, ledger.submit  # type: ignore[method-assign]
+    adapter.status = ledger.status  # type: ignore[method-assign]
+    adapter.wait_until_complete = ledger.wait_until_complete  # type: ignore[method-assign, assignment]
+    return ledger
 
 
 class AdapterBackend(JournaledBackend):
     """Fulfils `Backend` by a user's adapter."""
 
-    def __init__(self, adapter: TrainerAdapter, run: Run) -> None:
+    def __init__(self, adapter: OwnAdapter, run: Run) -> None:
         super().__init__(run.plan.model, run.folder)
         self._adapter, self._served = adapter, run
 
     async def capabilities(self) -> Capabilities:
         """Return what the trainer loop should know."""
         return Capabilities(
-            type(self._adapter).__name__, self._model, sys.maxsize, False, None, prepares=True, trains_text=True
+            type(self._adapter.inner).__name__, self._model, sys.maxsize, False, None, prepares=True, trains_text=True
         )
 
     async def train(self, request: TrainRequest) -> None:
@@ -125,11 +137,11 @@ class AdapterBackend(JournaledBackend):
         )
 
     async def _job(self, collection: TrajectoryCollection) -> TrainingJobStatus:
-        kind = type(self._adapter).__name__
+        kind = type(self._adapter.inner).__name__
         try:
-            ref = await self._adapter.submit(collection)
+            ref = await self._adapter.submit_inner(collection)
             troubles.checked(ref, TrainingJobRef, f"{kind}.submit")
-            status = await self._adapter.wait_until_complete(ref)
+            status = await self._adapter.wait_for_inner(ref)
             troubles.checked(status, TrainingJobStatus, f"{kind}.wait_until_complete")
         except RollbusError as error:
             raise RejectedError(str(error)) from error

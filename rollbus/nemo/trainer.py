@@ -28,7 +28,7 @@ from rollbus.nemo.curriculum import Chosen, choose
 from rollbus.nemo.evaluation import Crashed
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.outputs import Outputs
-from rollbus.nemo.runs.run import CURRENT, Run, current_run
+from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 FLAT_EPOCHS = 5
 """Without a group whose rewards differ, before the run stops: more of the same teaches nothing."""
-SOLVED = 1.0
-"""Reward of every attempt of an epoch that leaves nothing to learn."""
 
 
 class BusTrainer(Trainer):
@@ -73,7 +71,7 @@ class BusTrainer(Trainer):
             opened = await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
             opened.attach(self.trajectory_builder)
         run = current_run("rollbus_trainer")
-        self.trainer_adapter = self._ledger = on_ledger(self.trainer_adapter)
+        self._ledger = on_ledger(self.trainer_adapter)
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
         self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
@@ -113,8 +111,8 @@ class BusTrainer(Trainer):
         await self.trajectory_builder.start_run(run_id, meta)
         collection = await self.trajectory_builder.finalize(run_id, meta)
         if not count(collection):
-            reasons = getattr(self.trajectory_builder, "last_reasons", {})
-            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons)
+            reasons, tally = self._run.reasons.get(epoch, {}), self._run.tally
+            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons, tally.summary())
         chosen = await self._choose(collection, epoch)
         self._metrics[epoch] = self._epoch_metrics(collection, chosen)
         self._stop_where_flat(collection, chosen)
@@ -150,8 +148,9 @@ class BusTrainer(Trainer):
 
     async def cleanup(self) -> None:
         """Cancel what is still being played, and close the run where it was opened here."""
-        runs = getattr(self.trajectory_builder, "evaluation_runs", {}).values()
-        tasks = [task for played in runs if isinstance(played, list) for task in played]
+        runs = getattr(self.trajectory_builder, "evaluation_runs", None)
+        lists = runs.values() if isinstance(runs, dict) else ()  # a user's own builder may mean something else by it
+        tasks = [task for played in lists if isinstance(played, list) for task in played]
         waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
         for task in waiting:
             task.cancel()
@@ -188,7 +187,7 @@ class BusTrainer(Trainer):
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": troubles.crash_in_words(error)}
         finally:
             builder.run_config = self.run_config
-        failed = getattr(builder.trajectory_builder_config, "failure_reward", None) or 0.0
+        failed = self._run.plan.attempts.failure_reward or 0.0
         worths = (failed if isinstance(item, Crashed) else troubles.worth_of(item) for item in items)
         rewards = [worth for worth in worths if worth is not None]
         if not rewards:
@@ -272,7 +271,7 @@ class BusTrainer(Trainer):
 
     def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
         rewards = [[total(member) for member in group] for group in collection.trajectories if group]
-        single = getattr(self.trajectory_builder, "num_generations", 2) < 2
+        single = self._run.plan.attempts.num_generations < 2
         differ = single or any(max(group) > min(group) for group in rewards)
         self._flat = 0 if count(chosen) and differ else self._flat + 1
         everything = [reward for group in rewards for reward in group]

@@ -43,8 +43,8 @@ POLL_S = 10.0
 class LedgerAdapter(TrainerAdapter):
     """Submits epochs; their jobs are the steps of the ledger."""
 
-    backend = "ledger"
-    """As job references name it."""
+    backend = "rollbus_ledger"
+    """As job references name it; no backend of a user's own has this name."""
 
     async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
         """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
@@ -88,7 +88,12 @@ class LedgerAdapter(TrainerAdapter):
         collection = run.closed_epoch(epoch)
         if collection is None:
             return None
-        return TrainingJobRef(run_id=run.run_id, backend=self.backend, metadata={"epoch": epoch}), collection
+        return self.job_of(epoch), collection
+
+    def job_of(self, epoch: int) -> TrainingJobRef:
+        """Return the job of an epoch whose window is closed."""
+        run_id = current_run("rollbus_trainer_adapter").run_id
+        return TrainingJobRef(run_id=run_id, backend=self.backend, metadata={"epoch": epoch})
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""

@@ -39,8 +39,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         self._epochs: dict[str, int] = {}
         self._reasoning: dict[str, Any] = {}
         """Of the evaluator, by trajectory id."""
-        self.last_reasons: dict[str, int] = {}
-        """Why trajectories of the last epoch were left out, with their number."""
 
     @property
     def num_generations(self) -> int:
@@ -82,7 +80,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         for play, output in zip(plays, outputs, strict=True):
             await self._end_play(play, output, meta)
         played = [trajectory_id for play in plays for trajectory_id in play.trajectory_ids]
-        self.last_reasons = await run.settle(played, self._epochs[run_id])
+        await run.settle(played, self._epochs[run_id])
         groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
         for trajectory in chain(*groups):
             metadata = trajectory.metadata = trajectory.metadata or {}

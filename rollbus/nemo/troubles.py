@@ -3,6 +3,7 @@
 import math
 import sysconfig
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,6 +16,8 @@ NOT_THEIRS = (
 )
 """Folders whose files are not a user's own."""
 WITHOUT_LOGPROBS = ("no_logprobs", "missing_logprobs", "no_token_ids", "no_prompt_token_ids", "invalid_logprobs")
+NO_TOKEN_IDS = "none has token ids"
+"""Of the episodes of an epoch."""
 
 
 def no_connection(url: str, detail: str = "") -> UnavailableError:
@@ -26,11 +29,13 @@ def no_connection(url: str, detail: str = "") -> UnavailableError:
     )
 
 
-def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int]) -> RunStoppedError:
-    """An epoch without a trajectory that could be trained."""
-    summary = counted(reasons) or "no episode was recorded"
-    codes = {reason.split(" ")[0] for reason in reasons}
-    if codes and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons):
+def no_trajectories(
+    epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int], recorded: str
+) -> RunStoppedError:
+    """An epoch without a trajectory that could be trained; `recorded` says what its attempts were."""
+    summary = "; ".join(filter(None, (recorded, counted(reasons))))
+    is_without = bool(reasons) and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons)
+    if is_without or NO_TOKEN_IDS in recorded:
         return RunStoppedError(
             f"No valid assistant messages with logprobs in epoch {epoch + 1} ({summary}): the endpoint must return "
             "log-probs and token ids (`logprobs: true`, vLLM: `return_token_ids`); see `base_url` under `llms`, and "
@@ -41,6 +46,16 @@ def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mappin
         f"{list(target_functions)} and target_model name what the workflow calls, that it asks a model under `llms`, "
         "that the evaluator returns a score, and the workflow's own errors above"
     )
+
+
+def nothing_trained(epochs: Mapping[int, Mapping[str, int]]) -> str:
+    """Name the epochs that trained nothing, with why their trajectories were left out."""
+    reasons: Counter[str] = Counter()
+    for reasons_of_epoch in epochs.values():
+        reasons.update(reasons_of_epoch)
+    numbers = ", ".join(str(epoch + 1) for epoch in epochs)
+    why = counted(reasons) or "no trajectory reached the trainer"
+    return f"nothing was trained in epoch {numbers} ({why}); see what the builder makes and what the stages leave out"
 
 
 def preference_pairs() -> RunStoppedError:

@@ -14,6 +14,7 @@ from nat.data_models.finetuning import (
     EpisodeItem,
     EpisodeItemRole,
     TrainerAdapterConfig,
+    TrainerConfig,
     TrainingJobRef,
     TrainingJobStatus,
     TrainingStatusEnum,
@@ -23,6 +24,8 @@ from nat.data_models.finetuning import (
 
 from rollbus.nemo.bus.publishing import count
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
+from rollbus.nemo.finetune import concluded_well, untrained_epochs
+from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError
@@ -78,6 +81,119 @@ async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> 
         steps = list(made.run.log.view.completed.values())
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert [len(step.trained) for step in steps] == [6, 6]
+
+
+@pytest.mark.parametrize(("field", "value"), [("min_episode_length", 3), ("include_tool_calls", False)])
+async def test_the_fields_of_an_own_builder_ask_nothing_of_the_stages(tmp_path: Path, field: str, value: Any) -> None:
+    plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")
+    plain["trajectory_builders"]["b"][field] = value
+    async with new_run(tmp_path, plain) as made:
+        statuses = await made.trainer.run(1)
+        untrained = await untrained_epochs(made)
+        assembly = settings_of(made.run.plan, RUN, "test.")["assembly"]
+    assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+    assert [count(one) for one in made.adapter.submitted] == [6], "it has left out what it finds too short"
+    assert concluded_well(statuses, untrained)
+    assert (assembly["min_episode_length"], assembly["include_tool_calls"]) == (1, True)
+
+
+class ClientConfig(TrainerAdapterConfig, name="client_adapter"):
+    pass
+
+
+class ClientAdapter(guide_components.MyTrainerAdapter):
+    """Holds a client, as the guide's does."""
+
+    def __init__(self, adapter_config: Any) -> None:
+        super().__init__(adapter_config)
+        self.is_open = True
+
+
+class ClosingConfig(TrainerConfig, name="closing_trainer"):
+    pass
+
+
+class ClosingTrainer(guide_components.MyTrainer):
+    """Closes its adapter's client at the end, as the guide has it, and waits for no job."""
+
+    async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
+        await self.run_epoch(0, "mine")
+        done = TrainingStatusEnum.COMPLETED
+        return [TrainingJobStatus(run_id="mine", backend="mine", status=done)]
+
+    async def cleanup(self) -> None:
+        assert isinstance(self.trainer_adapter, ClientAdapter)
+        self.trainer_adapter.is_open = False
+
+
+@register_trainer_adapter(config_type=ClientConfig)
+async def client_adapter(config: ClientConfig, builder: Any) -> AsyncIterator[Any]:
+    yield ClientAdapter(config)
+
+
+@register_trainer(config_type=ClosingConfig)
+async def closing_trainer(config: ClosingConfig, builder: Any) -> AsyncIterator[Any]:
+    yield ClosingTrainer(config)
+
+
+@pytest.mark.parametrize("trainer", ["closing_trainer", "openpipe_art_trainer"])
+async def test_a_trainer_reaches_the_attributes_of_its_own_adapter(tmp_path: Path, trainer: str) -> None:
+    plain = own_document(tmp_path, adapter={"_type": "client_adapter"}, trainer=trainer)
+    async with new_run(tmp_path, plain) as made:
+        assert isinstance(made.trainer.trainer_adapter, ClientAdapter)
+        statuses = await made.trainer.run(1)
+        assert not await untrained_epochs(made), "a job that no trainer waits for is waited for"
+        assert len(made.run.log.view.completed) == 1
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED]
+    assert isinstance(made.adapter, ClientAdapter)
+    assert made.adapter.is_open is (trainer != "closing_trainer")
+
+
+async def test_an_epoch_of_an_own_trainer_that_trained_nothing_is_named_with_its_reasons(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer", target_model="other")
+    plain["llms"]["other"] = dict(plain["llms"]["policy"], model_name="other")
+    async with new_run(tmp_path, plain) as made:
+        statuses = await made.trainer.run(2)
+        assert not concluded_well(statuses, await untrained_epochs(made))
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert "nothing was trained in epoch 1, 2 (not_targeted" in caplog.text
+    assert "): 12)" in caplog.text
+
+
+class PickyConfig(guide_components.MyTrajectoryBuilderConfig, name="picky_builder"):
+    pass
+
+
+class Picky(guide_components.MyTrajectoryBuilder):
+    """Leaves everything out, as the toolkit's own builder does with what has no log-probs."""
+
+    async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+        self.evaluation_runs.pop(run_id)
+        return TrajectoryCollection(trajectories=[], run_id=run_id)
+
+
+@register_trajectory_builder(config_type=PickyConfig)
+async def picky_builder(config: PickyConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Picky(config)
+
+
+@pytest.mark.parametrize(
+    ("with_tokens", "message"),
+    [
+        (True, r"No trajectories collected for epoch 1 \(6 episodes were recorded\)"),
+        (False, r"No valid .* in epoch 1 \(6 episodes were recorded, none has token ids\)"),
+    ],
+)
+async def test_what_was_recorded_is_told_where_an_own_builder_makes_nothing_of_it(
+    tmp_path: Path, with_tokens: bool, message: str
+) -> None:
+    plain = own_document(tmp_path)
+    plain["trajectory_builders"]["b"]["_type"] = "picky_builder"
+    async with new_run(tmp_path, plain, Endpoint(with_tokens=with_tokens)) as made:
+        with pytest.raises(RunStoppedError, match=message):
+            await run_epochs(made, 1)
 
 
 @pytest.fixture

@@ -72,21 +72,20 @@ async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("untrained", "message"),
     [
-        (["Training completed"], "Finetuning completed successfully!"),
-        (["No trajectories to train on", "Training completed"], "Finetuning completed successfully!"),
-        (["No trajectories to train on"], "Finetuning ended, and nothing was trained"),
-        (["Nothing trained: the door admitted nothing"], "Finetuning ended, and nothing was trained"),
+        ({}, "Finetuning completed successfully!"),
+        ({1: {"too_short": 60}}, "Finetuning ended, and nothing was trained in epoch 2 (too_short: 60); see what"),
+        ({0: {}, 1: {}}, "Finetuning ended, and nothing was trained in epoch 1, 2 (no trajectory reached the trainer)"),
     ],
 )
-def test_completed_is_said_only_where_something_trained(
-    messages: list[str], told: str, caplog: pytest.LogCaptureFixture
+def test_a_run_ends_well_only_where_every_epoch_trained(
+    untrained: dict[int, dict[str, int]], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    done = TrainingStatusEnum.COMPLETED
-    assert concluded_well([TrainingJobStatus(run_id="r", backend="b", status=done, message=one) for one in messages])
-    assert told in caplog.text
+    status = TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum.COMPLETED)
+    assert concluded_well([status, status], untrained) is (not untrained)
+    assert message in caplog.text
 
 
 def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.finetune import Components, components
+from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.recording import RunRecording
-from rollbus.nemo.runs.run import CURRENT, Plan, Run
+from rollbus.nemo.runs.run import CURRENT, Run
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.settings import Settings

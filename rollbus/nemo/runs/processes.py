@@ -31,7 +31,7 @@ from rollbus.nemo import troubles
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.components import BusTrainerAdapterConfig
 from rollbus.nemo.runs.folder import SETTINGS_FILE
-from rollbus.nemo.runs.run import Plan
+from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.settings import laid_over, on_art_server, settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.kafka.lag import open_lag

@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -21,6 +22,7 @@ from nat.data_models.intermediate_step import (
 )
 
 from rollbus.nemo.bus.transcripts import logprobs_with_tokens
+from rollbus.nemo.troubles import NO_TOKEN_IDS
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas import codec
@@ -108,6 +110,31 @@ class _Tee:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the attempts of an epoch were, whatever was made of them."""
+
+    episodes: int = 0
+    with_turns: int = 0
+    with_token_ids: int = 0
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Count an attempt."""
+        turns = [event for event in events if isinstance(event, TurnRecorded)]
+        self.episodes += 1
+        self.with_turns += bool(turns)
+        self.with_token_ids += any(turn.completion_token_ids for turn in turns)
+
+    def summary(self) -> str:
+        """Say what was recorded, and what all of it lacks."""
+        if not self.episodes:
+            return "no episode was recorded"
+        text = "1 episode was recorded" if self.episodes == 1 else f"{self.episodes} episodes were recorded"
+        if not self.with_turns:
+            return f"{text}, none has a model call"
+        return text if self.with_token_ids else f"{text}, {NO_TOKEN_IDS}"
 
 
 def with_recorded(steps: Sequence[IntermediateStep], events: Sequence[Event]) -> list[IntermediateStep]:

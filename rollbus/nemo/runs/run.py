@@ -6,6 +6,7 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -14,9 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nat.data_models.config import Config
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
-from nat.data_models.finetuning import TrainerAdapterConfig, Trajectory, TrajectoryBuilderConfig, TrajectoryCollection
+from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.local.process.state import hold_file
@@ -25,9 +25,9 @@ from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, rec
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.bus.run_view import ExampleAttempt
 from rollbus.nemo.bus.transcripts import as_trajectory
-from rollbus.nemo.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
 from rollbus.nemo.runs.folder import RunRecord, now, write_run
-from rollbus.nemo.runs.recording import RunRecording
+from rollbus.nemo.runs.plan import Plan
+from rollbus.nemo.runs.recording import RunRecording, Tally
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.loop.loop import Trainer
@@ -39,48 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run is to do."""
-
-    config: Config
-    bus: BusConfig
-
-    @property
-    def adapter(self) -> TrainerAdapterConfig:
-        """The chosen adapter's configuration."""
-        return self.config.trainer_adapters[self.config.finetuning.trainer_adapter or ""]
-
-    @property
-    def builder(self) -> TrajectoryBuilderConfig:
-        """The chosen trajectory builder's configuration."""
-        return self.config.trajectory_builders[self.config.finetuning.trajectory_builder or ""]
-
-    @property
-    def model(self) -> str:
-        """The name of the trained model."""
-        return self.adapter.backend.name if isinstance(self.adapter, BusTrainerAdapterConfig) else "agent"
-
-    @property
-    def trained(self) -> tuple[str, str] | None:
-        """The base model's name and the trained one's; None where the model is trained elsewhere."""
-        if not isinstance(self.adapter, BusTrainerAdapterConfig):
-            return None
-        return self.adapter.backend.base_model, self.adapter.backend.name
-
-    @property
-    def curriculum_on_bus(self) -> bool:
-        """Whether the run's curriculum is the stage on the bus; a user's own trainer chooses in process."""
-        return type(self.config.trainers[self.config.finetuning.trainer or ""]) is BusTrainerConfig
-
-    @property
-    def reward(self) -> str:
-        """The name of the evaluator whose score is the reward."""
-        reward = self.config.finetuning.reward_function
-        if reward is None:
-            raise ConfigurationError("finetuning.reward_function is not set; name an entry of eval.evaluators")
-        return reward.name
+SOLVED = 1.0
+"""Reward of every attempt of an epoch that leaves nothing to learn."""
 
 
 async def _refuse_to_host(backend: Backend) -> None:
@@ -105,6 +65,12 @@ class Run:
     """Whether no job has failed."""
     said: str | None = None
     """What it said of its last job."""
+    built_epochs: set[int] = field(default_factory=set)
+    """Epochs whose trajectories are episodes, and not preference pairs."""
+    reasons: dict[int, dict[str, int]] = field(default_factory=dict)
+    """By epoch: why trajectories were left out before their groups, with their number."""
+    tally: Tally = field(default_factory=Tally)
+    """Of the attempts since the last epoch began."""
 
     @property
     def recording(self) -> RunRecording:
@@ -126,6 +92,7 @@ class Run:
         async def start_open(run_id: str, meta: dict[str, Any] | None = None) -> None:
             number = next(epochs)
             epoch = building[run_id] = int((meta or {}).get("epoch", number))
+            self.tally = Tally()
             if self.closed_epoch(epoch) is None:
                 await start_run(run_id, meta)
 
@@ -135,7 +102,10 @@ class Run:
                 return closed
             collection = await finalize(run_id, meta)
             troubles.checked(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
-            return await self.publish(collection, int((meta or {}).get("epoch", epoch or 0)))
+            epoch = int((meta or {}).get("epoch", epoch or 0))
+            if not has_pairs(collection):
+                self.built_epochs.add(epoch)
+            return await self.publish(collection, epoch)
 
         builder.start_run, builder.finalize = start_open, publish_built  # type: ignore[method-assign]
 
@@ -159,14 +129,28 @@ class Run:
             for group in view.groups_of(ids)
         ]
 
-    async def settle(self, ids: Collection[str], epoch: int) -> dict[str, int]:
-        """Wait until the stages have grouped or dropped each trajectory; return why they dropped any, with numbers."""
+    async def settle(self, ids: Collection[str], epoch: int) -> None:
+        """Wait until the stages have grouped or dropped each trajectory, and remember why they dropped any."""
         await self.recording.flush()
         await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch + 1}")
         reasons = dict(self.log.view.reasons(ids))
         if reasons:
             logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
-        return reasons
+        self.reasons[epoch] = self.reasons.get(epoch, {}) | reasons
+
+    def untrained_epochs(self) -> dict[int, dict[str, int]]:
+        """Return the epochs that trained nothing though not all is solved, with why trajectories were left out."""
+        view = self.log.view
+        untrained = {}
+        for epoch in sorted(self.built_epochs | view.windows.keys()):
+            groups = view.groups_of(view.played_in(epoch))
+            rewards = [member.reward for group in groups for member in group.members]
+            is_solved = min(rewards, default=0.0) >= SOLVED
+            if not is_solved and not any(batch.batch_hash in view.completed for batch in view.batches_of(epoch)):
+                members = [member.trajectory_id for group in groups for member in group.members]
+                after_groups = Counter(view.dropped[member] for member in members if member in view.dropped)
+                untrained[epoch] = self.reasons.get(epoch, {}) | after_groups
+        return untrained
 
     async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
         """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it.

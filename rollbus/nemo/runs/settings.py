@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from nat.data_models.config import Config
-from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuilderConfig
+from nat.data_models.finetuning import CurriculumLearningConfig
 from pydantic import ValidationError
 
 from rollbus.nemo.bus.publishing import TASK
 from rollbus.nemo.components import ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import NO_LIMIT, curriculum_config
-from rollbus.nemo.runs.run import Plan
+from rollbus.nemo.runs.plan import Plan
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 
@@ -33,13 +33,13 @@ TRAINER = {"alarm": None, "poll_interval_s": 0.1}
 
 def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
     """Return the settings of the run's stages; `rollbus: settings:` is laid over them."""
-    adapter, builder = plan.adapter, plan.builder
+    adapter = plan.adapter
     document: dict[str, Any] = {
         "namespace": namespace,
         "worker": {"event_partitions": EVENT_PARTITIONS, "tick_interval_ms": TICK_MS},
-        "assembly": _assembly(plan, builder),
+        "assembly": _assembly(plan),
         "scoring": {"rewards": [{"type": "feedback", "name": plan.reward}]},
-        "runs": [_run(plan, run_id, _generations(builder), plan.model)],
+        "runs": [_run(plan, run_id, plan.attempts.num_generations, plan.model)],
     }
     if isinstance(adapter, BusTrainerAdapterConfig):
         document["trainer"] = _trainer(adapter)
@@ -82,17 +82,13 @@ def laid_over(base: Any, over: Any) -> Any:
     return over
 
 
-def _generations(builder: TrajectoryBuilderConfig) -> int:
-    return int(getattr(builder, "num_generations", 2))
-
-
-def _assembly(plan: Plan, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
-    tuning = plan.config.finetuning
+def _assembly(plan: Plan) -> dict[str, Any]:
+    tuning, attempts = plan.config.finetuning, plan.attempts
     assembly: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
     if tuning.target_model is not None:
         assembly["target_model"] = _target_model(plan, tuning.target_model)
-    assembly["include_tool_calls"] = bool(getattr(builder, "include_tool_calls", True))
-    assembly["min_episode_length"] = max(1, math.ceil(getattr(builder, "min_episode_length", 2) / 2))
+    assembly["include_tool_calls"] = attempts.include_tool_calls
+    assembly["min_episode_length"] = math.ceil(attempts.min_episode_length / 2)
     return assembly
 
 

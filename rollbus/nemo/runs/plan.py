@@ -1,0 +1,65 @@
+"""What a run is to do: the toolkit's configuration and ours, and what follows from the two."""
+
+from dataclasses import dataclass
+
+from nat.data_models.config import Config
+from nat.data_models.finetuning import TrainerAdapterConfig, TrajectoryBuilderConfig
+
+from rollbus.nemo.components import (
+    BusConfig,
+    BusTrainerAdapterConfig,
+    BusTrainerConfig,
+    BusTrajectoryBuilderConfig,
+)
+from rollbus.schemas.errors import ConfigurationError
+
+OWN_BUILDER = BusTrajectoryBuilderConfig(min_episode_length=1)
+"""What is asked of the trajectories that a user's own builder makes: what it has left in is long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to do."""
+
+    config: Config
+    bus: BusConfig
+
+    @property
+    def adapter(self) -> TrainerAdapterConfig:
+        """The chosen adapter's configuration."""
+        return self.config.trainer_adapters[self.config.finetuning.trainer_adapter or ""]
+
+    @property
+    def builder(self) -> TrajectoryBuilderConfig:
+        """The chosen trajectory builder's configuration."""
+        return self.config.trajectory_builders[self.config.finetuning.trajectory_builder or ""]
+
+    @property
+    def attempts(self) -> BusTrajectoryBuilderConfig:
+        """How attempts are made and kept; the fields of a user's own builder are its own, and ask nothing of stages."""
+        return self.builder if isinstance(self.builder, BusTrajectoryBuilderConfig) else OWN_BUILDER
+
+    @property
+    def model(self) -> str:
+        """The name of the trained model."""
+        return self.adapter.backend.name if isinstance(self.adapter, BusTrainerAdapterConfig) else "agent"
+
+    @property
+    def trained(self) -> tuple[str, str] | None:
+        """The base model's name and the trained one's; None where the model is trained elsewhere."""
+        if not isinstance(self.adapter, BusTrainerAdapterConfig):
+            return None
+        return self.adapter.backend.base_model, self.adapter.backend.name
+
+    @property
+    def curriculum_on_bus(self) -> bool:
+        """Whether the run's curriculum is the stage on the bus; a user's own trainer chooses in process."""
+        return type(self.config.trainers[self.config.finetuning.trainer or ""]) is BusTrainerConfig
+
+    @property
+    def reward(self) -> str:
+        """The name of the evaluator whose score is the reward."""
+        reward = self.config.finetuning.reward_function
+        if reward is None:
+            raise ConfigurationError("finetuning.reward_function is not set; name an entry of eval.evaluators")
+        return reward.name

@@ -94,7 +94,7 @@ def on_ledger(adapter: TrainerAdapter) -> LedgerAdapter:
     ledger = OwnAdapter(adapter)
     adapter.initialize, adapter.submit = ledger.initialize, ledger.submit  # type: ignore[method-assign]
     adapter.status = ledger.status  # type: ignore[method-assign]
-    adapter.wait_until_complete = ledger.wait_until_complete  # type: ignore[method-assign, assignment]
+    adapter.wait_until_complete = ledger.wait_until_complete  # type: ignore[method-assign]
     return ledger
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-DIGEST_BYTES = 8
+DIGEST_BYTES, VALUE_DIGEST_BYTES = 8, 16
 FORMAT = "log "
 """How the note of a mark begins."""
 
@@ -57,9 +57,18 @@ def parse_note(note: str) -> LogMark | None:
 
 def digest_of(record: Any) -> str:
     """Return a short hash of a record as the broker has it."""
-    parts = (b"%d" % record.timestamp, record.key, record.value)
-    framed = (b"-" if part is None else b"%d:" % len(part) + part for part in parts)
-    return blake2b(b"".join(framed), digest_size=DIGEST_BYTES).hexdigest()
+    return digest_of_parts(record.timestamp, record.key, digest_of_value(record.value))
+
+
+def digest_of_value(value: bytes | None) -> bytes:
+    """Return the hash of a record's value."""
+    return blake2b(value or b"", digest_size=VALUE_DIGEST_BYTES).digest()
+
+
+def digest_of_parts(timestamp_ms: int, key: bytes | None, value_digest: bytes) -> str:
+    """Return a record's short hash, where its value has been hashed already."""
+    framed_key = b"-" if key is None else b"%d:" % len(key) + key
+    return blake2b(b"%d:" % timestamp_ms + framed_key + value_digest, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def describe_difference(mark: LogMark, log: LogId, record: Any) -> str | None:
@@ -73,4 +82,44 @@ def describe_difference(mark: LogMark, log: LogId, record: Any) -> str | None:
         return f"it is on cluster {log.cluster}, and the position is of cluster {mark.cluster}"
     if record is not None and digest_of(record) != mark.digest:
         return f"its record {mark.last_offset} is not the one that was read; was it restored from a backup?"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """How reading goes on in one partition after a loss."""
+
+    why: str
+    resumes_at: int
+    """The offset that is read next."""
+    first: int
+    last: int
+    """Offsets that will never be read; an empty range where none is known."""
+    mark: LogMark
+    """Of the log as it is now, written with the position."""
+    is_other_log: bool = False
+    """Whether it is read from its beginning, since offsets of the old log mean nothing in it."""
+
+
+def find_loss(
+    position: int, mark: LogMark | None, log: LogId, bounds: tuple[int, int], record: Any
+) -> AcceptedLoss | None:
+    """Return how reading can go on where a position does not fit its log any more; None where it fits.
+
+    `record` is the one that is now at the mark's last offset, None if there is none. A position without a mark is taken
+    for one of this log.
+    """
+    first, end = bounds
+    new_mark = LogMark(*log)
+    if mark is not None and (difference := describe_difference(mark, log, record)) is not None:
+        if record is not None and digest_of(record) == mark.digest:
+            same = f"{difference}; its record {mark.last_offset} is the one that was read, so reading goes on behind it"
+            return AcceptedLoss(same, position, position, position - 1, new_mark.after([record]))
+        return AcceptedLoss(f"{difference}; it is read from its beginning", first, first, first - 1, new_mark, True)
+    if position < first:
+        why = f"records {position} … {first - 1} were deleted by retention before they were read"
+        return AcceptedLoss(why, first, position, first - 1, mark or new_mark)
+    if end < position:
+        why = f"it ends at {end}, and {position} was committed: the topic was truncated; it is read from its beginning"
+        return AcceptedLoss(why, first, first, first - 1, new_mark, True)
     return None

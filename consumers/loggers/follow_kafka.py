@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.consumers.loggers.protocol import RunLogger
@@ -18,6 +19,7 @@ from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.health.metrics import TAKE_SECONDS
 from rollbus.runtime.kafka.clients import new_consumer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.positions import MarkedConsumer, Positions
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
@@ -25,6 +27,7 @@ from rollbus.schemas.topics import TOPICS
 
 logger = logging.getLogger(__name__)
 
+STAGE = "logger"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 POLL_MS = 500
 Takes = Mapping[type, Callable[[Any], object]]
@@ -63,13 +66,24 @@ async def feed(
     consumer = new_consumer(
         kafka,
         *(topic.full_name(namespace) for topic in TOPICS if takes.keys() & set(topic.records)),
-        group_id=f"{namespace}logger.{name}",
+        group_id=logger_group(namespace, name),
         auto_offset_reset="earliest",
         max_poll_interval_ms=3_600_000,
     )
     feeding = _Feeding(name)
+    marked = MarkedConsumer(consumer, logger_positions(kafka, namespace, name).open)
     async with running(kafka, consumer), beating(heart, feeding.report):
-        return await _feed(consumer, takes, stop, first_pause_s, feeding)
+        return await _feed(consumer, marked, takes, stop, first_pause_s, feeding)
+
+
+def logger_group(namespace: str, name: str) -> str:
+    """Return the consumer group that feeds a logger."""
+    return f"{namespace}{STAGE}.{name}"
+
+
+def logger_positions(kafka: KafkaConnection, namespace: str, name: str) -> Positions:
+    """Return the positions of a logger."""
+    return Positions(kafka, logger_group(namespace, name), f"rollbus log-to accept-loss {name}")
 
 
 @dataclass(slots=True)
@@ -92,12 +106,19 @@ class _Feeding:
 
 
 async def _feed(
-    consumer: Any, takes: Takes, stop: asyncio.Event, first_pause_s: float, feeding: _Feeding | None = None
+    consumer: Any,
+    marked: MarkedConsumer,
+    takes: Takes,
+    stop: asyncio.Event,
+    first_pause_s: float,
+    feeding: _Feeding | None = None,
 ) -> int:
     feeding = feeding or _Feeding()
     while not stop.is_set():
-        offsets = {}
-        for partition, messages in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+        last_records = {}
+        fetched = await consumer.getmany(timeout_ms=POLL_MS)
+        await marked.require_same_logs()
+        for partition, messages in fetched.items():
             for message in messages:
                 if stop.is_set():
                     break
@@ -106,17 +127,17 @@ async def _feed(
                     if not await _offer(take, record, stop, first_pause_s, feeding):
                         break
                     feeding.taken += 1
-                offsets[partition] = message.offset + 1
+                last_records[partition] = message
                 feeding.positions[f"{message.topic}[{message.partition}]"] = message.offset + 1
-        if offsets:
-            await _commit(consumer, offsets)
+        if last_records:
+            await _commit(marked, last_records)
     return feeding.taken
 
 
-async def _commit(consumer: Any, offsets: dict[Any, int]) -> None:
+async def _commit(marked: MarkedConsumer, last_records: Mapping[TopicPartition, Any]) -> None:
     """Commit; after a rebalance of the group the records go again to the present owner of their partition."""
     try:
-        await consumer.commit(offsets)
+        await marked.commit(last_records)
     except (CommitFailedError, IllegalStateError) as error:
         logger.warning("offsets not committed, the logged records come again error=%s", error)
 

@@ -47,6 +47,8 @@ class ArchivedPartition:
     last_offset: int = -1
     """Of the last record; −1 if there was none."""
     last_sha256: str = ""
+    topic_id: str = ""
+    """Given by the broker when the topic was made; empty in older manifests, and of a broker that gives none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

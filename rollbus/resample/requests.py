@@ -9,6 +9,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.resample.attempts import Resampler
 from rollbus.runtime.kafka.clients import new_consumer, running
+from rollbus.runtime.kafka.positions import MarkedConsumer, Positions
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.groups import ResampleRequested
@@ -17,10 +18,21 @@ from rollbus.streams.kafka.settings import StreamSettings
 
 logger = logging.getLogger(__name__)
 
+STAGE = "resample-agent"
+
 
 def group_id(namespace: str, run_id: str) -> str:
     """Return the consumer group of the processes that make a run's attempts."""
-    return f"{namespace}resample-agent.{run_id}"
+    return f"{namespace}{STAGE}.{run_id}"
+
+
+def resample_positions(settings: StreamSettings, run_id: str) -> Positions:
+    """Return the positions of the processes that make a run's attempts.
+
+    Requests that have expired are too late for their groups.
+    """
+    command = f"rollbus resample accept-loss --run {run_id}"
+    return Positions(settings.kafka, group_id(settings.namespace, run_id), command, passes_expired=True)
 
 
 async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, *, stop: asyncio.Event) -> None:
@@ -34,7 +46,7 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         heartbeat_interval_ms=int(settings.session_timeout_s * 250),
     )
     stopping = asyncio.create_task(stop.wait())
-    requests = Requests(consumer, run_id)
+    requests = Requests(consumer, MarkedConsumer(consumer, resample_positions(settings, run_id).open), run_id)
     try:
         async with running(settings.kafka, consumer):
             while not stop.is_set():
@@ -59,8 +71,8 @@ class Taken(NamedTuple):
 class Requests:
     """What a consumer reads, as requests of one run, each committed as taken."""
 
-    def __init__(self, consumer: Any, run_id: str) -> None:
-        self._consumer, self._run_id = consumer, run_id
+    def __init__(self, consumer: Any, marked: MarkedConsumer, run_id: str) -> None:
+        self._consumer, self._marked, self._run_id = consumer, marked, run_id
 
     async def next(self, stopping: asyncio.Task[bool]) -> Taken | None:
         """Return the next request of the run; None once stopped."""
@@ -71,8 +83,9 @@ class Requests:
                 reading.cancel()
                 return None
             message = reading.result()
+            await self._marked.require_same_logs()
             try:
-                await self._consumer.commit({TopicPartition(message.topic, message.partition): message.offset + 1})
+                await self._marked.commit({TopicPartition(message.topic, message.partition): message})
             except (CommitFailedError, IllegalStateError) as error:
                 logger.info("the request at offset %d is left to another agent: %s", message.offset, error)
                 continue

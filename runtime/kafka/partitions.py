@@ -33,6 +33,12 @@ async def find_partitions(admin: AIOKafkaAdminClient, topics: Collection[str]) -
     return [TopicPartition(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
 
 
+async def places_of(connection: KafkaConnection, topics: Collection[str]) -> list[TopicPartition]:
+    """Do the same with a connection of its own."""
+    async with running(connection, new_admin(connection), what="looking for topics") as admin:
+        return await find_partitions(admin, topics)
+
+
 async def require_topics(connection: KafkaConnection, topics: Collection[str]) -> Mapping[str, int]:
     """Return how many partitions each topic has; ConfigurationError names every one that is not there."""
     counts: dict[str, int] = {}

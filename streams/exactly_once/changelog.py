@@ -8,11 +8,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.runtime.log_mark import LogMark, parse_note
 from rollbus.schemas.errors import DataLossError, UndecodableError
 from rollbus.streams.exactly_once.claims import Committed, start_of
 from rollbus.streams.exactly_once.processing import OWN_ROWS
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 
 POSITION_KEY = OWN_ROWS + b"position"
 _POSITION = struct.Struct(">Bq")

@@ -24,6 +24,7 @@ from aiokafka.errors import CommitFailedError, KafkaError
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
+from rollbus.runtime.kafka.positions import find_difference
 from rollbus.runtime.kafka.writing import Row, partition_of
 from rollbus.runtime.log_mark import LogId, LogMark
 from rollbus.runtime.tasks import start_task
@@ -39,7 +40,6 @@ from rollbus.schemas.topics import topic_of
 from rollbus.streams.exactly_once import changelog, claims
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.exactly_once.claims import Committed
-from rollbus.streams.exactly_once.looking_back import find_difference
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
 from rollbus.streams.exactly_once.rounds import header_of

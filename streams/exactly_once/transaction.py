@@ -19,12 +19,12 @@ from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.clients import new_transactional_producer, start_uncancelled, stop_producer
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.runtime.kafka.writing import Row, partition_count, write
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import UnavailableError
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.kafka.settings import StreamSettings
 
 MOST_BYTES = 4 * 1_048_576

@@ -7,26 +7,23 @@ worker.
 """
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 
 from rollbus.runtime.kafka.clients import new_consumer, running
 from rollbus.runtime.kafka.log_id import read_log_ids
+from rollbus.runtime.kafka.positions import loss_letter, read_marked
 from rollbus.runtime.kafka.reading import read_bounds
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.runtime.kafka.writing import Row
-from rollbus.runtime.log_mark import LogId, LogMark, digest_of
+from rollbus.runtime.log_mark import AcceptedLoss, LogId, LogMark, find_loss
 from rollbus.schemas.codec import encode
-from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.claims import Committed, start_of
 from rollbus.streams.exactly_once.claims_on_broker import committed_offset
-from rollbus.streams.exactly_once.looking_back import find_difference
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.exactly_once.transaction import ProducerSession
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
@@ -36,20 +33,6 @@ from rollbus.streams.kafka.topics_on_broker import require_partitions
 logger = logging.getLogger(__name__)
 
 WRITER_ID = "repair"
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedLoss:
-    """How a stage goes on in one partition after a loss."""
-
-    why: str
-    resumes_at: int
-    """The offset that it reads next."""
-    first: int
-    last: int
-    """Offsets that it will never read; an empty range where none is known."""
-    mark: LogMark
-    """Of the log as it is now, written with the position."""
 
 
 async def accept_loss(
@@ -94,26 +77,14 @@ async def _find_loss(
 ) -> AcceptedLoss | None:
     changelog_topic = names.changelog_topic(settings.namespace, stage.name)
     described, _, mark = await changelog.restore(reading, changelog_topic, partition.partition, lambda key, value: None)
-    first, end = bounds
     try:
         committed = start_of(described, last)
     except ValueError:
         return _find_misfit(described, last, mark or LogMark(*log), bounds)
     if committed is None:
         return None
-    if mark is not None and (difference := await find_difference(reading, partition, mark, log)) is not None:
-        record = await reading.read_one(*partition, mark.last_offset) if mark.last_offset >= 0 else None
-        if record is not None and digest_of(record) == mark.digest:
-            same = f"{difference}; its record {mark.last_offset} is the one that was read, so reading goes on behind it"
-            return AcceptedLoss(same, committed, committed, committed - 1, LogMark(*log).after([record]))
-        return AcceptedLoss(f"{difference}; it is read from its beginning", first, first, first - 1, LogMark(*log))
-    if committed < first:
-        why = f"records {committed} … {first - 1} were deleted by retention before they were read"
-        return AcceptedLoss(why, first, committed, first - 1, mark or LogMark(*log))
-    if end < committed:
-        why = f"it ends at {end}, and {committed} was committed: the topic was truncated; it is read from its beginning"
-        return AcceptedLoss(why, first, first, first - 1, LogMark(*log))
-    return None
+    record = await read_marked(reading, TopicPartition(*partition), mark)
+    return find_loss(committed, mark, log, bounds, record)
 
 
 def _find_misfit(described: int | None, last: Committed | None, mark: LogMark, bounds: tuple[int, int]) -> AcceptedLoss:
@@ -132,15 +103,7 @@ async def _write_position(
 ) -> None:
     group = names.group_id(settings.namespace, stage.name)
     changelog_topic = names.changelog_topic(settings.namespace, stage.name)
-    letter = DeadLetter(
-        topic=place.topic,
-        partition=place.partition,
-        offset=loss.first,
-        timestamp_ms=now_ms,
-        stage=stage.name,
-        error_class=DataLossError.__name__,
-        message=f"{loss.why}; the loss was accepted by an operator",
-    )
+    letter = loss_letter(place, loss, stage=stage.name, now_ms=now_ms)
     rows = [
         Row(changelog_topic, place.partition, *changelog.position_row(loss.resumes_at, loss.mark)),
         Row(DEAD_LETTERS.full_name(settings.namespace), 0, None, encode(letter)),

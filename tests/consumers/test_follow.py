@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.structs import OffsetAndMetadata
 
 from rollbus.consumers.loggers.follow_kafka import Takes, _feed
+from rollbus.runtime.kafka.positions import MarkedConsumer
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.steps import StepCompleted
 from tests.builders import START_MS, make_step
 from tests.consumers.memory_logger import MemoryLogger
+from tests.positions import new_positions
 
 PLACE = TopicPartition("rollbus.training-steps", 0)
 
@@ -40,8 +43,11 @@ class SharedOut:
         value = encode(make_step(len(self.commits) + 1))
         return {PLACE: [Found(PLACE.topic, PLACE.partition, len(self.commits), START_MS, b"main", value)]}
 
-    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
-        self.commits.append(offsets)
+    def assignment(self) -> set[TopicPartition]:
+        return {PLACE}
+
+    async def commit(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits.append({place: position.offset for place, position in positions.items()})
         if len(self.commits) == 1:
             raise self.error
         self.stop.set()
@@ -51,7 +57,12 @@ class SharedOut:
 async def test_a_commit_for_a_partition_that_was_taken_away_ends_nothing(error: Exception) -> None:
     stop, logger = asyncio.Event(), MemoryLogger()
     consumer = SharedOut(error, stop)
-    assert await asyncio.wait_for(_feed(consumer, {StepCompleted: logger.log_step}, stop, 0.01), 120) == 2
+    assert (
+        await asyncio.wait_for(
+            _feed(consumer, MarkedConsumer(consumer, new_positions), {StepCompleted: logger.log_step}, stop, 0.01), 120
+        )
+        == 2
+    )
     assert sorted(logger.steps) == [("main", 1), ("main", 2)]
     assert consumer.commits == [{PLACE: 1}, {PLACE: 2}]
 
@@ -71,8 +82,11 @@ class OneBatch:
         await asyncio.sleep(0)
         return {PLACE: found} if found else {}
 
-    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
-        self.commits.append(offsets)
+    def assignment(self) -> set[TopicPartition]:
+        return {PLACE}
+
+    async def commit(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits.append({place: position.offset for place, position in positions.items()})
 
 
 class StoppedAt(MemoryLogger):
@@ -97,6 +111,9 @@ async def test_who_is_told_to_stop_ends_after_the_record_at_hand_and_commits_wha
     stop, consumer = asyncio.Event(), OneBatch()
     logger = StoppedAt(1, stop, fails=fails)
     takes: Takes = {StepCompleted: logger.log_step}
-    assert await asyncio.wait_for(_feed(consumer, takes, stop, 0.01), 120) == taken
+    assert (
+        await asyncio.wait_for(_feed(consumer, MarkedConsumer(consumer, new_positions), takes, stop, 0.01), 120)
+        == taken
+    )
     assert sorted(logger.steps) == [("main", number) for number in range(taken)]
     assert consumer.commits == [{PLACE: taken}]

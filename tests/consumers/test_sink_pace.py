@@ -13,6 +13,7 @@ from rollbus.consumers.clickhouse.sink.sink import Sink
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.runtime.kafka.positions import Position
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import UnavailableError
 from tests.builders import START_MS, make_started, make_tick
@@ -61,8 +62,8 @@ class EndlessLog:
     def end_offset(self, partition: Partition) -> int:
         return self.position
 
-    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
-        self.committed = offsets[PLACE]
+    async def commit(self, positions: Mapping[Partition, Position]) -> bool:
+        self.committed = positions[PLACE].offset or 0
         if self.committed == self.position and not self.polls_left:
             self.all_committed.set()
         return True

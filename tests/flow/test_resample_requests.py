@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
+from aiokafka.structs import OffsetAndMetadata
 
 from rollbus.resample.requests import Requests
+from rollbus.runtime.kafka.positions import MarkedConsumer
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
+from tests.positions import new_positions
 
 WRITTEN_MS = 5_000
 
@@ -32,12 +36,15 @@ class Fetched:
             self.over.set()
             await asyncio.Event().wait()
         value = self.values[self.offset]
-        return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=value, timestamp=WRITTEN_MS)
+        return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=value, timestamp=WRITTEN_MS, key=b"k")
 
-    async def commit(self, offsets: dict[Any, int]) -> None:
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition("t", 0)}
+
+    async def commit(self, positions: dict[Any, OffsetAndMetadata]) -> None:
         if self.offset in self.others:
             raise CommitFailedError("the group has rebalanced")
-        self.committed += offsets.values()
+        self.committed += [position.offset for position in positions.values()]
 
 
 def request(attempt: int, *, text: str = "", run_id: str = "main") -> ResampleRequested:
@@ -48,7 +55,10 @@ def request(attempt: int, *, text: str = "", run_id: str = "main") -> ResampleRe
 
 async def taken(consumer: Fetched) -> list[ResampleRequested]:
     """What comes out before nothing more does."""
-    stopping, requests = asyncio.create_task(consumer.over.wait()), Requests(consumer, "main")
+    stopping, requests = (
+        asyncio.create_task(consumer.over.wait()),
+        Requests(consumer, MarkedConsumer(consumer, new_positions), "main"),
+    )
     found = []
     while (each := await requests.next(stopping)) is not None:
         assert each.written_ms == WRITTEN_MS

@@ -23,6 +23,8 @@ from rollbus.runtime.kafka.clients import (
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.runtime.kafka.payload import KafkaPayload
+from rollbus.runtime.kafka.positions import Position
+from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import DataLossError, FencedError, RecordError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
@@ -44,6 +46,7 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
+from rollbus.trainer.ledger.batch_positions_kafka import STAGE, batch_positions
 from rollbus.trainer.ledger.claim_kafka import ModelClaim
 from rollbus.trainer.ledger.ledger import LedgerRecord
 from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch, names
@@ -52,7 +55,6 @@ from rollbus.trainer.ledger.reading_kafka import Evaluations, Exclusions, Follow
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-STAGE = "trainer"
 TRANSACTION_TIMEOUT_S = 10.0
 """An open transaction holds back every reader of committed records; ours take under a second, and at most
 `step.LONGEST_LOOK_S` more."""
@@ -72,10 +74,14 @@ class KafkaTrainerLog:
         self._connection = connection
         self._namespace = namespace
         self._run_id = run_id
-        self._group = f"{namespace}{STAGE}.{run_id}"
         self._transactional_id = f"{namespace}{STAGE}.{model}"
         self._batches = TopicPartition(BATCHES.full_name(batches_from or namespace), 0)
         self._payload = KafkaPayload(connection, namespace)
+        self._positions = batch_positions(connection, namespace, run_id, batches_from)
+        self._mark = LogMark("", "")
+        """Of the last batch whose offset was committed."""
+        self._taken: dict[int, LogMark] = {}
+        """Of the batches that were handed out, by the offset that is committed with each."""
         self._model = model
         own_place = TopicPartition(BATCHES.full_name(namespace), 0)
         self._claim = ModelClaim(connection, own_place, f"{namespace}{STAGE}", model=model, run=run_id)
@@ -102,13 +108,14 @@ class KafkaTrainerLog:
             producer = new_transactional_producer(self._connection, self._transactional_id, TRANSACTION_TIMEOUT_S)
             self._producer = await start_client(producer)
             await self._claim.claim(self._producer)
-            self._consumer = await start_client(new_consumer(self._connection, group_id=self._group))
+            self._consumer = await start_client(new_consumer(self._connection, group_id=self._positions.group))
             self._consumer.assign([self._batches])
-            committed = await self._consumer.committed(self._batches)
-            if committed is None:
+            position = (await self._positions.open([self._batches]))[self._batches]
+            self._mark, self._taken = position.mark, {}
+            if position.offset is None:
                 await self._consumer.seek_to_beginning(self._batches)
             else:
-                self._consumer.seek(self._batches, committed)
+                self._consumer.seek(self._batches, position.offset)
 
     async def require_charge(self) -> None:
         """Ask the broker for the claim."""
@@ -135,6 +142,7 @@ class KafkaTrainerLog:
                 try:
                     batch = decode(record.value)
                     if isinstance(batch, TrainingBatch):
+                        self._taken[record.offset + 1] = self._mark.after([record])
                         return ReceivedBatch(batch, record.offset + 1)
                 except RecordError as error:
                     if not skip_unreadable:
@@ -170,7 +178,10 @@ class KafkaTrainerLog:
                 await producer.begin_transaction()
                 written = await self._send_all(producer, publications, last)
                 if next_offset is not None:
-                    await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
+                    position = Position(next_offset, self._taken.get(next_offset, self._mark))
+                    await producer.send_offsets_to_transaction(
+                        {self._batches: position.committed}, self._positions.group
+                    )
                 await producer.commit_transaction()
         except BaseException as error:
             self._producer = None
@@ -181,6 +192,8 @@ class KafkaTrainerLog:
                     f"{what}: a process that has ended since had the producer; opening again"
                 ) from error
             raise
+        if next_offset is not None:
+            self._mark = self._taken.pop(next_offset, self._mark)
         return written
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
@@ -235,9 +248,9 @@ class KafkaTrainerLog:
         except OffsetOutOfRangeError as error:
             topic = self._batches.topic
             raise DataLossError(
-                f"{topic} does not hold offset {error.args[0][self._batches]}, where run {self._run_id!r} goes on: "
-                "its records were deleted, or the topic was created again. Bring them back; or, to train what is left, "
-                f"set the offset of consumer group {self._group} in {topic} to its earliest with kafka-consumer-groups"
+                f"{topic} does not hold offset {error.args[0][self._batches]}, where run {self._run_id!r} goes on: its "
+                "records were deleted. Bring them back; or, to train what is left, "
+                f"`{self._positions.accept_command}`"
             ) from error
 
     def _follow(self, partitions: Mapping[str, int]) -> None:
@@ -292,6 +305,7 @@ class KafkaTrainerLog:
             error_class=type(error).__name__,
             message=str(error),
         )
+        self._taken[record.offset + 1] = self._mark.after([record])
         await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=record.offset + 1)
 
 

@@ -111,7 +111,7 @@ def empty_errors(client: ClickHouse, episode_ids: Iterable[str], table: str) -> 
     emptied = 0
     for ids in _portions(sorted(episode_ids)):
         failed = f"unit_id IN ({_quote_all([*ids, *map(trajectory_id, ids)])}) AND detail != ''"
-        emptied += _mutate_where(client, table, f"UPDATE detail = '' WHERE {failed}", failed)
+        emptied += mutate_where(client, table, f"UPDATE detail = '' WHERE {failed}", failed)
     return emptied
 
 
@@ -139,10 +139,11 @@ def delete_reports(
 
 def delete_where(client: ClickHouse, table: str, condition: str) -> int:
     """Delete a table's rows for which a condition holds; return how many there were, once they are gone."""
-    return _mutate_where(client, table, f"DELETE WHERE {condition}", condition)
+    return mutate_where(client, table, f"DELETE WHERE {condition}", condition)
 
 
-def _mutate_where(client: ClickHouse, table: str, mutation: str, condition: str) -> int:
+def mutate_where(client: ClickHouse, table: str, mutation: str, condition: str) -> int:
+    """Change a table's rows for which a condition holds; return how many there were, once it is done."""
     _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}")
     if count:
         client.command(f"ALTER TABLE {stored_table(table, client.cluster)} {mutation} SETTINGS mutations_sync = 2")

@@ -6,7 +6,7 @@ records before they were read, the log names them, and no range covers them.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, Of
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
+from rollbus.runtime.kafka.positions import Position, Positions
+from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.making import maker
 from rollbus.schemas.topics import TOPICS
 
@@ -49,14 +51,26 @@ class Fetched:
     """Partitions whose next records are gone, and the offset where reading goes on."""
     resumed: Mapping[Partition, int] = field(default_factory=dict)
     """Of the new partitions, those of which the log still has records from before the committed offset."""
+    marks: Mapping[Partition, LogMark] = field(default_factory=dict)
+    """Of the new partitions: which log each is, and the last record before its start."""
+
+
+ReadMarks = Callable[[], Awaitable[Mapping[Partition, LogMark]]]
+"""Returns the newest mark of each partition that the database has noted."""
+
+
+def sink_positions(settings: SinkSettings) -> Positions:
+    """Return the positions of the sink's group."""
+    return Positions(settings.kafka, settings.group_id, "rollbus sink accept-loss", passes_expired=True)
 
 
 class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
     """The consumer behind the sink."""
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: SinkSettings, read_marks: ReadMarks | None = None) -> None:
         """Nothing connects before `start`."""
         self.generation = 0
+        self._positions, self._read_marks = sink_positions(settings), read_marks
         self._settings = settings
         self._names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
         self._known: set[TopicPartition] = set()
@@ -88,7 +102,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Return the records that came within the time; raises UnavailableError."""
         generation = self.generation
         try:
-            starts, ends, resumed = await self._seek_new()
+            starts, ends, resumed, marks = await self._seek_new()
             fetched, moved = await self._fetch(timeout_s)
             positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
         except (KafkaError, IllegalStateError) as error:
@@ -103,13 +117,13 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
             for tp, batch in fetched.items()
             for record in batch
         )
-        return Fetched(generation, starts, ends, records, positions, moved, resumed)
+        return Fetched(generation, starts, ends, records, positions, moved, resumed, marks)
 
-    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
+    async def commit(self, positions: Mapping[Partition, Position]) -> bool:
         """Commit; False if another member owns a partition by now: then everything has to be read again."""
         by_partition = {
-            TopicPartition(self._settings.namespace + topic, number): offset
-            for (topic, number), offset in offsets.items()
+            TopicPartition(self._settings.namespace + topic, number): position.committed
+            for (topic, number), position in positions.items()
         }
         try:
             await self._consumer.commit(by_partition)
@@ -165,27 +179,37 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         else:
             logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, offset, begin)
 
-    async def _seek_new(self) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
+    async def _seek_new(
+        self,
+    ) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int], dict[Partition, LogMark]]:
         new = sorted(self._consumer.assignment() - self._known)
         if not new:
-            return {}, {}, {}
+            return {}, {}, {}, {}
         generation = self.generation
         beginnings = await self._consumer.beginning_offsets(new)
         ends = await self._consumer.end_offsets(new)
-        committed = {tp: await self._consumer.committed(tp) for tp in new}
+        positions = await self._open_positions(new)
         if generation != self.generation:
-            return {}, {}, {}
-        starts = {tp: max(committed[tp] or 0, beginnings[tp]) for tp in new}
+            return {}, {}, {}, {}
+        starts = {tp: max(positions[tp].offset or 0, beginnings[tp]) for tp in new}
         for tp, start in starts.items():
-            if committed[tp] is not None and committed[tp] < start:
-                self._log_loss(tp, committed[tp], start)
+            offset = positions[tp].offset
+            if offset is not None and offset < start:
+                self._log_loss(tp, offset, start)
             self._consumer.seek(tp, start)
             self._known.add(tp)
         return (
             {self._partition(tp): start for tp, start in starts.items()},
             {self._partition(tp): ends[tp] for tp in new},
             {self._partition(tp): start for tp, start in starts.items() if start > beginnings[tp]},
+            {self._partition(tp): positions[tp].mark for tp in new},
         )
+
+    async def _open_positions(self, new: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return where to go on; raises DataLossError where the log is not the one that was read."""
+        marks = await self._read_marks() if self._read_marks is not None else {}
+        witnesses = {tp: marks[self._partition(tp)] for tp in new if self._partition(tp) in marks}
+        return await self._positions.open(new, witnesses)
 
     def _partition(self, tp: TopicPartition) -> Partition:
         return self._names[tp.topic], tp.partition

@@ -15,11 +15,14 @@ from typing import Any
 from rollbus.consumers.clickhouse.rows.rows import FILLS, fills_of, part_rows
 from rollbus.consumers.clickhouse.store.fills import Fill, Filled
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord, PartitionOrigin, Row, Rows
+from rollbus.runtime.log_mark import LogMark, digest_of_parts, digest_of_value
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 
 STAGE = "sink"
+NO_MARK = LogMark("", "")
+"""Of a range that was read from an archive: it is no proof of where its log is now."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,7 @@ class Waiting:
 
     offsets: list[int] = field(default_factory=list)
     timestamps_ms: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
     sizes_bytes: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
@@ -70,6 +74,8 @@ class OffsetRange:
     bytes: int
     digest: str
     tables: dict[str, Sequence[Row]]
+    mark: LogMark = NO_MARK
+    """Which log it is of, and its last record."""
 
     def token(self, table: str) -> str:
         """Return the name under which ClickHouse knows a repeated insert.
@@ -92,16 +98,25 @@ class OffsetRange:
             "digest",
         )
         place = {"namespace": namespace, "kafka_topic": self.topic, "kafka_partition": self.partition}
-        return place | {name: getattr(self, name) for name in names} | {"end_offset": end_offset}
+        log = self.mark.note if self.mark != NO_MARK else ""
+        return place | {name: getattr(self, name) for name in names} | {"end_offset": end_offset, "log": log}
 
 
 class PartitionBuffer:
     """What was read of one partition and is not written yet."""
 
     def __init__(
-        self, *, namespace: str, topic: str, partition: int, start: int, planned_last: int | None = None
+        self,
+        *,
+        namespace: str,
+        topic: str,
+        partition: int,
+        start: int,
+        planned_last: int | None = None,
+        mark: LogMark = NO_MARK,
     ) -> None:
         """Begin at the committed offset; `planned_last` ends the range that an earlier reader noted."""
+        self._mark = mark
         self.namespace = namespace
         self.topic = topic
         self.partition = partition
@@ -118,6 +133,11 @@ class PartitionBuffer:
         """Where the next range begins: all before it was cut."""
         return self._next_offset
 
+    @property
+    def mark(self) -> LogMark:
+        """Of the log, and of the last record that was cut."""
+        return self._mark
+
     def add(self, record: KafkaRecord) -> None:
         """Take one record; its offset is above those of all records before it."""
         value, waiting = record.value or b"", self._waiting
@@ -131,7 +151,8 @@ class PartitionBuffer:
         waiting.offsets.append(record.offset)
         waiting.timestamps_ms.append(record.timestamp_ms)
         waiting.sizes_bytes.append(len(value))
-        waiting.digests.append(blake2b(value, digest_size=16).digest())
+        waiting.keys.append(record.key)
+        waiting.digests.append(digest_of_value(record.value))
         waiting.records.append(decoded)
         waiting.fills.append(fills)
         waiting.parts.append(parts)
@@ -167,6 +188,9 @@ class PartitionBuffer:
 
     def _range(self, records: Waiting, last_offset: int, next_offset: int) -> OffsetRange:
         tables = self._tables(records)
+        if self._mark != NO_MARK and records.offsets:
+            digest = digest_of_parts(records.timestamps_ms[-1], records.keys[-1], records.digests[-1])
+            self._mark = replace(self._mark, last_offset=last_offset, digest=digest)
         return OffsetRange(
             topic=self.topic,
             partition=self.partition,
@@ -181,6 +205,7 @@ class PartitionBuffer:
             bytes=sum(records.sizes_bytes),
             digest=blake2b(b"".join(records.digests), digest_size=16).hexdigest(),
             tables=tables,
+            mark=self._mark,
         )
 
     def _tables(self, records: Waiting) -> dict[str, Sequence[Row]]:

@@ -26,7 +26,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSinkSource, Partition
-from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
+from rollbus.consumers.clickhouse.sink.noted_marks import read_noted_marks
+from rollbus.consumers.clickhouse.sink.ranges import NO_MARK, OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
@@ -35,6 +36,8 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, Sink
 from rollbus.runtime.health import metrics
 from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.partitions import require_topics
+from rollbus.runtime.kafka.positions import Position
+from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.errors import DataLossError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -172,8 +175,8 @@ class Sink:
             Insert(table, rows, cut.token(table)) for cut in self._pending for table, rows in cut.tables.items()
         )
         await attempt(lambda: asyncio.to_thread(self._client.insert_in_turn, inserts))
-        offsets = {(cut.topic, cut.partition): cut.next_offset for cut in self._pending}
-        if generation == self._source.generation and await attempt(lambda: self._source.commit(offsets)):
+        positions = {(cut.topic, cut.partition): Position(cut.next_offset, cut.mark) for cut in self._pending}
+        if generation == self._source.generation and await attempt(lambda: self._source.commit(positions)):
             self._count(self._pending)
             metrics.INSERT_SECONDS.observe(time.monotonic() - started)
         self._pending = []
@@ -201,7 +204,8 @@ class Sink:
             if fetched.resumed:
                 await self._retry(lambda: asyncio.to_thread(self._require_noted, fetched.resumed))
             for partition, start in fetched.starts.items():
-                self._buffers[partition] = self._new_buffer(partition, start, planned.get(partition))
+                mark = fetched.marks.get(partition, NO_MARK)
+                self._buffers[partition] = self._new_buffer(partition, start, mark, planned.get(partition))
         if fetched.moved:
             await self._skip_lost(fetched.moved)
         for record in fetched.records:
@@ -216,12 +220,19 @@ class Sink:
         await self._finish_writing()
         await self.flush(self._retry)
         for partition, start in moved.items():
-            self._buffers[partition] = self._new_buffer(partition, start)
+            self._buffers[partition] = self._new_buffer(partition, start, self._buffers[partition].mark)
 
-    def _new_buffer(self, partition: Partition, start: int, planned_last: int | None = None) -> PartitionBuffer:
+    def _new_buffer(
+        self, partition: Partition, start: int, mark: LogMark, planned_last: int | None = None
+    ) -> PartitionBuffer:
         topic, number = partition
         return PartitionBuffer(
-            namespace=self._settings.namespace, topic=topic, partition=number, start=start, planned_last=planned_last
+            namespace=self._settings.namespace,
+            topic=topic,
+            partition=number,
+            start=start,
+            planned_last=planned_last,
+            mark=mark,
         )
 
     def _read_planned(self, fetched: Fetched) -> dict[Partition, int]:
@@ -306,7 +317,8 @@ async def run_sink_async(
 
     Raises ConfigurationError that names the topics that do not exist.
     """
-    source, client = KafkaSinkSource(settings), ClickHouse(settings.clickhouse)
+    client = ClickHouse(settings.clickhouse)
+    source = KafkaSinkSource(settings, partial(asyncio.to_thread, read_noted_marks, client, settings.namespace))
     sink = Sink(settings, source, client, stop=stop)
     async with beating(heart, sink.report):
         await _run(settings, sink, source, client, stop, prepare)

@@ -7,7 +7,8 @@ Killed anywhere, it goes on from the last manifest. Episodes on the list of excl
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,13 +22,17 @@ from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, P
 from rollbus.runtime.health.alarms.archive import ARCHIVED_TO, KEPT
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.log_id import read_log_ids
 from rollbus.runtime.kafka.partitions import count_partitions
 from rollbus.runtime.kafka.reading import Bounds, assign_paused, open_reader, read_bounds, read_on
+from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.topics import ALIASES, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.kafka.recorded import read_exclusions
 from rollbus.streams.replay.kafka.source import read_whole
+
+logger = logging.getLogger(__name__)
 
 FILE_BYTES = 64 * 1024 * 1024
 """Of keys and values: a file is in memory whole."""
@@ -73,7 +78,8 @@ class ArchiveRun:
         """Archive; raises ConfigurationError, DataLossError, FencedError, ServiceError."""
         began_ms = self.now_ms()
         self.trouble = "; ".join(self.archive.damage) or None
-        cluster, counts = await self._look()
+        logs, counts = await self._look()
+        cluster = next(iter(logs.values())).cluster
         require_same_log(self.archive, self.settings.namespace, cluster)
         forgotten = await read_forgotten(self.settings)
         partitions = dict(self.archive.contents.partitions)
@@ -87,7 +93,7 @@ class ArchiveRun:
             bounds = await read_bounds(consumer, places)
             starts = {}
             for place, name in places.items():
-                starts[place] = self._start(name, partitions.get(name), bounds[place])
+                starts[place] = self._start(name, partitions.get(name), bounds[place], logs[place.topic].topic_id)
                 consumer.seek(place, max(bounds[place][0], starts[place].last_offset, 0))
             total = sum(bounds[place][1] - starts[place].end for place in places)
             for place, name in places.items():
@@ -106,8 +112,8 @@ class ArchiveRun:
         lost = [f"retention deleted {missing} before this run" for missing in self.missing]
         self.trouble = "; ".join([*lost, *self.archive.damage]) or None
 
-    async def _look(self) -> tuple[str, dict[str, int]]:
-        """Return the id of the cluster, and how many partitions each topic has."""
+    async def _look(self) -> tuple[Mapping[str, LogId], Mapping[str, int]]:
+        """Return which log each topic is, and how many partitions it has."""
         async with running(self.settings.kafka, new_admin(self.settings.kafka), what="archiving") as admin:
             names = [topic.full_name(self.settings.namespace) for topic in TOPICS]
             counts = await count_partitions(admin, names)
@@ -116,13 +122,22 @@ class ArchiveRun:
                     f"there is no topic of {self.settings.namespace}* at {self.settings.kafka.bootstrap_servers}: look "
                     "at `namespace:`"
                 )
-            return str((await admin.describe_cluster())["cluster_id"]), counts
+            return await read_log_ids(admin, counts), counts
 
-    def _start(self, name: Partition, earlier: ArchivedPartition | None, bounds: Bounds) -> ArchivedPartition:
+    def _start(
+        self, name: Partition, earlier: ArchivedPartition | None, bounds: Bounds, topic_id: str
+    ) -> ArchivedPartition:
         """Return where to go on, and note what retention took meanwhile; raises DataLossError for another topic."""
         begin, end = bounds
         if earlier is None:
-            return ArchivedPartition(*name, begin=begin, end=begin)
+            return ArchivedPartition(*name, begin=begin, end=begin, topic_id=topic_id)
+        if earlier.topic_id and topic_id and earlier.topic_id != topic_id:
+            raise _other_topic(
+                self.archive, name, f"its id is {topic_id}, and that of the archived one {earlier.topic_id}"
+            )
+        if earlier.topic_id != topic_id:
+            logger.info("%s[%d] has no id in the archive %s yet; it is %s", *name, self.archive.url, topic_id)
+            earlier = replace(earlier, topic_id=topic_id)
         if end < earlier.end:
             raise _other_topic(self.archive, name, f"it ends at offset {end}, and the archive at {earlier.end}")
         if begin <= earlier.end:

@@ -129,11 +129,8 @@ async def test_a_topic_that_was_made_again_is_not_archived_over_the_old_one(made
     await delete_topics(stream, [stream.namespace + "episode-events"])
     await fill(settings, rounds=range(1))
     with pytest.raises(
-        DataLossError, match=r"episode-events\[\d\] is not the one that the archive .* holds: it ends at"
+        DataLossError, match=r"episode-events\[\d\] is not the one that the archive .* holds: its id is"
     ):
-        await archive_run(settings, url)
-    await fill(settings, rounds=(1, 2, 3, 4, 5, 4, 3))
-    with pytest.raises(DataLossError, match="is not the one that was archived"):
         await archive_run(settings, url)
     assert (open_archive(url).verify(), open_archive(url).contents.number) == ([], 1)
 

@@ -9,6 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.sink.accept_kafka import accept_loss
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -16,8 +17,9 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.health.reading import read_health
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.records.drops import ProducerReport
+from rollbus.streams.kafka.topics_on_broker import delete_topics
 from tests.builders import START_MS, make_letter, make_trajectory
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
@@ -32,7 +34,7 @@ from tests.services.clickhouse.sink_fixtures import (
     sink_settings,
     wait_until_written,
 )
-from tests.services.streams.fixtures import delete_before
+from tests.services.streams.fixtures import commit_offsets, delete_before, stream_settings
 
 pytestmark = pytest.mark.services
 
@@ -155,3 +157,38 @@ def reports(count: int) -> list[tuple[str, str, bytes]]:
         for _ in range(count)
     ]
     return encoded([("producer-reports", "web", report) for report in made])
+
+
+async def test_a_topic_that_was_made_again_stops_the_sink_until_its_rows_may_stand_next_to_the_new_ones(
+    settings: SinkSettings,
+) -> None:
+    await create_topics(settings)
+    await send(settings, reports(3))
+    await run_until_written(settings)
+    stream = stream_settings(settings.kafka.bootstrap_servers, settings.namespace)
+    await delete_topics(stream, [f"{settings.namespace}producer-reports"])
+    await create_topics(settings)
+    await send(settings, reports(2))
+    with pytest.raises(DataLossError, match=r"producer-reports\[0\].*was deleted and made again.*sink accept-loss"):
+        await run_sink_async(settings, stop=asyncio.Event())
+    (loss,) = (await accept_loss(settings, now_ms=START_MS, dry_run=True)).values()
+    assert loss.is_other_log
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        await run_sink_async(settings, stop=asyncio.Event())
+    assert await accept_loss(settings, now_ms=START_MS, dry_run=False)
+    await run_until_written(settings)
+    assert ask(settings.clickhouse, "SELECT count() FROM producer_reports").rows == [(5,)]
+    assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
+
+
+async def test_an_offset_that_a_tool_has_set_stops_the_sink_until_it_is_accepted(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    await send(settings, reports(3))
+    await run_until_written(settings)
+    place = TopicPartition(f"{settings.namespace}producer-reports", 0)
+    await commit_offsets(settings.kafka, settings.group_id, {place: 0})
+    with pytest.raises(DataLossError, match=r"a tool has set the offset to 0.*sink accept-loss"):
+        await run_sink_async(settings, stop=asyncio.Event())
+    assert await accept_loss(settings, now_ms=START_MS, dry_run=False)
+    await run_until_written(settings)
+    assert ask(settings.clickhouse, "SELECT count() FROM producer_reports FINAL").rows == [(3,)]

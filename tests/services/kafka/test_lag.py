@@ -14,6 +14,8 @@ from rollbus.health.lag import LagOfGroups, LagRow
 from rollbus.health.reading import read_health
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import open_lag
+from rollbus.runtime.kafka.positions import Position
+from rollbus.runtime.log_mark import LogMark
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.clickhouse.sink_fixtures import create_topics, send, sink_settings
 from tests.services.streams.fixtures import CountStage, commit_offsets, delete_before, send_events, stream_settings
@@ -78,7 +80,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
         async with running(settings, [CountStage()]), asyncio.timeout(120):
             while not (await source.poll(0.5)).records:
                 pass
-            await source.commit({("episode-events", 1): 5})
+            await source.commit({("episode-events", 1): Position(5, LogMark("", ""))})
             async with open_lag(settings.kafka) as lag:
                 groups = await lag.read_namespace(namespace)
             rows = {(row.group, row.topic): row for row in await LagOfGroups(settings.kafka, namespace).ask()}

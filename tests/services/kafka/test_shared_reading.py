@@ -10,11 +10,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaTimeoutError
 
+from rollbus.runtime.kafka import shared_reading
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import open_reader, read_bounds
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.schemas.errors import UnavailableError
-from rollbus.streams.exactly_once import shared_reading
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 
 pytestmark = pytest.mark.services
 

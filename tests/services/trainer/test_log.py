@@ -14,10 +14,12 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedErro
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.trainer.ledger.batch_positions_kafka import batch_positions, place_of_batches
 from rollbus.trainer.ledger.log import ReceivedBatch
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
-from tests.builders import make_excluded
+from tests.builders import make_excluded, make_step
 from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
+from tests.services.streams.fixtures import commit_offsets
 from tests.services.trainer.kafka import KafkaWorld
 from tests.trainer.scenario import make_batch, make_payload
 
@@ -98,9 +100,8 @@ class TestKafkaLog(TrainerLogContract):
         whole = started().record
         await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
         log, run = world.log(), KafkaBus(world.connection, world.namespace)
-        await log.open()
         await run.open()
-        for reading in (log.read_ledger, run.catch_up):
+        for reading in (log.open, log.read_ledger, run.catch_up):
             with pytest.raises(DataLossError, match=r"at offset 1 of .*training-steps: StepStarted: .*update rollbus"):
                 await reading()
         await run.close()
@@ -172,7 +173,36 @@ class TestKafkaLog(TrainerLogContract):
         await log.close()
         await world.expire(places[1])
         for _ in range(2):
-            await log.open()
-            with pytest.raises(DataLossError, match=rf"does not hold offset 1.* group {world.namespace}trainer\.main"):
-                await log.next_batch(WAIT_S)
+            with pytest.raises(
+                DataLossError, match=r"records 1 … \d were deleted.*rollbus trainer accept-loss --run main"
+            ):
+                await log.open()
         await log.close()
+
+    async def test_an_offset_that_a_tool_has_set_over_untrained_batches_is_refused_and_accepted_by_command(
+        self, world: KafkaWorld
+    ) -> None:
+        places = await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(3)))
+        group, place = f"{world.namespace}trainer.main", place_of_batches(world.namespace)
+        await commit_offsets(world.connection, group, {place: places[2].offset})
+        log = world.log()
+        with pytest.raises(
+            DataLossError, match=r"a tool has set the offset.* 2 batches before it.*trainer accept-loss"
+        ):
+            await log.open()
+        positions = batch_positions(world.connection, world.namespace, "main")
+        assert await positions.accept([place], namespace=world.namespace, stage="trainer", now_ms=1, dry_run=False)
+        await log.open()
+        taken = await log.next_batch(WAIT_S)
+        assert taken is not None
+        assert taken.batch.number == 2
+        await log.close()
+
+    async def test_batches_that_were_made_again_are_refused_by_what_was_trained(self, world: KafkaWorld) -> None:
+        step = make_step(1)
+        await world.append(TRAINING_STEPS, "main", step)
+        await world.append(BATCHES, "main", make_batch(0, []))
+        with pytest.raises(
+            DataLossError, match=f"does not hold batch {step.batch_hash}, the last one that was trained"
+        ):
+            await world.log().open()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.schemas.errors import UndecodableError
 from rollbus.schemas.records.config import RunConfig
 from rollbus.streams.exactly_once.changelog import POSITION_KEY, position_row, restore
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.stages.grouping.state import GroupingState
 
 POSITION = position_row(7)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import CommitFailedError, ProducerFenced
 
+from rollbus.runtime.kafka.shared_reading import SharedReading
 from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import DataLossError, RunStoppedError, UnavailableError
@@ -20,7 +21,6 @@ from rollbus.streams.exactly_once.changelog import position_row
 from rollbus.streams.exactly_once.claims import Committed, parse
 from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.runner import BATCHES_AHEAD, Runner
-from rollbus.streams.exactly_once.shared_reading import SharedReading
 from rollbus.streams.exactly_once.transaction import ProducerSessions
 from rollbus.streams.kafka.settings import StreamSettings
 from tests.services.streams.fixtures import CountStage, tool_event

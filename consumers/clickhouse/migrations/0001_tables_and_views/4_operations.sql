@@ -104,6 +104,7 @@ CREATE TABLE IF NOT EXISTS sink_ranges
     dead_letters Int64,
     bytes Int64,
     digest String COMMENT 'hash of the bytes of its records, in order',
+    log String COMMENT 'cluster, id of the topic, and hash of its last record',
     ingested_at DateTime64(6, 'UTC') DEFAULT now64(6)
 )
 ENGINE = ReplacingMergeTree(next_offset)

@@ -2,16 +2,20 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.needs import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
+from rollbus.runtime.log_mark import AcceptedLoss
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import topic_of
 
 if TYPE_CHECKING:
     from rollbus.consumers.loggers.protocol import RunLogger
@@ -102,6 +106,39 @@ def webhook(settings: Settings, url: str) -> None:
 
     log_to_stderr()
     asyncio.run(until_signalled())
+
+
+LOGGERS = {
+    **dict.fromkeys(("wandb", "mlflow", "langfuse", "openpipe"), ("training-steps", "evaluations")),
+    "webhook": ("policy-decisions",),
+}
+"""The topics that each reads."""
+
+
+@log_to.command("accept-loss")
+@click.argument("logger", type=click.Choice(list(LOGGERS)))
+@yes_option
+@with_settings
+def accept_loss_(settings: Settings, logger: str, yes: bool) -> None:
+    """Continue LOGGER after its topics were made again, restored or moved, or a tool has set offsets. Stop it first.
+
+    Without --yes nothing is changed. Each loss is kept as a dead letter of class DataLossError.
+    """
+    from rollbus.consumers.loggers.follow_kafka import STAGE, logger_positions
+    from rollbus.runtime.kafka.partitions import places_of
+    from rollbus.schemas.wall_clock import wall_clock_ms
+
+    require_topics(settings, *LOGGERS[logger], "dead-letters")
+    names = [topic_of(topic).full_name(settings.namespace) for topic in LOGGERS[logger]]
+
+    async def main() -> Mapping[tuple[str, int], AcceptedLoss]:
+        places = await places_of(settings.kafka, names)
+        return await logger_positions(settings.kafka, settings.namespace, logger).accept(
+            places, namespace=settings.namespace, stage=STAGE, now_ms=wall_clock_ms(), dry_run=not yes
+        )
+
+    meaning = "Records that were logged already may be logged again. To continue, stop the logger and add --yes."
+    show_losses(f"log-to {logger}", asyncio.run(main()), accepted=yes, meaning=meaning)
 
 
 def _follow(settings: Settings, run_logger: "RunLogger", name: str) -> None:

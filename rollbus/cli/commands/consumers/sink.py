@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.needs import missing_topic
 from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.progress import show_progress
@@ -44,6 +45,23 @@ def status(settings: Settings) -> None:
         committed = "–" if row.committed is None else str(row.committed)
         table.add_row(row.topic, str(row.partition), committed, str(row.end), str(row.lag))
     Console().print(table)
+
+
+@sink.command("accept-loss")
+@yes_option
+@with_settings
+def accept_loss_(settings: Settings, yes: bool) -> None:
+    """Continue after topics were made again, restored or moved, or a tool has set offsets. Stop the sinks first.
+
+    Without --yes nothing is changed. Each loss is kept as a dead letter of class DataLossError. Rows that were made
+    from another log stay in the tables.
+    """
+    from rollbus.consumers.clickhouse.sink.accept_kafka import accept_loss
+    from rollbus.schemas.wall_clock import wall_clock_ms
+
+    losses = asyncio.run(accept_loss(settings.sink_settings(), now_ms=wall_clock_ms(), dry_run=not yes))
+    meaning = "Rows of the old log stay, next to those of the new one. To continue, stop the sinks and add --yes."
+    show_losses("sink", losses, accepted=yes, meaning=meaning)
 
 
 @sink.command()

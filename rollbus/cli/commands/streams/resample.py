@@ -1,15 +1,18 @@
 """`rollbus resample run`: run your agent again on openings that traffic brought only once."""
 
 import asyncio
+from collections.abc import Mapping
 
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.needs import require_topics
 from rollbus.cli.objects import load_object
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
+from rollbus.runtime.log_mark import AcceptedLoss
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import LogprobMode
 
@@ -77,6 +80,34 @@ def run(
         recorder.close()
         if not resampler.left:  # closing would wait for them without end
             loop.close()
+
+
+@resample.command("accept-loss")
+@click.option("--run", "run_id", help="Use this run; needed if the settings have several.")
+@yes_option
+@with_settings
+def accept_loss_(settings: Settings, run_id: str | None, yes: bool) -> None:
+    """Continue after `resample-requests` was made again, restored or moved, or a tool has set the offset.
+
+    Stop the processes that make attempts first. Without --yes nothing is changed. The loss is kept as a dead letter of
+    class DataLossError.
+    """
+    from rollbus.resample.requests import STAGE, resample_positions
+    from rollbus.runtime.kafka.partitions import places_of
+    from rollbus.schemas.topics import RESAMPLE_REQUESTS
+    from rollbus.schemas.wall_clock import wall_clock_ms
+
+    require_topics(settings, "resample-requests", "dead-letters")
+    run, stream = settings.run(run_id).run_id, settings.stream_settings()
+
+    async def main() -> Mapping[tuple[str, int], AcceptedLoss]:
+        places = await places_of(stream.kafka, [RESAMPLE_REQUESTS.full_name(stream.namespace)])
+        return await resample_positions(stream, run).accept(
+            places, namespace=stream.namespace, stage=STAGE, now_ms=wall_clock_ms(), dry_run=not yes
+        )
+
+    meaning = "An attempt that was made already may be made again. To continue, stop the agents and add --yes."
+    show_losses(f"attempts of run {run}", asyncio.run(main()), accepted=yes, meaning=meaning)
 
 
 def logprob_mode_of(settings: Settings, model: str) -> LogprobMode:

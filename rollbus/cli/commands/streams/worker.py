@@ -7,7 +7,7 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import echo
+from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.stages import (
     describe_trust,
@@ -48,7 +48,7 @@ def run(settings: Settings, stages: tuple[str, ...]) -> None:
 
 @worker.command("accept-loss")
 @click.argument("stages", nargs=-1, required=True, metavar="STAGE...")
-@click.option("--yes", is_flag=True, help="Do it; without this, only show what would be lost.")
+@yes_option
 @with_settings
 def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None:
     """Continue STAGEs after a loss of records or positions. Stop their workers first.
@@ -60,19 +60,12 @@ def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None
     from rollbus.schemas.wall_clock import wall_clock_ms
     from rollbus.streams.operate.repair import accept_loss
 
-    verb, has_lost = ("continues" if yes else "would continue"), False
+    meaning = (
+        "No worker will ever see records that are gone: their episodes end as drops with reason `missing_events`, or "
+        "leave no trace if all their records are lost. A sink or a replay that read them in time still has them. To "
+        "continue, stop the workers and add --yes."
+    )
     for stage in select_stages(settings, stages):
         losses = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
-        for partition, loss in losses.items():
-            count = loss.last - loss.first + 1
-            without = f" without records {loss.first} … {loss.last} ({count} at most)" if count > 0 else ""
-            echo(f"{stage.name}: {stage.input.name}[{partition}] {verb}{without} at {loss.resumes_at}: {loss.why}")
-        if not losses:
-            echo(f"{stage.name}: nothing is lost, and nothing was changed")
-        has_lost = has_lost or bool(losses)
-    if has_lost and not yes:
-        echo(
-            "Nothing was changed. No worker will ever see records that are gone: their episodes end as drops with "
-            "reason `missing_events`, or leave no trace if all their records are lost. A sink or a replay that read "
-            "them in time still has them. To continue, stop the workers and add --yes."
-        )
+        by_place = {(stage.input.name, partition): loss for partition, loss in losses.items()}
+        show_losses(stage.name, by_place, accepted=yes, meaning=meaning)

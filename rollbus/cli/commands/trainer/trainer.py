@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, OutputTable, echo, format_count, show_record, show_rows
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
@@ -53,6 +54,36 @@ def run(settings: Settings, run_id: str | None, from_namespace: str | None, from
     if from_version is not None and (undone := leave_quarantined(chosen, from_version)):
         echo(f"trained from version {from_version}; rolled back: {', '.join(map(str, undone))}")
     run_trainer(chosen, heart=settings.heart("trainer", chosen.run_id))
+
+
+@trainer.command("accept-loss")
+@run_option
+@yes_option
+@with_settings
+def accept_loss_(settings: Settings, run_id: str | None, yes: bool) -> None:
+    """Continue after `batches` was made again, restored or moved, lost records, or a tool has set the offset.
+
+    Stop the trainer first. Without --yes nothing is changed. The loss is kept as a dead letter of class DataLossError.
+    No batch that is in the ledger is trained again.
+    """
+    import asyncio
+
+    from rollbus.schemas.wall_clock import wall_clock_ms
+    from rollbus.trainer.ledger.batch_positions_kafka import STAGE, batch_positions, place_of_batches
+
+    chosen = trainer_settings(settings, run_id, "batches", "training-steps", "dead-letters")
+    positions = batch_positions(chosen.kafka, chosen.namespace, chosen.run_id)
+    losses = asyncio.run(
+        positions.accept(
+            [place_of_batches(chosen.namespace)],
+            namespace=chosen.namespace,
+            stage=STAGE,
+            now_ms=wall_clock_ms(),
+            dry_run=not yes,
+        )
+    )
+    meaning = "Batches that are gone are never trained. To continue, stop the trainer and add --yes."
+    show_losses(f"trainer of run {chosen.run_id}", losses, accepted=yes, meaning=meaning)
 
 
 def _complete_replay(settings: Settings, namespace: str) -> str:

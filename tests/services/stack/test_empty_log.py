@@ -76,6 +76,9 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("forget --again", "exclusions"),
         ("topics list", "episode-events"),
         ("sink status", "episode-events"),
+        ("trainer accept-loss", "batches"),
+        ("resample accept-loss", "resample-requests"),
+        ("log-to accept-loss webhook", "policy-decisions"),
     ],
 )
 def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
@@ -85,6 +88,13 @@ def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
     assert f"there is no topic {namespace}{topic} at" in told
     assert "`rollbus topics create`" in told
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["trainer accept-loss", "resample accept-loss", "log-to accept-loss wandb"])
+def test_a_reader_that_has_lost_nothing_is_left_as_it_is(say: Say, command: str) -> None:
+    say("topics", "create")
+    for words in (command, f"{command} --yes"):
+        assert "nothing is lost, and nothing was changed" in say(*words.split())
 
 
 def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:

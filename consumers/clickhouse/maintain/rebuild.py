@@ -107,8 +107,8 @@ async def rebuild(
     if client.cluster:
         raise ConfigurationError(
             f"a rebuild exchanges the tables of one server, and these are on the cluster {client.cluster}; let the "
-            f"sink read the log again instead: stop it, reset the offsets of the group {namespace}sink to the earliest, "
-            "and confirm them by `rollbus sink accept-loss --yes`. A row that is there already is absorbed by its id"
+            f"sink read the log again instead: stop it, reset the offsets of the group {namespace}sink to the "
+            "earliest, and confirm them by `rollbus sink accept-loss --yes`. A row that is there is absorbed by its id"
         )
     chosen = tuple(tables) or all_tables()
     if unknown := sorted(set(chosen) - set(all_tables())):

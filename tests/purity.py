@@ -83,7 +83,11 @@ PURE: Mapping[str, Room] = {
         ),
         but_not=("streams/replay/compare/live.py",),
     ),
-    "trainer/grpo": Room(("trainer/grpo/*.py",), ("schemas/records", "trainer/backends/protocol")),
+    "trainer/grpo": Room(
+        ("trainer/grpo/*.py",),
+        ("schemas/records", "trainer/backends/protocol"),
+        but_not=("trainer/grpo/__init__.py",),
+    ),
     "trainer/ledger": Room(
         (
             "trainer/ledger/ledger.py",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from rollbus.runtime.health.heart import Heart, beating
-from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.errors import ConfigurationError, RollbusError
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import TrainerLog
@@ -19,7 +19,7 @@ from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.context import StoppedWaitingError
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.loop.waiting import Stop
-from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
+from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TinkerBackendSettings, TrainerSettings
 from rollbus.trainer.validation.settings import load_validation
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
         backend = ArtClient(chosen.url, token=token)
     elif isinstance(chosen, ArtLocalBackend):
         backend = await _start_art_local(settings.model, chosen)
+    elif isinstance(chosen, TinkerBackendSettings):
+        backend = await _start_tinker(settings, chosen)
     else:
         from rollbus.trainer.backends.memory import MemoryBackend
 
@@ -108,6 +110,23 @@ async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
     backend = ArtLocal(local_service_settings(model, chosen))
     await backend.start()
     return backend
+
+
+async def _start_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings) -> Backend:
+    """Raise ConfigurationError for settings of the update that no Tinker service has."""
+    from rollbus.trainer.backends.tinker.opening import open_tinker
+    from rollbus.trainer.backends.tinker.sequences import find_unsupported
+
+    if refused := find_unsupported(settings.train):
+        raise ConfigurationError(f"`backend: {{type: tinker}}` does not know {', '.join(refused)} of `trainer: train:`")
+    return await open_tinker(
+        chosen,
+        model=settings.model,
+        tokenizer=chosen.tokenizer,
+        directory=chosen.directory,
+        max_tokens=chosen.max_tokens,
+        retention=chosen.retention,
+    )
 
 
 def local_service_settings(model: str, chosen: ArtLocalBackend) -> ServiceSettings:

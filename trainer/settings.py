@@ -8,8 +8,9 @@ from pydantic import Field, SecretStr, model_validator
 from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
-from rollbus.trainer.backends.model_settings import ModelOptions
+from rollbus.trainer.backends.model_settings import ModelOptions, Retention
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
+from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 
@@ -37,6 +38,27 @@ class ArtLocalBackend(ModelOptions):
     """Of that port; the one of `art_server` without it."""
 
 
+class TinkerBackendSettings(TinkerAccess):
+    """A service with the Tinker API, driven by the trainer; it serves no agents (`art_server: tinker:` does both)."""
+
+    type: Literal["tinker"]
+    tokenizer: Path
+    """Folder with the tokenizer.json of the base model."""
+    directory: Path
+    """Of the journal, which says what the service has saved."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Longest sequence; without it, what the service says."""
+    keep_checkpoints: int | None = Field(default=20, ge=1)
+    """Newest versions kept at the service; null keeps all."""
+    keep_every: int | None = Field(default=50, ge=1)
+    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
+
+    @property
+    def retention(self) -> Retention:
+        """Which versions stay."""
+        return Retention(self.keep_checkpoints, self.keep_every)
+
+
 class MemoryBackendSettings(FrozenSettings):
     """Trains no model: to try a pipeline."""
 
@@ -47,7 +69,9 @@ class MemoryBackendSettings(FrozenSettings):
     """How long a step pretends to take."""
 
 
-BackendSettings = Annotated[ArtServerBackend | ArtLocalBackend | MemoryBackendSettings, Field(discriminator="type")]
+BackendSettings = Annotated[
+    ArtServerBackend | ArtLocalBackend | TinkerBackendSettings | MemoryBackendSettings, Field(discriminator="type")
+]
 
 
 class ValidationSettings(PlayLimits):

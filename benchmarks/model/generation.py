@@ -48,8 +48,8 @@ def ours(folder: Path) -> float:
     from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
     from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
     from rollbus.trainer.art_server.model.config import read_config
+    from rollbus.trainer.art_server.sampler.requests import SamplingParameters
     from rollbus.trainer.art_server.sampler.sampler import Sampler
-    from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 
     config = read_config(folder, max_tokens=CONTEXT)
     loader = ModelLoader(config, precision="bfloat16")

@@ -33,9 +33,8 @@ from rollbus.trainer.art_server.learner.rows import PADDING_GROUP
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.precision import choose_precision
-from rollbus.trainer.art_server.sampler.requests import Generation
+from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.validation.evaluation import wilson_interval

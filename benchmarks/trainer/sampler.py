@@ -24,8 +24,8 @@ def ours(folder: Path, prompts: list[list[int]]) -> float:
     from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
     from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
     from rollbus.trainer.art_server.model.config import read_config
+    from rollbus.trainer.art_server.sampler.requests import SamplingParameters
     from rollbus.trainer.art_server.sampler.sampler import Sampler
-    from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 
     config = read_config(folder / "model")
     model = ModelLoader(config).load(folder / "model")

@@ -25,7 +25,7 @@ from rollbus.nemo.bus.transcripts import as_trajectory
 from rollbus.nemo.runs.run import Run, current_run
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
-from rollbus.trainer.backends.journaled import JournaledBackend
+from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult
 
 

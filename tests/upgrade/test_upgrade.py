@@ -19,7 +19,7 @@ from rollbus.settings_file import load_settings
 from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
 from rollbus.trainer.art_server.checkpoints.journal import Journal
 from rollbus.trainer.art_server.learner.torch_service import TorchService
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from tests.services.conftest import clickhouse
 from tests.upgrade import FAILURE, OPTIONS, RELEASES, RESULT, names_of_settings, read_clickhouse, train

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollbus.schemas.errors import ServiceError, UnavailableError
-from rollbus.trainer.backends.journaled import JournaledBackend
+from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, TrainTrajectory
 
 Fault = Callable[[str, TrainRequest], None]

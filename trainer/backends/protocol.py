@@ -63,7 +63,7 @@ class TrainConfig(FrozenSettings):
     """What one GRPO update does, in the settings and in the body of a request."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
-    loss: Literal["cispo", "ppo", "dppo"] = "cispo"
+    loss: Literal["cispo", "ppo", "dppo", "importance_sampling", "dro"] = "cispo"
     advantages: Literal["given", "art"] = "given"
     """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute and scale its own."""
     advantage_scale: Literal["none", "batch_std"] = "none"
@@ -80,6 +80,8 @@ class TrainConfig(FrozenSettings):
     """ppo: bound on the loss of a negative advantage, in units of it; None for no bound."""
     probability_delta: float = Field(default=0.2, gt=0, le=1)
     """dppo: a token whose probability has moved further than this, the way its advantage pushes, adds no gradient."""
+    dro_beta: float = Field(default=0.05, ge=0)
+    """dro: pull towards the behaviour policy, per token, in units of an advantage."""
     ratio_level: Literal["token", "sequence"] = "token"
     """`sequence` takes the exponential of the sequence's mean log-ratio for each of its tokens (GSPO)."""
     importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
@@ -200,7 +202,7 @@ class Versions:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     backend: str
-    """`memory`, `art-local`, `art-server`."""
+    """`memory`, `art-local`, `art-server`, `tinker`."""
     model: str
     max_sequence_tokens: int
     """Longest prompt and completion together that can be trained or served."""

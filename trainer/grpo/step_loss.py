@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo import corrections, penalties, ratios
-from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, ppo
+from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, dro, importance_sampling, ppo
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,10 @@ def _token_loss(batch: TokenBatch, anchor_N: Tensor, settings: TrainConfig) -> T
         return cispo(current_N, ratio_N, advantages_N, ratio_min=settings.ratio_min, ratio_max=settings.ratio_max)
     if settings.loss == "dppo":
         return dppo(current_N, batch.behaviour_N, ratio_N, advantages_N, probability_delta=settings.probability_delta)
+    if settings.loss == "importance_sampling":
+        return importance_sampling(ratio_N, advantages_N)
+    if settings.loss == "dro":
+        return dro(current_N, batch.behaviour_N, advantages_N, beta=settings.dro_beta)
     return ppo(
         ratio_N,
         advantages_N,

@@ -1,7 +1,8 @@
-"""The policy losses, per token, before weights, masks and sums: CISPO, PPO with dual clip, DPPO.
+"""The policy losses, per token, before weights, masks and sums: CISPO, PPO with dual clip, DPPO, and two unbounded.
 
-At r = 1 all three have the gradient −A with respect to n. Away from it they differ in what they do with a token that
-has moved far: CISPO bounds its weight, PPO and DPPO give it no gradient, by ratio and by difference of probability.
+At r = 1 all have the gradient −A with respect to n. Away from it they differ in what they do with a token that has
+moved far: CISPO bounds its weight, PPO and DPPO give it no gradient, by ratio and by difference of probability;
+importance sampling bounds nothing, and DRO pulls it back.
 """
 
 from dataclasses import dataclass
@@ -61,3 +62,19 @@ def dppo(
     moved_N = (current_N.exp() - behaviour_N.exp()).detach()
     left_N = torch.where(advantages_N > 0, moved_N > probability_delta, moved_N < -probability_delta)
     return TokenLoss(torch.where(left_N, 0.0, -ratio_N * advantages_N), left_N)
+
+
+def importance_sampling(ratio_N: Tensor, advantages_N: Tensor) -> TokenLoss:
+    """−r A, without any bound. Gradient with respect to n: −r A."""
+    return TokenLoss(-ratio_N * advantages_N, torch.zeros_like(ratio_N, dtype=torch.bool))
+
+
+def dro(current_N: Tensor, behaviour_N: Tensor, advantages_N: Tensor, *, beta: float) -> TokenLoss:
+    """−(A n − β/2 (n − b)²): no ratio, but a pull towards the behaviour that grows with the distance.
+
+    Gradient with respect to n: −A + β (n − b). Richemond et al. 2024 (2405.19107), with the advantage in place of the
+    reward and its value, as Tinker's services have it.
+    """
+    moved_N = current_N - behaviour_N
+    loss_N = 0.5 * beta * moved_N**2 - advantages_N * current_N
+    return TokenLoss(loss_N, torch.zeros_like(current_N, dtype=torch.bool))

@@ -24,7 +24,7 @@ from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app
 from rollbus.trainer.art_server.endpoint.http_server import listen
 from rollbus.trainer.art_server.endpoint.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest, RequestError, parse
-from rollbus.trainer.art_server.sampler.requests import Generation
+from rollbus.trainer.art_server.sampler.requests import Generation, TokenSampler
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from tests.models import create_model, load_model
 from tests.trainer.art_server.conftest import serving
@@ -56,7 +56,7 @@ def test_a_port_is_taken_before_its_server_serves() -> None:
 class EndlessSampler:
     """Takes requests and never answers them."""
 
-    def __init__(self, like: Sampler) -> None:
+    def __init__(self, like: TokenSampler) -> None:
         self.config, self.logprobs_mode, self.loaded = like.config, like.logprobs_mode, like.loaded
         self.asked, self.given_up = threading.Semaphore(0), threading.Semaphore(0)
 

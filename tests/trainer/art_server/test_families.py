@@ -19,8 +19,8 @@ from rollbus.trainer.art_server.model.config import FAMILIES, ModelConfig, read_
 from rollbus.trainer.art_server.model.lora import ADAPTER
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.model.weights import to_hf_weights
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import load_model

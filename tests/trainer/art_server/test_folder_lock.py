@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.checkpoints.folder_lock import FolderLock
+from rollbus.trainer.backends.durable.folder_lock import FolderLock
 
 HOLD = """
 import os, sys
 from pathlib import Path
-from rollbus.trainer.art_server.checkpoints.folder_lock import FolderLock
+from rollbus.trainer.backends.durable.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print(os.getpid(), flush=True)
 if sys.argv[2:] and os.fork() == 0:

@@ -14,8 +14,8 @@ from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.precision import choose_precision
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig, Precision
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.trainer.art_server.test_update import SHARED, packed_row

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.sampler.prefixes import BLOCK_TOKENS, PrefixIndex, Shared
-from rollbus.trainer.art_server.sampler.requests import Generation
+from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from tests.models import load_model
 
 SYSTEM = [5 + number % 200 for number in range(40)]

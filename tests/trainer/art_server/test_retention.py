@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollbus.settings import Settings
 from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
-from rollbus.trainer.art_server.checkpoints.retention import expendable
+from rollbus.trainer.backends.durable.retention import expendable
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.process import local_service_settings
 from rollbus.trainer.settings import ArtLocalBackend

@@ -13,8 +13,9 @@ from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.learner.rows import unpack
 from rollbus.trainer.art_server.learner.update import micro_batches, score
 from rollbus.trainer.art_server.model.model import head, trunk
-from rollbus.trainer.art_server.sampler.sampler import Sampler, UnknownVersionError
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters, choose
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters, UnknownVersionError
+from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.art_server.sampler.sampling import choose
 from tests.models import create_model, load_model
 
 PROMPT = [5, 60, 70, 80, 90]

@@ -26,7 +26,7 @@ from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.learner.art_plan import StepPlan
 from rollbus.trainer.art_server.learner.torch_service import TorchService
 from rollbus.trainer.art_server.model.memory_limits import memory_failures
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import create_model

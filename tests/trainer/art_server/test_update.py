@@ -12,8 +12,8 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.learner.rows import unpack
 from rollbus.trainer.art_server.learner.update import Learner, micro_batches, score
 from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import load_model
 

@@ -8,8 +8,8 @@ from typing import Any
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint, weight_files
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.art_server.model.master_weights import MasterWeights
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 
 BASE_WEIGHTS = "base_weights"
 """In the provenance of a version 0 of adapters: size and SHA-256 of each file of the base model's weights, by name."""

@@ -27,7 +27,7 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import (
     read_provenance,
     write_json,
 )
-from rollbus.trainer.backends.appending import append_line, whole_lines
+from rollbus.trainer.backends.durable.appending import append_line, whole_lines
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import from_json, to_json
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal, VersionStore, settle
-from rollbus.trainer.art_server.checkpoints.retention import expendable, protected
+from rollbus.trainer.backends.durable.retention import expendable, protected
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainResult
 

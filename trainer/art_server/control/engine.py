@@ -71,7 +71,7 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
     refused = [
         name
         for name, is_chosen in {
-            "loss: dppo": config.loss == "dppo",
+            f"loss: {config.loss}": config.loss not in ("cispo", "ppo"),
             f"importance_correction: {config.importance_correction}": config.importance_correction
             not in ("none", "token_truncate"),
             "kl_estimator: k3": bool(config.kl_coefficient) and config.kl_estimator == "k3",

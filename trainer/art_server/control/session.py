@@ -18,7 +18,6 @@ from art import types
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.checkpoints.checkpoint import read_provenance
-from rollbus.trainer.art_server.checkpoints.folder_lock import FolderLock
 from rollbus.trainer.art_server.checkpoints.journal import Journal, recover
 from rollbus.trainer.art_server.checkpoints.keeping import Keeping
 from rollbus.trainer.art_server.control.engine import internal_config, lora_config, server_config, update_arguments
@@ -27,6 +26,7 @@ from rollbus.trainer.art_server.learner.art_plan import Provenance, StepPlan, ar
 from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS, TorchService
 from rollbus.trainer.backends.admission import Admitted
+from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, WeightsVersion

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.trainer.art_server.endpoint.openai_api import RequestError
-from rollbus.trainer.art_server.sampler.requests import Alternatives, Generation
-from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.art_server.sampler.requests import Alternatives, Generation, SamplingParameters, TokenSampler
 
 SEEDS = 1 << 64
 """A generator takes no sign: −5 would be 5."""
@@ -54,7 +52,7 @@ class Choices:
     def prompt_of(self, index: int) -> Sequence[int]:
         return self.prompts[index * len(self.prompts) // self.count]
 
-    def submit(self, sampler: Sampler, parameters: SamplingParameters, n: int) -> None:
+    def submit(self, sampler: TokenSampler, parameters: SamplingParameters, n: int) -> None:
         for prompt in self.prompts:
             for number in range(n):
                 index = len(self._futures)

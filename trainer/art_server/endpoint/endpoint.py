@@ -43,8 +43,7 @@ from rollbus.trainer.art_server.endpoint.choices import Choices
 from rollbus.trainer.art_server.endpoint.openai_answers import describe_origin, make_choice, usage
 from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.art_server.endpoint.tokenizer import render_chat, renders_tools
-from rollbus.trainer.art_server.sampler.requests import Generation
-from rollbus.trainer.art_server.sampler.sampler import Sampler, UnknownVersionError
+from rollbus.trainer.art_server.sampler.requests import Generation, TokenSampler, UnknownVersionError
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class ServedModel:
     """What the endpoint serves; promoting a version changes `serving`."""
 
     name: str
-    sampler: Sampler
+    sampler: TokenSampler
     tokenizer: Any
     serving: int
     find_version: Callable[[int], bool] = lambda version: False

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 

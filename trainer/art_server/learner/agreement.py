@@ -8,7 +8,6 @@ a source that only sent turns of older versions once, by their checkpoint.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.backends.agreement import Agreement, describe_disagreement
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 
 logger = logging.getLogger(__name__)
@@ -26,17 +26,6 @@ LONGEST_TOKENS = 4096
 """Of a turn that is computed again; a longer one is left out while a shorter one is there."""
 TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 1.5)
 """Tried as the cause of a difference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How far a source is from the model, over the turns that were computed again."""
-
-    source: str
-    version: int
-    difference: float
-    """Mean of |recorded − own log-prob|, in nats a token."""
-    tokens: int
 
 
 class AgreementCheck:
@@ -65,7 +54,8 @@ class AgreementCheck:
                 continue
             agreement = measure(network, source, version, turns)
             if not agreement.difference <= most:  # NaN is no agreement
-                raise RejectedError(describe(agreement, find_temperature(network, turns, most=most), most=most))
+                temperature = find_temperature(network, turns, most=most)
+                raise RejectedError(describe_disagreement(agreement, temperature, most=most))
             self._agreed.add(source)
             differences.append(agreement.difference)
         return {"source_difference_max": max(differences)} if differences else {}
@@ -104,23 +94,6 @@ def find_temperature(model: nn.Module, turns: Sequence[TurnTokens], *, most: flo
         if (difference := float(differences.mean())) <= most and (best is None or difference < best[0]):
             best = (difference, temperature)
     return best[1] if best else None
-
-
-def describe(agreement: Agreement, temperature: float | None, *, most: float) -> str:
-    """Say who differs, by how much, why that may be, and what to do."""
-    cause = (
-        f"they agree at temperature {temperature:g}, so the server sampled at that one, as vLLM does by a model's "
-        "generation_config.json unless it runs with `--generation-config vllm`"
-        if temperature is not None
-        else "the server may have served other weights than this version, cut the distribution (top_p, top_k), or "
-        "reported log-probs of another kind; ask it for the same prompt and compare"
-    )
-    return (
-        f"turns that producer {agreement.source or '(none)'!r} recorded from version {agreement.version} have "
-        f"log-probs that differ from the model's own by {agreement.difference:.3g} a token (mean of {agreement.tokens} "
-        f"tokens, at most {most:g} is taken): {cause}. Nothing was trained. `trainer: "
-        "most_difference:` sets the bound, 0 none"
-    )
 
 
 def _length(turn: TurnTokens) -> tuple[int, bytes]:

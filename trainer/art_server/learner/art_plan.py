@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
 
 if TYPE_CHECKING:

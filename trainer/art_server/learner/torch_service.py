@@ -25,7 +25,6 @@ from rollbus.trainer.art_server.checkpoints.base_version import check_same_base,
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
@@ -37,6 +36,7 @@ from rollbus.trainer.art_server.model.memory_limits import loading_failures, mem
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.model.threads import choose_threads, count_cores
 from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 
 if TYPE_CHECKING:

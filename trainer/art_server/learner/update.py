@@ -18,11 +18,11 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.trainer import grpo
 from rollbus.trainer.art_server.checkpoints.checkpoint import load_optimizer
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.art_server.learner.rows import Tree, TreeBatch, batches, unpack
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.master_weights import MasterWeights
 from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.protocol import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ Text is final up to the last token that ended on a whole character. Only later t
 ones just before them, since some tokenizers write a token's leading space only after another token.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from rollbus.trainer.art_server.endpoint.tokenizer import REPLACEMENT
@@ -34,3 +35,9 @@ class GrowingText:
     def _decode(self, token_ids: list[int]) -> str:
         decoded: str = self._tokenizer.decode(token_ids, skip_special_tokens=True) if token_ids else ""
         return decoded
+
+
+def find_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the first of the stop strings begins, if there is one."""
+    places = [text.find(stop) for stop in stops]
+    return min((at for at in places if at >= 0), default=None)

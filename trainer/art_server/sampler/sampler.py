@@ -23,10 +23,18 @@ from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.sampler.cache import CachePool
 from rollbus.trainer.art_server.sampler.decoding import CudaRecorder, Decoding
-from rollbus.trainer.art_server.sampler.growing_text import GrowingText
+from rollbus.trainer.art_server.sampler.growing_text import GrowingText, find_stop
 from rollbus.trainer.art_server.sampler.prefixes import Shared
-from rollbus.trainer.art_server.sampler.requests import Alternatives, FinishReason, Generation, OnToken, SamplerRequest
-from rollbus.trainer.art_server.sampler.sampling import SamplingParameters, choose
+from rollbus.trainer.art_server.sampler.requests import (
+    Alternatives,
+    FinishReason,
+    Generation,
+    OnToken,
+    SamplerRequest,
+    SamplingParameters,
+    UnknownVersionError,
+)
+from rollbus.trainer.art_server.sampler.sampling import choose
 from rollbus.trainer.art_server.sampler.waves import FULL_TOKENS, PREFILL_TOKENS, batch_prompts, plan_wave
 from rollbus.trainer.backends.model_settings import LogprobsMode
 
@@ -34,10 +42,6 @@ logger = logging.getLogger(__name__)
 
 SCORED_AT_ONCE = 256
 """Prompt positions projected to the vocabulary at once: 50 MB of logits where it has 50,000 tokens."""
-
-
-class UnknownVersionError(LookupError):
-    """The version is not loaded."""
 
 
 class Sampler:
@@ -56,8 +60,8 @@ class Sampler:
         dtype: torch.dtype = torch.float32,
         stop_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self.config = config
-        self.logprobs_mode = logprobs_mode
+        self.config: ModelConfig = config
+        self.logprobs_mode: LogprobsMode = logprobs_mode
         self.steps = 0
         """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
         self.tokens = 0
@@ -324,9 +328,9 @@ class Sampler:
         ended = request.token_ids[-1] in self._stop_ids and not parameters.ignore_eos
         if request.text is not None and not ended:
             request.text.add(request.token_ids[-1])
-            if _first_stop(request.text.text, parameters.stop) is not None:
+            if find_stop(request.text.text, parameters.stop) is not None:
                 text = self._decode_text(request)
-                cut = _first_stop(text, parameters.stop)
+                cut = find_stop(text, parameters.stop)
         if ended or cut is not None:
             reason = "stop"
         elif len(request.token_ids) >= parameters.max_tokens:
@@ -381,8 +385,3 @@ class Sampler:
 
 def _priority(request: SamplerRequest) -> int:
     return request.parameters.priority
-
-
-def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    places = [text.find(stop) for stop in stops]
-    return min((at for at in places if at >= 0), default=None)

@@ -14,22 +14,6 @@ from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE, LogprobsM
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParameters:
-    max_tokens: int
-    temperature: float = 1.0
-    """0, or less than LEAST_TEMPERATURE, takes the most probable token."""
-    top_p: float = 1.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    top_logprobs: int = 0
-    ignore_eos: bool = False
-    priority: int = 0
-    """Of requests that wait for a row, those with the lowest take the next."""
-    scores_prompt: bool = False
-    """Give the log-prob of each prompt token too: the prompt is then read alone and whole."""
-
-
-@dataclass(frozen=True, slots=True)
 class SampledChoice:
     token_ids_B: Tensor
     logprobs_B: Tensor

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.appending import append_line, whole_lines
+from rollbus.trainer.backends.durable.appending import append_line, whole_lines
 from rollbus.trainer.backends.jobs import JobBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json

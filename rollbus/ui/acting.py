@@ -1,41 +1,49 @@
-"""What people do on the page → records in the log: feedback on an episode, and members of a data set.
+"""What a judge says on the page → records in the log: verdicts on an episode, and members of a data set.
 
-Feedback is signed in the name of the principal whose token brought it, with a recorder for each of them; the owner's is
-`operator`'s. ClickHouse shows what was written once the sink has it. Nothing here reads or decides.
+A verdict is a reward like any other, signed in the name of its judge, of source `operator` with the owner's token and
+`judge` with a principal's. So two judges do not replace one another's. ClickHouse shows it once the sink has written
+it. Nothing here reads or decides.
 """
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rollbus.producers import Recorder, init
+from rollbus.producers.episode.outbox import root_of
+from rollbus.producers.episode.rewards import KEYED
+from rollbus.runtime.kafka.clients import new_producer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.writing import Row, send_each
+from rollbus.schemas import ids
 from rollbus.schemas.codec import encode
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.data_sets import DataSetMember
-from rollbus.schemas.topics import DATA_SETS
+from rollbus.schemas.records.events import RewardReported
+from rollbus.schemas.signing import Signing
+from rollbus.schemas.topics import DATA_SETS, EPISODE_EVENTS
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.ui.sessions import OPERATOR, PageJudge
 
 Form = TypeVar("Form", bound=BaseModel)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-OPERATOR = "operator"
-"""Source of the owner's feedback, and the principal that signs it; a principal's own is of a source of its name."""
-FLUSH_S = 10.0
-"""How long a report may take to be confirmed before the page says that it still waits."""
+PRODUCER = "rollbus-ui"
 
 
-class Feedback(BaseModel):
-    """A reward that a person gives."""
+class VerdictForm(BaseModel):
+    """A reward that a person gives, or takes back."""
 
     model_config = ConfigDict(extra="forbid")
 
     episode_id: str = Field(min_length=1, max_length=200)
-    value: float = Field(allow_inf_nan=False)
+    value: float | None = Field(allow_inf_nan=False)
+    """None takes back what this judge has said under the name."""
     name: str = Field(default="reward", min_length=1, max_length=100)
     comment: str | None = Field(default=None, max_length=2_000)
+    supersedes: str | None = Field(default=None, max_length=200)
+    """The judge's earlier report, which this one replaces."""
 
 
 class Membership(BaseModel):
@@ -57,27 +65,50 @@ class Acting:
         kafka: KafkaConnection,
         namespace: str,
         clock_ms: Callable[[], int] = wall_clock_ms,
-        sign_as: Callable[[str], str | None] = lambda name: None,
+        *,
+        signing: Signing | None = None,
     ) -> None:
-        """`sign_as` returns the token by which the page signs in a principal's name, if it can."""
-        self._kafka, self._namespace, self._clock_ms, self._sign_as = kafka, namespace, clock_ms, sign_as
-        self._recorders: dict[str, Recorder] = {}
-        """By principal."""
+        self._kafka, self._namespace, self._clock_ms = kafka, namespace, clock_ms
+        self._signing = signing or Signing()
+        self._newest: dict[tuple[str, str, str], str] = {}
+        """By judge, episode and name: the report that the next one replaces, also before the sink has written it."""
 
-    def report(self, values: Mapping[str, Any], principal: str = OPERATOR) -> str:
-        """Report feedback and return its event's id; raises ConfigurationError, UnavailableError."""
-        given = _read(Feedback, values)
-        if principal not in self._recorders:
-            token = self._sign_as(principal)
-            self._recorders[principal] = init(
-                security=self._kafka, namespace=self._namespace, producer="rollbus-ui", token=token
+    def check_judge(self, judge: PageJudge) -> None:
+        """Raise ConfigurationError if a verdict could not keep this author."""
+        if judge.name != OPERATOR and not self._signing.principals:
+            raise ConfigurationError(
+                f"a verdict keeps its author by a signature, and `signing: principals:` has no key; judge as {OPERATOR}"
             )
-        recorder = self._recorders[principal]
-        event_id = recorder.feedback(
-            episode=given.episode_id, reward=given.value, name=given.name, source=principal, comment=given.comment
+
+    async def report(self, judge: PageJudge, values: Mapping[str, Any]) -> str:
+        """Report a verdict and return its event's id; raises ConfigurationError, UnavailableError."""
+        given = _read(VerdictForm, values)
+        place = judge.name, given.episode_id, given.name
+        event_id = ids.reward_event_id(given.episode_id, given.name, f"{judge.name} {uuid.uuid4()}")
+        root = root_of(given.episode_id)
+        is_withdrawn = given.value is None
+        record = RewardReported(
+            event_id=event_id,
+            episode_id=given.episode_id,
+            root_episode_id=root,
+            writer_id=PRODUCER,
+            sequence=KEYED,
+            occurred_at_ms=self._clock_ms(),
+            episode_started_at_ms=0,
+            producer=PRODUCER,
+            name=given.name,
+            value=given.value,
+            source=judge.source,
+            retracted=is_withdrawn,
+            supersedes=None if is_withdrawn else self._newest.get(place, given.supersedes),
+            comment=given.comment,
         )
-        if event_id is None or not recorder.flush(FLUSH_S):
-            raise UnavailableError("Kafka has not confirmed the feedback yet; it is sent when Kafka answers again")
+        topic, key, value = EPISODE_EVENTS.full_name(self._namespace), root.encode(), encode(record)
+        async with running(self._kafka, new_producer(self._kafka), what="verdict") as producer:
+            await producer.send_and_wait(
+                topic, value, key=key, headers=self._signing.sign(judge.name, topic, key, value)
+            )
+        self._newest[place] = event_id
         return event_id
 
     async def change_member(self, values: Mapping[str, Any]) -> None:
@@ -90,11 +121,6 @@ class Acting:
         record = DataSetMember(**given.model_dump(), changed_at_ms=self._clock_ms())
         row = Row(DATA_SETS.full_name(self._namespace), 0, record.data_set.encode(), encode(record))
         await send_each(self._kafka, [row], "data set")
-
-    def close(self) -> None:
-        """Send what still waits."""
-        for recorder in self._recorders.values():
-            recorder.close()
 
 
 def _read(form: type[Form], values: Mapping[str, Any]) -> Form:

@@ -4,13 +4,15 @@
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
+    GET /api/reasons         what each reason of a drop means, and what to do
     GET /api/health          what `rollbus status --json` says: {"verdict": {…}, "funnels": […], …}
-    POST /api/feedback       a reward for an episode, into the log, with the owner's token or one that may report
-    POST /api/data-sets      a trajectory into a data set, or out of it, with the owner's token alone
+    POST /api/session        a token and a name → a session; GET says whose it is, DELETE ends it
+    POST /api/verdicts       a reward for an episode, into the log, of a session
+    POST /api/data-sets      a trajectory into a data set, or out of it, of a session of the owner's
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
-It serves this machine only, under a name of this machine. The page's own token reads and writes nothing. Its headers
-forbid the browser to load anything from elsewhere.
+It serves this machine only, under a name of this machine. The page's own token reads. What writes asks for a session
+in addition (`sessions`). Its headers forbid the browser to load anything from elsewhere.
 
 The address that the command prints brings the page's token behind a `#`, which no browser sends. The page keeps it in
 the storage of its origin. A cookie would go to every port of this machine, also to another user's program.
@@ -36,10 +38,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.runtime.http.guard import Door, FindPrincipal, RefusedError, RequestHead, same, token_in
+from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same, token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
-from rollbus.ui.acting import OPERATOR, Acting
+from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
+from rollbus.ui.sessions import PageJudge, Sessions, make_cookie
 from rollbus.ui.token_text import Texts
 
 if TYPE_CHECKING:
@@ -48,8 +51,9 @@ if TYPE_CHECKING:
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
-FEEDBACK, DATA_SETS = "/api/feedback", "/api/data-sets"
-WRITING = (FEEDBACK, DATA_SETS)
+SESSION = "/api/session"
+VERDICTS, DATA_SETS = "/api/verdicts", "/api/data-sets"
+WRITING = (VERDICTS, DATA_SETS)
 FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
@@ -71,17 +75,19 @@ def make_app(
     lags: Lags | None = None,
     health: "StatusWatch | None" = None,
     acting: Acting | None = None,
-    find_principal: FindPrincipal | None = None,
+    sessions: Sessions | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
-    api = _Api(asking, namespace, texts, lags, health, acting, find_principal, pulse_s)
+    api = _Api(asking, namespace, texts, lags, health, acting, sessions or Sessions(None), pulse_s)
     return Starlette(
         routes=[
             Route("/", _send_page),
             Route("/api/ask/{name}", api.ask),
             Route("/api/lag", api.show_lag),
             Route("/api/health", api.show_health),
+            Route("/api/reasons", _send_reasons),
+            Route(SESSION, api.change_session, methods=["GET", "POST", "DELETE"]),
             *(Route(path, api.act, methods=["POST"]) for path in WRITING),
             Route("/api/live", api.stream),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -95,6 +101,14 @@ async def _send_page(_: Request) -> Response:
     return FileResponse(STATIC / "index.html")
 
 
+async def _send_reasons(_: Request) -> Response:
+    from rollbus.health.funnel.losses import LOSSES, agree
+
+    return JSONResponse(
+        {reason: {"what": agree(loss.what, 1), "remedy": loss.remedy} for reason, loss in LOSSES.items()}
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Api:
     """The answers below /api."""
@@ -105,7 +119,7 @@ class _Api:
     lags: Lags | None
     health: "StatusWatch | None"
     acting: Acting | None
-    find_principal: FindPrincipal | None
+    sessions: Sessions
     pulse_s: float
 
     async def ask(self, request: Request) -> JSONResponse:
@@ -131,16 +145,31 @@ class _Api:
     async def show_health(self, _: Request) -> JSONResponse:
         return JSONResponse({} if self.health is None else make_plain((await self.health.ask()).as_json()))
 
-    async def act(self, request: Request) -> JSONResponse:
+    async def change_session(self, request: Request) -> Response:
+        """Say whose session it is, open one, or end it."""
+        cookies, host = request.headers.get("cookie", ""), request.headers.get("host", "")
+        if request.method == "GET":
+            return JSONResponse(_describe(self.sessions.judge_of(cookies)))
+        self.sessions.end(cookies)
+        if request.method == "DELETE":
+            return JSONResponse(_describe(None), headers={"set-cookie": make_cookie(host, "")})
         try:
-            values = json.loads(await request.body())
-            if self.acting is None or not isinstance(values, dict):
-                raise ConfigurationError("send an object in JSON")
-            if request.url.path == FEEDBACK:
-                token = token_in(request.headers.get("authorization", ""))
-                principal = self.find_principal(token) if self.find_principal is not None else None
-                name = OPERATOR if principal is None else principal.name
-                return JSONResponse({"event_id": await run_in_threadpool(self.acting.report, values, name)})
+            name = str(_read_object(await request.body()).get("judge") or "")
+            secret, judge = self.sessions.begin(token_in(request.headers.get("authorization", "")), name)
+            if self.acting is not None:
+                self.acting.check_judge(judge)
+        except (ConfigurationError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse(_describe(judge), headers={"set-cookie": make_cookie(host, secret)})
+
+    async def act(self, request: Request) -> JSONResponse:
+        judge = self.sessions.judge_of(request.headers.get("cookie", ""))
+        try:
+            values = _read_object(await request.body())
+            if self.acting is None or judge is None:
+                raise ConfigurationError("nothing can be written here")
+            if request.url.path == VERDICTS:
+                return JSONResponse({"event_id": await self.acting.report(judge, values)})
             await self.acting.change_member(values)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
@@ -158,32 +187,30 @@ class _Api:
         yield
         if self.health is not None:
             await self.health.close()
-        if self.acting is not None:
-            await run_in_threadpool(self.acting.close)
 
 
-def page_door(token: str | None, owner: str | None = None, find_principal: FindPrincipal | None = None) -> Door:
-    """What the page asks of a request: its token as a bearer, of an event stream in the address. To write, the owner's;
-    for feedback also a principal's that may report.
+def page_door(token: str | None, sessions: Sessions) -> Door:
+    """What the page asks of a request: its token as a bearer, of an event stream in the address; to write, a session.
 
-    The page's own files are open: they are the same for everybody. Without an owner's token nothing can be written.
+    The page's own files are open: they are the same for everybody.
     """
 
     def admit(head: RequestHead) -> int:
         if head.path == "/" or head.path.startswith("/static/"):
             return 0
+        if head.method == "POST" and head.path == SESSION:
+            sessions.check_token(head.bearer())
+            return FORM_BYTES
+        given = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
+        if token is not None and not same(given, token):
+            raise RefusedError(401, "open the address that `rollbus ui` has printed")
         if head.method != "POST" or head.path not in WRITING:
-            given = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
-            if token is not None and not same(given, token):
-                raise RefusedError(401, "open the address that `rollbus ui` has printed")
             return 0
-        if owner is None:
-            raise RefusedError(403, "this stack has no token, so the page writes nothing; start it with `rollbus up`")
-        principal = find_principal(head.bearer()) if find_principal is not None and head.path == FEEDBACK else None
-        may_report = principal is not None and "feedback" in principal.may
-        if not may_report and not same(head.bearer(), owner):
-            or_reporter = ", or one that may report feedback" if head.path == FEEDBACK else ""
-            raise RefusedError(403, f"this is not the owner's token{or_reporter}")
+        judge = sessions.judge_of(head.headers.get("cookie", ""))
+        if judge is None:
+            raise RefusedError(403, "log in first")
+        if not judge.is_owner and head.path != VERDICTS:
+            raise RefusedError(403, f"this takes a session of the owner's token; {judge.name} may give verdicts")
         return FORM_BYTES
 
     return Door(
@@ -191,6 +218,17 @@ def page_door(token: str | None, owner: str | None = None, find_principal: FindP
         FORM_BYTES,
         describe=lambda refused, head: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()),
     )
+
+
+def _describe(judge: PageJudge | None) -> dict[str, Any]:
+    return {"judge": judge.name if judge else None, "is_owner": judge is not None and judge.is_owner}
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    values = json.loads(body)
+    if not isinstance(values, dict):
+        raise ConfigurationError("send an object in JSON")
+    return values
 
 
 def page_token(token: str) -> str:

@@ -62,7 +62,7 @@ def test_values_are_checked_before_they_are_sent() -> None:
 
 
 def test_an_unknown_question_lists_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="there are accounts, before_and_after, committed_ranges"):
+    with pytest.raises(ConfigurationError, match="there are accounts, agreement_of_judges, before_and_after"):
         load_query("nothing")
 
 

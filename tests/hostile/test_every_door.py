@@ -32,6 +32,7 @@ from rollbus.runtime.credentials import OWNER_KEY, make_secrets
 from rollbus.runtime.principals import issue
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.ui.app import page_token
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.hostile.doors import TOKEN, command
@@ -218,7 +219,13 @@ def report_at_proxy(stack: Stack, token: str, episode_id: str) -> None:
 
 
 def report_at_page(stack: Stack, token: str, episode_id: str) -> None:
-    stack.post("page", "/api/feedback", token, {"episode_id": episode_id, "value": -1.0, "name": "thumbs"})
+    with httpx.Client(base_url=f"http://127.0.0.1:{stack.ports['page']}", timeout=120) as browser:
+        for path, bearer, body in (
+            ("/api/session", token, {}),
+            ("/api/verdicts", page_token(TOKEN), {"episode_id": episode_id, "value": -1.0, "name": "thumbs"}),
+        ):
+            answer = browser.post(path, json=body, headers={"authorization": f"Bearer {bearer}"})
+            assert answer.is_success, answer.text
 
 
 REPORTING: dict[str, Callable[[Stack, str, str], None]] = {

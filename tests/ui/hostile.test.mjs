@@ -55,8 +55,9 @@ test("a text too long to look at is folded, opens on demand, and is never wider 
 test("tool calls are shown as calls, and what is none as it was received", async () => {
   await conversation();
   const calls = [];
-  for (let nth = 7; nth < 13; nth++) calls.push(await said(nth).last().locator("p").innerText());
-  assert.equal(calls[0], '→ look_up({"where": "here"})');
+  for (let nth = 7; nth < 13; nth++) calls.push((await said(nth).last().locator("p").allInnerTexts()).join("\n"));
+  assert.equal(calls[0], "→ look_up");
+  assert.equal(await said(7).last().locator(".tree").innerText(), "where here");
   assert.equal(calls[1], "→ <script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>(U+D83D half of a pair)");
   assert.equal(calls[2], '→ {"not":"a list"}');
   assert.equal(calls[3], '→ null\n→ 7\n→ text\n→ {"function":null}\n→ x()');

@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { BUSY, CLICKHOUSE, FRESH, LONG, LOST, OWNER, PAGE, SCREENSHOTS, SENTENCES } = process.env;
+const { BUSY, CLICKHOUSE, FRESH, LONG, LOST, PAGE, SCREENSHOTS, SENTENCES } = process.env;
 const EPISODES = "12,813", STEPS = 99;
 // 13 of them were lost before they were assembled.
 
@@ -387,42 +387,6 @@ test("a run of 20,001 steps is drawn from a few hundred points, and its ends are
   assert.ok(parseInt(points) <= 400, points);
   assert.match(await card("metric loss").innerText(), /high/);
   assert.ok(bytes > 0 && bytes < 400_000, `${bytes} bytes in one drawing`);
-});
-
-test("only the owner's token writes, and its refusal is said where it was tried", async () => {
-  await open("#/find/fate%3Dtrained", { tolerated: /400|403|503/ });
-  await card("found").locator("td.id a").first().click();
-  await card("own").waitFor();
-  const own = card("own"), answer = own.locator(".answer");
-  await own.locator("[name=value]").fill("0.5");
-  await own.locator("[name=token]").fill("a guess");
-  await own.getByRole("button", { name: "Give feedback" }).click();
-  await page.waitForFunction(() => /not the owner's token/.test(document.querySelector(".answer").innerText));
-  await own.locator("[name=token]").fill(OWNER);
-  await own.locator("[name=data_set]").fill("no/folder");
-  await own.getByRole("button", { name: "Put into" }).click();
-  await page.waitForFunction(() => /cannot name a data set/.test(document.querySelector(".answer").innerText));
-  await own.locator("[name=data_set]").fill("gold");
-  await own.getByRole("button", { name: "Put into" }).click();
-  await page.waitForFunction(() => /Kafka at/.test(document.querySelector(".answer").innerText), null, { timeout: 30000 });
-  assert.match(await answer.getAttribute("class"), /error/);
-});
-
-test("what the owner wrote shows when the sink has written it, and its answer stays", async () => {
-  await open("#/find/fate%3Dtrained", { address: BUSY });
-  await card("found").locator("td.id a").first().click();
-  await card("own").waitFor();
-  const id = await page.locator("h1 code").innerText(), own = card("own");
-  await own.locator("[name=token]").fill(OWNER);
-  await own.locator("[name=data_set]").fill("silver");
-  await own.getByRole("button", { name: "Put into" }).click();
-  await page.waitForFunction(() => /^It is in the log/.test(document.querySelector(".answer").innerText), null, { timeout: 120000 });
-  await insert(`INSERT INTO page.data_set_members (namespace, data_set, trajectory_id, episode_id, is_member, changed_at, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) SELECT 'rollbus.', 'silver', '${id}', 'e', true, now64(3), 'data-sets', 0, 99, now64(3)`);
-  await page.evaluate(() => dispatchEvent(new Event("rollbus:again")));
-  await own.getByText("It is in silver (1)").waitFor();
-  assert.equal(await own.locator(".answer").innerText(), "It is in the log.");
-  await own.getByRole("button", { name: "take it out of silver" }).click();
-  await page.waitForFunction(() => /^It is in the log/.test(document.querySelector(".answer").innerText), null, { timeout: 120000 });
 });
 
 const insert = async (body) => assert.equal((await fetch(CLICKHOUSE, { method: "POST", body })).status, 200);

@@ -85,7 +85,8 @@ def page(
     port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9", run: str = "main", **sections: Any
 ) -> Iterator[str]:
     """Start the page as a user does; yields its address. Without an address of Kafka, there is none."""
-    settings = {"runs": [{"run_id": run, "model": "agent"}], **sections}
+    keys = {"owner": ["of the owner" * 4], "principals": ["of principals" * 4]}
+    settings = {"runs": [{"run_id": run, "model": "agent"}], "signing": keys, **sections}
     (folder / f"{run}.yaml").write_text(yaml.safe_dump(settings))
     own = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
         "ROLLBUS_CLICKHOUSE__PORT": str(port),

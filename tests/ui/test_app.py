@@ -1,7 +1,7 @@
 """The page's server without a browser: who is served, what may be asked, and what an answer looks like."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,10 +23,14 @@ from rollbus.runtime.http.guard import Guard
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import GroupLag, PartitionLag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.principals import make_principal
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.signing import Signing
 from rollbus.settings import Settings
-from rollbus.ui.acting import OPERATOR, Acting
+from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions
+from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
 
@@ -56,16 +60,28 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     assert "unsafe" not in policy
 
 
-def test_what_is_vendored_carries_its_licence() -> None:
-    (folder,) = STATIC.glob("uplot-*")
-    assert (folder / "LICENSE.txt").read_text().startswith("The MIT License")
-    assert folder.name.removeprefix("uplot-") in (folder / "uPlot.iife.min.js").read_text()[:100]
+@pytest.mark.parametrize(
+    ("library", "file", "licence"),
+    [
+        ("uplot", "uPlot.iife.min.js", "The MIT License"),
+        ("marked", "marked.esm.js", "distributed under the MIT license"),
+        ("diff", "diff.min.js", "BSD 3-Clause License"),
+    ],
+)
+def test_what_is_vendored_carries_its_licence_and_its_version(library: str, file: str, licence: str) -> None:
+    (folder,) = STATIC.glob(f"{library}-*")
+    assert licence in (folder / "LICENSE.txt").read_text()
+    version = folder.name.removeprefix(f"{library}-")
+    text = (folder / file).read_text()
+    assert version in text[:200] or library == "diff"  # its file does not name a version
 
 
 def test_the_pages_token_opens_every_answer_and_no_cookie_takes_it_to_the_other_ports_of_this_machine() -> None:
     secret = page_token("the stack's")
     told = Told((["n"], [[1]]))
-    guarded = TestClient(Guard(make_app(told, namespace="rollbus."), page_door(secret)), base_url="http://127.0.0.1")
+    guarded = TestClient(
+        Guard(make_app(told, namespace="rollbus."), page_door(secret, Sessions(None))), base_url="http://127.0.0.1"
+    )
     own = {"authorization": f"Bearer {secret}"}
     cookie = {"cookie": f"rollbus-page={secret}"}
     for path in (f"/api/ask/runs?token={secret}", "/api/lag", "/api/health", "/api/live?token=wrong", "/docs"):
@@ -85,40 +101,109 @@ class Heard(Acting):
     """Keeps what it is told to write."""
 
     def __init__(self) -> None:
-        super().__init__(KafkaConnection(), "rollbus.")
-        self.heard: list[Mapping[str, Any]] = []
+        super().__init__(
+            KafkaConnection(), "rollbus.", signing=Signing.model_validate({"owner": "o" * 16, "principals": "p" * 16})
+        )
+        self.heard: list[tuple[str, str, Mapping[str, Any]]] = []
 
-    def report(self, values: Mapping[str, Any], principal: str = OPERATOR) -> str:
-        self.heard.append({**values, "by": principal})
+    async def report(self, judge: PageJudge, values: Mapping[str, Any]) -> str:
+        self.heard.append((judge.name, judge.source, values))
         return "event-1"
 
 
-def guarded_page(acting: Acting, owner: str | None) -> TestClient:
-    app = make_app(Told(), namespace="rollbus.", acting=acting)
-    return TestClient(Guard(app, page_door(None, owner)), base_url="http://127.0.0.1")
+PAGE = {"authorization": "Bearer page"}
+OWNER = {"authorization": "Bearer secret"}
 
 
-@pytest.mark.parametrize("path", ["/api/feedback", "/api/data-sets"])
-def test_only_the_owners_token_writes(path: str) -> None:
+def guarded_page(acting: Acting, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0) -> TestClient:
+    principals = {"of eve": make_principal("eve", ["feedback"]), "of an agent": make_principal("agent-7", ["record"])}
+    sessions = Sessions(owner, principals.get, clock_ms)
+    app = make_app(Told(), namespace="rollbus.", acting=acting, sessions=sessions)
+    return TestClient(Guard(app, page_door("page", sessions)), base_url="http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize("path", ["/api/verdicts", "/api/data-sets"])
+def test_only_a_session_writes(path: str) -> None:
     acting = Heard()
-    page_alone = {"authorization": f"Bearer {page_token('secret')}"}
-    for owner, headers in (("secret", {}), ("secret", page_alone), (None, {"authorization": "Bearer "})):
-        refused = guarded_page(acting, owner).post(path, json={"episode_id": "e1", "value": 1}, headers=headers)
-        assert refused.status_code == 403
+    page, form = guarded_page(acting), {"episode_id": "e1", "value": 1}
+    for headers in ({}, PAGE, OWNER, PAGE | {"cookie": "rollbus-desk-8080=guess"}):
+        assert page.post(path, json=form, headers=headers).status_code in (401, 403)
     assert acting.heard == []
 
 
-def test_feedback_of_the_owner_is_written_and_a_form_of_another_kind_is_not_read() -> None:
+def test_only_the_owners_token_and_a_reporters_open_a_session() -> None:
+    page = guarded_page(Heard())
+    for headers in ({}, PAGE, {"authorization": "Bearer "}, {"authorization": "Bearer of an agent"}):
+        assert page.post("/api/session", json={"judge": "ann"}, headers=headers).status_code == 403
+    without_token = guarded_page(Heard(), owner=None).post("/api/session", json={}, headers=OWNER)
+    assert (without_token.status_code, "rollbus up" in without_token.text) == (403, True)
+
+
+def test_a_principal_judges_in_its_own_name_and_does_nothing_else() -> None:
     acting = Heard()
-    page = guarded_page(acting, "secret")
-    own = {"authorization": "Bearer secret"}
-    assert page.post("/api/feedback", json={"episode_id": "e1", "value": 1}, headers=own).json() == {
-        "event_id": "event-1"
-    }
-    assert acting.heard == [{"episode_id": "e1", "value": 1, "by": "operator"}]
-    assert page.post("/api/feedback", data={"episode_id": "e1"}, headers=own).status_code == 415
-    assert page.post("/api/feedback", json=[1], headers=own).status_code == 400
-    assert page.post("/api/feedback", json={"comment": "x" * 20_000}, headers=own).status_code == 413
+    page = guarded_page(acting)
+    opened = page.post("/api/session", json={"judge": "operator"}, headers={"authorization": "Bearer of eve"})
+    assert opened.json() == {"judge": "eve", "is_owner": False}
+    form = {"episode_id": "e1", "value": 1}
+    assert page.post("/api/verdicts", json=form, headers=PAGE).status_code == 200
+    assert acting.heard == [("eve", "judge", form)]
+    refused = page.post("/api/data-sets", json={}, headers=PAGE)
+    assert (refused.status_code, "eve may give verdicts" in refused.text) == (403, True)
+
+
+def test_a_cookie_alone_which_every_port_of_this_machine_gets_writes_nothing() -> None:
+    acting = Heard()
+    page = guarded_page(acting)
+    page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
+    assert page.post("/api/verdicts", json={"episode_id": "e1", "value": 1}).status_code == 401
+    assert acting.heard == []
+
+
+def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
+    acting = Heard()
+    page = guarded_page(acting)
+    opened = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
+    assert opened.json() == {"judge": "ann", "is_owner": True}
+    name, _, flags = opened.headers["set-cookie"].partition("; ")
+    assert name.startswith("rollbus-desk-8080=")
+    assert flags == "Path=/api; Max-Age=43200; HttpOnly; SameSite=Strict"
+    assert page.get("/api/session", headers=PAGE).json() == {"judge": "ann", "is_owner": True}
+    form = {"episode_id": "e1", "value": 1}
+    assert page.post("/api/verdicts", json=form, headers=PAGE).json() == {"event_id": "event-1"}
+    assert acting.heard == [("ann", "operator", form)]
+    cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
+    assert page.delete("/api/session", headers=PAGE).json()["judge"] is None
+    assert page.get("/api/session", headers=PAGE | cookie).json()["judge"] is None
+    assert page.post("/api/verdicts", json=form, headers=PAGE | cookie).status_code == 403
+
+
+def test_a_session_ends_after_twelve_hours() -> None:
+    clock = iter([0, 12 * 3_600_000 - 1, 12 * 3_600_000])
+    page = guarded_page(Heard(), clock_ms=lambda: next(clock))
+    page.post("/api/session", json={}, headers=OWNER)
+    assert [page.get("/api/session", headers=PAGE).json()["judge"] for _ in range(2)] == ["operator", None]
+
+
+def test_a_name_that_no_signature_can_carry_opens_no_session() -> None:
+    page = guarded_page(Heard())
+    for judge in ("Ann", "owner", "a b", "x" * 64):
+        refused = page.post("/api/session", json={"judge": judge}, headers=OWNER)
+        assert (refused.status_code, "names no principal" in refused.json()["error"]) == (400, True)
+
+
+def test_without_a_key_for_signatures_a_verdict_has_one_author() -> None:
+    page = guarded_page(Acting(KafkaConnection(), "rollbus."))
+    refused = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
+    assert (refused.status_code, "principals" in refused.json()["error"]) == (400, True)
+    assert page.post("/api/session", json={"judge": "operator"}, headers=OWNER).status_code == 200
+
+
+def test_a_form_of_another_kind_is_not_read() -> None:
+    page = guarded_page(Heard())
+    page.post("/api/session", json={}, headers=OWNER)
+    assert page.post("/api/verdicts", data={"episode_id": "e1"}, headers=PAGE).status_code == 415
+    assert page.post("/api/verdicts", json=[1], headers=PAGE).status_code == 400
+    assert page.post("/api/verdicts", json={"comment": "x" * 20_000}, headers=PAGE).status_code == 413
 
 
 @pytest.mark.parametrize(
@@ -130,9 +215,15 @@ def test_feedback_of_the_owner_is_written_and_a_form_of_another_kind_is_not_read
         ({"episode_id": "e1", "value": 1, "source": "judge"}, "source: Extra inputs are not permitted"),
     ],
 )
-def test_feedback_that_cannot_be_is_named(values: dict[str, Any], why: str) -> None:
+async def test_a_verdict_that_cannot_be_is_named(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        Acting(KafkaConnection(), "rollbus.").report(values)
+        await Acting(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
+
+
+def test_every_reason_of_a_drop_has_its_words() -> None:
+    reasons = browser(Told()).get("/api/reasons").json()
+    assert reasons["untrainable"]["what"] == "has no turn that can be trained"
+    assert set(reasons) >= set(map(str, DropReason)) - {"pending"}
 
 
 async def test_a_data_set_has_a_name_that_a_folder_can_have() -> None:

@@ -1,5 +1,5 @@
 -- name: conversation
--- The events of an episode, or of a trajectory's, in order: turns with messages, tokens and log-probs, tool calls, rewards.
+-- The events of an episode, or of a trajectory's, in order: turns with messages, tokens and log-probs, tool calls, rewards, the end.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param trajectory String = '' : trajectory id
 -- param episode String = '' : episode id, also of one that became no trajectory
@@ -25,10 +25,13 @@ SELECT
     token.logprobs AS logprobs,
     tool.name AS tool,
     tool.arguments AS arguments,
-    ifNull(tool.error, tool.result) AS result,
+    tool.result AS result,
+    tool.error AS tool_error,
     reward.name AS reward,
     reward.value AS value,
-    reward.comment AS comment
+    reward.comment AS comment,
+    ending.stop_reason AS stop_reason,
+    ending.error AS error
 FROM
 (
     SELECT * FROM events FINAL
@@ -53,4 +56,9 @@ LEFT JOIN
     SELECT * FROM rewards FINAL
     WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
 ) AS reward ON reward.event_id = each.event_id
+LEFT JOIN
+(
+    SELECT * FROM episode_ends FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS ending ON ending.event_id = each.event_id
 ORDER BY occurred_at, each.writer_id, each.sequence, each.kafka_offset

@@ -13,6 +13,10 @@
 -- param stage String = '' : dropped by this stage; empty means any
 -- param reason String = '' : dropped with this reason; empty means any
 -- param text String = '' : said in the conversation, in any case of letters; empty means anything
+-- param tool String = '' : called this tool; empty means any
+-- param error String = '' : its end or one of its tools failed with these words, in any case of letters; `*` is any error
+-- param judged String = '' : `yes` with a verdict of a person, `no` without; empty means all
+-- param judge String = '' : with a verdict of this judge; empty means all
 -- param since String = '' : started at this time (UTC) or later; empty means any time
 -- param until String = '' : started before this time (UTC); empty means any time
 -- param data_set String = '' : member of this data set; empty means all
@@ -26,6 +30,20 @@ WITH
     ) AS are_no_times,
     -- as JSON has it, which the messages are stored in: few texts are then read as JSON
     replaceAll(replaceAll({text:String}, '\\', '\\\\'), '"', '\\"') AS quoted,
+    verdicts AS
+    (
+        SELECT trajectory_id, groupUniqArrayIf(judge, is_valid) AS judges
+        FROM
+        (
+            SELECT trajectory_id, argMax(if(principal = '', 'operator', toString(principal)), revision) AS judge,
+                argMax(in_force, revision) AS is_valid
+            FROM trajectory_rewards
+            WHERE namespace = {namespace:String} AND source IN ('operator', 'judge')
+            GROUP BY trajectory_id, event_id
+        )
+        GROUP BY trajectory_id
+        HAVING notEmpty(judges)
+    ),
     found AS
     (
         SELECT *, trajectory_key FROM trajectories FINAL
@@ -41,6 +59,25 @@ WITH
                 WHERE namespace = {namespace:String} AND data_set = {data_set:String}
                 GROUP BY trajectory_id
                 HAVING argMax(is_member, (changed_at, kafka_offset))
+            ))
+            AND ({tool:String} = '' OR episode_id IN
+            (
+                SELECT episode_id FROM tool_calls WHERE namespace = {namespace:String} AND name = {tool:String}
+            ))
+            AND ({error:String} = '' OR episode_id IN
+            (
+                SELECT episode_id FROM episode_ends
+                WHERE namespace = {namespace:String} AND (error IS NOT NULL OR stop_reason = 'error')
+                    AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
+                UNION ALL
+                SELECT episode_id FROM tool_calls
+                WHERE namespace = {namespace:String} AND error IS NOT NULL
+                    AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
+            ))
+            AND ({judged:String} = '' OR ({judged:String} = 'yes') = (trajectory_id IN (SELECT trajectory_id FROM verdicts)))
+            AND ({judge:String} = '' OR trajectory_id IN
+            (
+                SELECT trajectory_id FROM verdicts WHERE has(judges, {judge:String})
             ))
             AND NOT are_no_times
             AND started_at >= earliest AND started_at < latest
@@ -71,8 +108,10 @@ SELECT
     found.turns AS turns,
     found.sampled_tokens AS sampled_tokens,
     found.started_at AS started_at,
+    arraySort(verdicts.judges) AS judges,
     count() OVER () AS matches
 FROM found
+LEFT JOIN verdicts ON verdicts.trajectory_id = found.trajectory_id
 LEFT JOIN
 (
     SELECT trajectory_key, value FROM latest_scores(namespace = {namespace:String})

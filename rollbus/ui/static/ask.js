@@ -13,7 +13,8 @@ export function takeToken() {
 /** Where an event stream is: it cannot send headers. */
 export const liveAt = (values) => `/api/live?${new URLSearchParams({ ...values, token: localStorage.getItem(KEY) ?? "" })}`;
 
-const get = (address) => fetch(address, { headers: { authorization: `Bearer ${localStorage.getItem(KEY) ?? ""}` } });
+const bearer = () => ({ authorization: `Bearer ${localStorage.getItem(KEY) ?? ""}` });
+const get = (address) => fetch(address, { headers: bearer() });
 
 /** ask("step_metrics", {run: "main"}) → [{step: 1, …}, …]; rejects with what the server says. */
 export async function ask(name, values = {}) {
@@ -33,8 +34,26 @@ export async function askHealth() {
   return response.ok ? response.json() : { error: `the server answered ${response.status}` };
 }
 
-/** Write something into the log; only the owner's token opens this door. */
-export async function send(what, values, token) {
+let reasons = null;
+
+/** What a reason of a drop means: {what, remedy}, in words about one episode. */
+export async function meaningOf(reason) {
+  reasons ??= get("/api/reasons").then((response) => (response.ok ? response.json() : {}));
+  return (await reasons)[reason] ?? { what: `was dropped as ${reason.replaceAll("_", " ")}`, remedy: "" };
+}
+
+/** Write something into the log: verdicts, data-sets. It takes a session, which the browser's cookie names. */
+export const send = (what, values) => post(what, values, localStorage.getItem(KEY) ?? "");
+
+/** Whose session it is: {judge}, which is null without one. */
+export const askSession = async () => answered(await get("/api/session"));
+
+/** Open a session with the owner's token, which is not kept. */
+export const openSession = (token, judge) => post("session", { judge }, token);
+
+export const closeSession = async () => answered(await fetch("/api/session", { method: "DELETE", headers: bearer() }));
+
+async function post(what, values, token) {
   const headers = { "content-type": "application/json", authorization: `Bearer ${token}` };
   return answered(await fetch(`/api/${what}`, { method: "POST", headers, body: JSON.stringify(values) }));
 }

@@ -1,13 +1,15 @@
 // Events of an episode → what was said, with each sampled token coloured by its log-prob.
 
 import { make, percent, shown, table, time } from "./dom.js";
-import { more, seen, told } from "./text.js";
+import { formatted } from "./markdown.js";
+import { LONGEST, more, seen, told } from "./text.js";
+import { tree } from "./tree.js";
 
 const DEEPEST = -5;
 // Nats at which a token has the deepest colour: a chance of 0.7 %.
 const MOST_TOKENS = 2_000;
 // Shown at once, of a turn; a browser is slow with more.
-const ROLES = new Set(["assistant", "developer", "reward", "system", "tool", "user"]);
+const ROLES = new Set(["assistant", "developer", "end", "error", "reward", "system", "tool", "user"]);
 const BRIEF = 200;
 // Characters of a string inside JSON: a picture is a part of a message, too.
 
@@ -28,33 +30,70 @@ function said(event, advantage) {
   if (event.kind === "TurnRecorded") {
     return [...list(event.added_messages).map(message), message(parsed(event.completion)), ...tokens(event, advantage)];
   }
-  if (event.kind === "ToolCalled") return [bubble("tool", `${event.tool}(${event.arguments})\n→ ${event.result ?? ""}`)];
-  if (event.kind === "RewardReported") return [bubble("reward", `${event.reward} = ${shown(event.value)}${event.comment ? `: ${event.comment}` : ""}`)];
+  if (event.kind === "ToolCalled") return [bubble(event.tool_error === null ? "tool" : "error", [callOf(event.tool, event.arguments), ...(event.tool_error === null ? resultOf(event.result) : text(`It failed: ${event.tool_error}`))])];
+  if (event.kind === "RewardReported") return [bubble("reward", text(`${event.reward} = ${shown(event.value)}${event.comment ? `: ${event.comment}` : ""}`))];
+  if (event.kind === "EpisodeEnded") return [bubble(event.error ? "error" : "end", text(event.error ? `It ended with an error: ${event.error}` : `It ended: ${(event.stop_reason || "completed").replaceAll("_", " ")}`))];
   return [];
 }
 
 /** A message as it was recorded: its fields are text, of which tool calls and parts are JSON lists, if all is well. */
 function message(recorded) {
   const each = recorded !== null && typeof recorded === "object" ? recorded : { content: recorded };
-  const lines = [each.content ? written(each.content) : "", ...list(each.parts).map(part), ...list(each.tool_calls).map(call)];
-  return bubble(each.role ?? "assistant", lines.filter(Boolean).join("\n"), { name: each.name, reasoning: each.reasoning });
+  const lines = [each.content ? written(each.content) : "", ...list(each.parts).map(part)].filter(Boolean);
+  return bubble(each.role ?? "assistant", [...(lines.length ? prose(lines.join("\n")) : []), ...list(each.tool_calls).flatMap(call)], { name: each.name, reasoning: each.reasoning });
 }
+
+/** The text that a message says, without its tool calls; for the head of a case. */
+export function words(recorded) {
+  const each = parsed(recorded);
+  return each !== null && typeof each === "object" ? [each.content ? written(each.content) : "", ...list(each.parts).map(part)].filter(Boolean).join("\n") : String(each ?? "");
+}
+
+/** The messages that an event has added. */
+export const added = (event) => list(event.added_messages);
 
 const part = (each) => (typeof each?.text === "string" ? each.text : written(each));
 
+/** A call: its name, and its arguments as a tree if they are an object. */
+function callOf(name, given) {
+  const value = parsed(given);
+  const isTree = value !== null && typeof value === "object" && Object.keys(value).length > 0;
+  return isTree ? make("div", { class: "call" }, told("p", {}, `→ ${name}`), tree(value)) : told("p", {}, `→ ${name}(${written(given ?? "")})`);
+}
+
 function call(each) {
   const { name, arguments: given, input } = each?.function ?? each?.custom ?? each ?? {};
-  return `→ ${typeof name === "string" ? `${name}(${written(given ?? input ?? "")})` : written(each)}`;
+  return typeof name === "string" ? callOf(name, given ?? input) : told("p", {}, `→ ${written(each)}`);
+}
+
+function resultOf(result) {
+  const value = parsed(result);
+  return value !== null && typeof value === "object" ? [make("div", { class: "result" }, tree(value))] : prose(String(result ?? ""));
+}
+
+const text = (plain) => told("p", {}, plain || "(nothing)");
+
+/** A text of a person or a model, as Markdown where it is some, with a way to see it as it is. */
+export function prose(plain) {
+  const made = plain.length <= LONGEST ? formatted(plain) : null;
+  if (made === null) return text(plain);
+  const raw = make("div", { hidden: true }, text(plain));
+  const button = make("button", { type: "button", class: "more raw", "aria-pressed": "false", onclick: () => {
+    raw.hidden = !raw.hidden;
+    made.hidden = !raw.hidden;
+    button.setAttribute("aria-pressed", String(!raw.hidden));
+  } }, "as written");
+  return [made, raw, button];
 }
 
 const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, (_, each) =>
   (typeof each === "string" && each.length > BRIEF ? `${each.slice(0, BRIEF)}… (${each.length.toLocaleString("en")} characters)` : each)));
 
-function bubble(role, text, { name, reasoning } = {}) {
+function bubble(role, content, { name, reasoning } = {}) {
   return make("div", { class: ROLES.has(role) ? `said ${role}` : "said" },
     make("span", { class: "role" }, seen(name ? `${written(role)} · ${written(name)}` : written(role))),
     reasoning ? [make("span", { class: "role" }, " reasoning"), told("p", { class: "reasoning" }, written(reasoning))].flat() : null,
-    told("p", {}, text || "(nothing)"));
+    content.flat().length ? content.flat() : text(""));
 }
 
 function tokens(event, advantage) {

@@ -8,7 +8,7 @@ export function make(tag, properties = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== undefined && child !== null));
+  element.append(...children.flat(3).filter((child) => child !== undefined && child !== null));
   return element;
 }
 

@@ -4,7 +4,7 @@ import { make } from "./dom.js";
 
 const UNSEEN = /(?![\t\n\r\u200c\u200d])[\p{Cc}\p{Cf}\p{Co}\p{Cs}]/gu;
 // Controls, formats, private and halves of pairs; not the joiners, without which emoji and Persian fall apart.
-const LONGEST = 10_000;
+export const LONGEST = 10_000;
 // Characters that a person may read in one place; a record holds ninety times as many.
 
 /** A text as strings and elements, each unseen character as its name. */

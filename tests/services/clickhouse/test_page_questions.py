@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.records.trajectories import Reward
 from rollbus.ui.asking import Asking
-from tests.builders import START_MS, make_score, make_started, make_trajectory, make_turn
+from tests.builders import START_MS, make_ended, make_score, make_started, make_tool, make_trajectory, make_turn
 from tests.consumers.story import Record
 from tests.services.clickhouse.test_queries import new_database, write
 
@@ -43,11 +45,40 @@ def records() -> Iterator[Record]:
             dropped_at_ms=START_MS,
         ),
     )
+    yield from judged()
     for number, (version, reward) in enumerate([(5, 0.0), (5, 1.0), (6, 1.0), (6, 1.0)]):
         yield "scores", "k", make_score(f"t{number}", reward, max_policy_version=version)
     estimate = {"effective": 350.0, "clipped": 12.0, "best": 0.6, "best_low": 0.5, "best_high": 0.7}
     yield "evaluations", "agent", evaluation("estimates", estimate)
     yield "evaluations", "agent", evaluation("held-out", {"win": 0.5})
+
+
+def judged() -> Iterator[Record]:
+    """Two judges on three cases, of which they see two alike; one case has a sub-agent, whose tool and end failed."""
+    verdicts = {"ann": (1.0, 0.0, 1.0), "bob": (1.0, 0.0, 0.0)}
+    for at in range(3):
+        rewards = tuple(
+            Reward(event_id=f"{judge}-{at}", name="reward", value=values[at], source="operator", principal=judge)
+            for judge, values in verdicts.items()
+        )
+        yield "episode-events", f"j{at}", make_started(f"j{at}")
+        yield "trajectories", f"j{at}", make_trajectory(f"j{at}", opening_hash=f"o{at}", rewards=rewards)
+    child: dict[str, Any] = {"root": "j0"}
+    yield "episode-events", "j0", make_started("j0/sub", parent_episode_id="j0", agent="helper", **child)
+    yield "episode-events", "j0", make_tool("j0/sub", 1, name="lookup", result=None, error="HTTP 503", **child)
+    yield "episode-events", "j0", make_ended("j0/sub", 2, stop_reason="error", error="ValueError: no parse", **child)
+    yield "trajectories", "j0", make_trajectory("j0/sub", root_episode_id="j0", parent_episode_id="j0")
+    incomplete = Drop(
+        unit="trajectory",
+        unit_id=trajectory_id("j1"),
+        trajectory_ids=(trajectory_id("j1"),),
+        run_id="main",
+        stage="grouping",
+        reason="incomplete_group",
+        detail="had 1 of 4 members",
+        dropped_at_ms=START_MS,
+    )
+    yield "drops", "main", incomplete
 
 
 def evaluation(name: str, metrics: dict[str, float]) -> Evaluation:
@@ -119,3 +150,57 @@ def test_a_difference_has_the_interval_of_so_few_episodes_and_none_where_all_are
     assert (same["left_count"], same["right_count"], same["difference"]) == (2, 2, 0)
     equal, *_ = answer(asking, "side_by_side", **compared | {"left_version": "6"}, right_version="6")
     assert (equal["difference"], equal["margin"]) == (0, None)
+
+
+def test_cases_are_found_by_who_has_judged_them(asking: Asking) -> None:
+    by_ann = answer(asking, "find_episodes", judge="ann")
+    assert {row["episode_id"] for row in by_ann} == {"j0", "j1", "j2"}
+    assert by_ann[0]["judges"] == ["ann", "bob"]
+    assert "j0" not in {row["episode_id"] for row in answer(asking, "find_episodes", judged="no")}
+    assert answer(asking, "find_episodes", judge="cid") == []
+
+
+@pytest.mark.parametrize("words", ["no parse", "http 503", "*"])
+def test_a_case_is_found_by_the_error_that_ended_it_or_its_tool(asking: Asking, words: str) -> None:
+    assert [row["episode_id"] for row in answer(asking, "find_episodes", error=words)] == ["j0/sub"]
+
+
+def test_a_case_is_found_by_the_tool_that_it_called(asking: Asking) -> None:
+    assert [row["episode_id"] for row in answer(asking, "find_episodes", tool="lookup")] == ["j0/sub"]
+
+
+def test_the_conversation_has_the_text_of_the_error(asking: Asking) -> None:
+    events = {event["kind"]: event for event in answer(asking, "conversation", episode="j0/sub")}
+    assert events["ToolCalled"]["tool_error"] == "HTTP 503"
+    assert (events["EpisodeEnded"]["stop_reason"], events["EpisodeEnded"]["error"]) == ("error", "ValueError: no parse")
+
+
+@pytest.mark.parametrize("episode", ["j0", "j0/sub"])
+def test_a_family_is_found_from_its_root_and_from_its_sub_agent(asking: Asking, episode: str) -> None:
+    family = answer(asking, "family", episode=episode)
+    assert {(row["episode_id"], row["parent_episode_id"], row["agent"]) for row in family} == {
+        ("j0", None, "player"),
+        ("j0/sub", "j0", "helper"),
+    }
+
+
+def test_a_fate_says_how_many_prompts_its_example_had(asking: Asking) -> None:
+    (fate,) = answer(asking, "fate_of_case", trajectory=trajectory_id("j1"))
+    assert (fate["fate"], fate["reason"], fate["detail"]) == ("dropped", "incomplete_group", "had 1 of 4 members")
+    assert (fate["attempts"], fate["prompts"]) == (4, 4)
+
+
+def test_a_reward_says_who_gave_it(asking: Asking) -> None:
+    rewards = answer(asking, "rewards_of_episode", trajectory=trajectory_id("j2"), episode="j2")
+    assert {(row["principal"], row["value"], row["in_force"]) for row in rewards} == {
+        ("ann", 1.0, True),
+        ("bob", 0.0, True),
+    }
+
+
+def test_the_agreement_of_two_judges_is_a_number(asking: Asking) -> None:
+    (pair,) = answer(asking, "agreement_of_judges")
+    assert (pair["judge"], pair["other_judge"], pair["cases"]) == ("ann", "bob", 3)
+    assert pair["same_share"] == pytest.approx(2 / 3)
+    # by chance: 2/3 · 1/3 for one, 1/3 · 2/3 for zero
+    assert pair["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))

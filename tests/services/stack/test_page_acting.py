@@ -1,6 +1,6 @@
 """What the owner writes on the page: into a real Kafka, by the sink into ClickHouse, and back onto the page."""
 
-import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -9,10 +9,17 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.signing import Signing
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.replay.kafka.source import read_whole
+from rollbus.streams.stages.assembly.rewards import TakenReport, standing
 from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
+from rollbus.ui.sessions import PageJudge
 from tests.services.clickhouse.sink_fixtures import create_topics, run_until_written, sink_settings
+from tests.services.streams.fixtures import stream_settings
 
 pytestmark = pytest.mark.services
 
@@ -23,22 +30,47 @@ def member(trajectory: str, data_set: str = "gold", is_member: bool = True) -> d
     return {"data_set": data_set, "trajectory_id": trajectory, "episode_id": f"of {trajectory}", "is_member": is_member}
 
 
-async def test_feedback_and_members_reach_the_tables_that_the_page_reads(settings: SinkSettings) -> None:
+ANN, BOB = PageJudge("ann", is_owner=True), PageJudge("bob", is_owner=False)
+KEYS = Signing.model_validate({"owner": "of the owner" * 4, "principals": "of principals" * 4})
+
+
+async def test_verdicts_and_members_reach_the_tables_that_the_page_reads(settings: SinkSettings) -> None:
     await create_topics(settings)
     clock = iter(range(1_767_225_600_000, 1_767_225_700_000))
-    acting = Acting(settings.kafka, settings.namespace, lambda: next(clock))
+    acting = Acting(settings.kafka, settings.namespace, lambda: next(clock), signing=KEYS)
     given = {"episode_id": "e1", "value": 0.5, "name": "thumbs", "comment": "well done"}
-    event_id = await asyncio.to_thread(acting.report, given)
+    first = await acting.report(ANN, given)
+    second = await acting.report(ANN, given | {"value": 1.0, "comment": None})
+    of_another = await acting.report(BOB, given)
     for change in (member("t1"), member("t2"), member("t2", is_member=False), member("t3", "other")):
         await acting.change_member(change)
-    await asyncio.to_thread(acting.close)
     await run_until_written(settings)
-    told = ask(settings.clickhouse, "SELECT event_id, episode_id, name, value, source, comment FROM rewards FINAL").rows
-    assert told == [(event_id, "e1", "thumbs", 0.5, "operator", "well done")]
+    rows = ask(
+        settings.clickhouse,
+        "SELECT event_id, episode_id, name, value, source, comment, supersedes FROM rewards FINAL ORDER BY occurred_at",
+    ).rows
+    assert rows == [
+        (first, "e1", "thumbs", 0.5, "operator", "well done", None),
+        (second, "e1", "thumbs", 1.0, "operator", None, first),
+        (of_another, "e1", "thumbs", 0.5, "judge", "well done", None),
+    ]
     asking = Asking(settings.clickhouse, settings.namespace)
-    columns, rows = asking.ask("data_sets", {"trajectory": "t2"})
+    columns, sets = asking.ask("data_sets", {"trajectory": "t2"})
     assert columns == ["data_set", "members", "newest_change", "has_it"]
-    assert sorted((name, members, has_it) for name, members, _, has_it in rows) == [("gold", 1, 0), ("other", 1, 0)]
+    assert sorted((name, members, has_it) for name, members, _, has_it in sets) == [("gold", 1, 0), ("other", 1, 0)]
+
+
+async def test_of_a_judges_verdicts_the_newest_is_in_force_beside_those_of_others(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    acting = Acting(settings.kafka, settings.namespace, signing=KEYS)
+    for judge, value in (("ann", 0.0), ("bob", 0.5), ("ann", 1.0), ("cid", 0.25), ("cid", None)):
+        await acting.report(PageJudge(judge, is_owner=judge != "bob"), {"episode_id": "e1", "value": value})
+    topic = EPISODE_EVENTS.full_name(settings.namespace)
+    stream = stream_settings(settings.kafka.bootstrap_servers, settings.namespace)
+    async with aclosing(read_whole(stream, EPISODE_EVENTS)) as raws:
+        taken = [(decode(raw.value), KEYS.signer_of(topic, raw)) async for raw in raws]
+    reports = [TakenReport(report, at, signer or "") for at, (report, signer) in enumerate(taken)]
+    assert [(reward.principal, reward.value) for reward in standing(reports)] == [("bob", 0.5), ("ann", 1.0)]
 
 
 async def test_a_kafka_that_is_away_is_named_and_nothing_is_said_to_be_written() -> None:

@@ -26,8 +26,8 @@ HOST = "127.0.0.1"
 def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     """Show what was trained and why, in a browser, until Ctrl-C.
 
-    It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets;
-    a token that may report feedback writes feedback in its principal's name.
+    It reads ClickHouse and Kafka, and serves this machine only. Who logs in with the owner's token judges and acts;
+    who does with a token that may report feedback judges.
     """
     from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
@@ -35,28 +35,31 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.ui.acting import Acting
     from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking
+    from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 
     place = tokenizer or settings.art_server.base_model
     texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
     log_to_stderr()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
-    app = make_app(
-        Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
-        namespace=settings.namespace,
-        texts=texts,
-        acting=Acting(settings.kafka, settings.namespace, sign_as=settings.sign_as),
-        find_principal=settings.find_principal(),
-        lags=LagOfGroups(settings.kafka, settings.namespace).ask,
-        health=StatusWatch(settings),
-    )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
-        token = settings.with_token(HOST, (), os.environ).art_server.token
+        settings = settings.with_token(HOST, (), os.environ)
+        token = settings.art_server.token
         owner = token.get_secret_value() if token else None
+        sessions = Sessions(owner, settings.find_principal())
+        app = make_app(
+            Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
+            namespace=settings.namespace,
+            texts=texts,
+            acting=Acting(settings.kafka, settings.namespace, signing=settings.signing),
+            sessions=sessions,
+            lags=LagOfGroups(settings.kafka, settings.namespace).ask,
+            health=StatusWatch(settings),
+        )
         secret = page_token(owner) if owner else None
         key = f"#token={secret}" if secret else ""
         echo(f"http://{HOST}:{listener.getsockname()[1]}/{key} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
-            door = page_door(secret, owner, settings.find_principal())
+            door = page_door(secret, sessions)
             make_server(app, door, timeout_graceful_shutdown=1).run(sockets=[listener])

@@ -1,14 +1,14 @@
 // From a step to its groups, to a group's trajectories, to a trajectory's conversation, to the event as it is stored.
 
 import { ask } from "../ask.js";
-import { card, facts, make, short, shown, table, time } from "../dom.js";
+import { card, facts, make, shown, table, time } from "../dom.js";
 import { conversation } from "../conversation.js";
 import { told } from "../text.js";
-import { owned } from "./own.js";
+import { caseOf, familyOf } from "./case.js";
+import { judging } from "./judging.js";
+import { fateOf, labels, link } from "./links.js";
 
 const nothing = (what) => [make("h1", {}, "Not found"), make("p", { class: "empty" }, `${what} is not in ClickHouse. The sink may not have written it yet.`)];
-export const link = (kind, id, text = short(id)) => make("a", { href: `#/${kind}/${encodeURIComponent(id)}`, title: id }, text);
-export const fateOf = (row) => make("span", { class: `fate ${row.fate}` }, row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate);
 const placeOf = (row) => `${row.kafka_topic} ${row.kafka_partition}:${row.kafka_offset}`;
 
 /** A step and the groups it was made of. */
@@ -62,34 +62,41 @@ function advantage(value, reached) {
   return make("span", { class: "advantage" }, bar, ` ${shown(value)}`);
 }
 
-/** A trajectory: where it came from, what became of it, and what was said. */
+/** A trajectory: the case in plain words, a place to judge it, what was said, and then all that is known of it. */
 export async function trajectory(run, id) {
   const [[found], events, decided] = await Promise.all([
     ask("trajectory", { run, trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
   ]);
   if (!found) return nothing(`Trajectory ${id}`);
+  const [rewards, family] = await Promise.all([ask("rewards_of_episode", { trajectory: id, episode: found.episode_id }), familyOf(run, found.episode_id)]);
   return [
     make("h1", {}, "Trajectory ", make("code", {}, id)),
+    await caseOf(run, { trajectory: found, episode: found.episode_id, events, rewards }),
+    await judging(found, rewards),
+    family,
+    card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
+    decisions(decided),
     card("What it is", null, facts([
-      ["task", found.task], ["example", found.example_id], ["episode", link("episode", found.episode_id, found.episode_id)], ["agent", found.agent], ["labels", shown(found.labels)],
+      ["task", found.task], ["example", found.example_id], ["episode", link("episode", found.episode_id, found.episode_id)], ["agent", found.agent], ["labels", labels(found.labels)],
       ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
       ["sampled", found.sampled_tokens], ["reward", found.reward], ["components", shown(found.components)],
       ["advantage", found.advantage], ["group", found.group_id ? link("group", found.group_id) : null],
       ["not trainable", found.trainable ? null : found.untrainable_reason || "yes"], ["in the log", placeOf(found)],
     ]), { wide: true, name: "trajectory" }),
-    await owned(found),
-    decisions(decided),
-    card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
   ];
 }
 
 /** An episode, also one that became no trajectory: what was decided about it, and what was said. */
 export async function episode(run, id) {
-  const [events, decided, found] = await Promise.all([ask("conversation", { episode: id }), ask("why_not_trained", { run, id }), ask("find_episodes", { run, id })]);
+  const [events, decided, found, rewards] = await Promise.all([
+    ask("conversation", { episode: id }), ask("why_not_trained", { run, id }), ask("find_episodes", { run, id }), ask("rewards_of_episode", { episode: id }),
+  ]);
   if (!events.length && !decided.length) return nothing(`Episode ${id}`);
   return [
     make("h1", {}, "Episode ", make("code", {}, id)),
+    found.length ? null : await caseOf(run, { episode: id, events, rewards }),
     card("Trajectories", found.length ? null : "It became none.", found.length ? make("ul", {}, found.map((row) => make("li", {}, link("trajectory", row.trajectory_id), " ", fateOf(row)))) : null, { wide: true, name: "trajectories" }),
+    await familyOf(run, id),
     decisions(decided),
     card("Conversation", "As far as it was recorded.", conversation(events), { wide: true, name: "conversation" }),
   ];

@@ -2,19 +2,19 @@
 
 import { ask } from "../ask.js";
 import { card, make, shown, table, time } from "../dom.js";
-import { fateOf, link } from "./drill.js";
+import { keyed } from "../keys.js";
+import { isJudged } from "./judging.js";
+import { fateOf, labels, link, searchFor } from "./links.js";
 
 const FIELDS = [
   ["task", "task"], ["label", "label"], ["label_value", "its value"], ["version", "version", { inputmode: "numeric", pattern: "[0-9]*" }],
   ["reward_from", "reward from", { inputmode: "decimal", pattern: "-?[0-9.]*" }], ["reward_to", "to", { inputmode: "decimal", pattern: "-?[0-9.]*" }],
   ["fate", "fate", { options: ["", "trained", "dropped", "pending"] }], ["stage", "dropped in"], ["reason", "for the reason"],
-  ["text", "said"], ["since", "since (UTC)", { placeholder: "2026-01-31 12:00" }], ["until", "until (UTC)", { placeholder: "2026-02-01" }],
+  ["text", "said"], ["tool", "called the tool"], ["error", "failed with", { placeholder: "words, or *" }],
+  ["judged", "judged", { options: ["", "yes", "no"] }], ["judge", "judged by"], ["since", "since (UTC)", { placeholder: "2026-01-31 12:00" }], ["until", "until (UTC)", { placeholder: "2026-02-01" }],
   ["id", "id", { placeholder: "episode, trajectory, example or group" }], ["data_set", "data set", { list: "data-sets" }],
 ];
 const ROWS = 100;
-
-/** The address of a search. */
-export const searchFor = (values) => `#/find/${encodeURIComponent(new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined)))}`;
 
 /** Episodes that match what the address says; without anything, the newest. */
 export async function find(run, asked) {
@@ -32,7 +32,7 @@ export async function find(run, asked) {
   return [
     make("h1", {}, "Find episodes"),
     card("What is known of them", "Empty fields match everything. The address of this page is the search: pass it on.", form(values, sets), { wide: true, name: "search" }),
-    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first.` : "None matches.", refused ?? make("div", { class: "all" }, episodes(rows), pages(values, skip, all), take(run, values, all)), { wide: true, name: "found" }),
+    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first. A search is a link: keep it as a bookmark.` : "None matches.", refused ?? make("div", { class: "all" }, all ? make("p", {}, make("a", { href: searchFor({ ...values, skip: "", at: skip || "" }, "queue"), class: "act", ...keyed("o") }, "Look at one after another")) : null, episodes(rows), pages(values, skip, all), take(run, values, all)), { wide: true, name: "found" }),
   ];
 }
 
@@ -51,9 +51,10 @@ const episodes = (rows) => table("Episodes", [
   { title: "trajectory", of: (row) => link("trajectory", row.trajectory_id), id: true },
   { title: "started", of: (row) => time(row.started_at), moment: true },
   { title: "task", of: (row) => (row.example_id ? `${row.task} · ${row.example_id}` : row.task) },
-  { title: "labels", of: (row) => shown(row.labels) },
+  { title: "labels", of: (row) => labels(row.labels) },
   { title: "version", of: (row) => shown(row.policy_version), number: true },
   { title: "reward", of: (row) => shown(row.reward), number: true },
+  { title: "judged by", of: (row) => isJudged(row) || "–" },
   { title: "fate", of: (row) => fateOf(row) },
   { title: "step", of: (row) => (row.fate === "trained" ? link("step", String(row.step)) : "–"), number: true },
 ], rows, { hidden: true, key: (row) => row.trajectory_id });
@@ -80,7 +81,7 @@ function quoted(text) {
 
 /** A search as a condition of `rollbus export`; null if it cannot be one, as with words of the conversation. */
 export function condition(values) {
-  if (values.text || values.stage) return null;
+  if (["text", "stage", "tool", "error", "judged", "judge"].some((name) => values[name])) return null;
   const text = (value) => `'${value.replace(/\\/g, "\\\\").replace(/'/g, "\\'")}'`;
   const parts = [
     ["task", (value) => `task = ${text(value)}`],

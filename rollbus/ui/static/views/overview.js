@@ -6,7 +6,7 @@ import { card, make, percent, shown, table, time } from "../dom.js";
 import { flow } from "../flow.js";
 import { funnelOf } from "../funnel.js";
 import { timeline } from "../timeline.js";
-import { searchFor } from "./find.js";
+import { searchFor } from "./links.js";
 
 export const METRICS = [
   ["loss", "loss", "Policy loss, with the KL penalty if there is one."],

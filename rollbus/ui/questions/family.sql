@@ -1,0 +1,43 @@
+-- name: family
+-- An episode's root and all episodes below it: who called whom, with reward and fate.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+-- param run String = 'main' : run id
+-- param episode String = '' : any episode of the family
+WITH
+    members AS
+    (
+        SELECT * FROM episodes FINAL
+        WHERE namespace = {namespace:String} AND root_episode_id IN
+        (
+            SELECT root_episode_id FROM episodes WHERE namespace = {namespace:String} AND episode_id = {episode:String}
+        )
+    ),
+    assembled AS
+    (
+        SELECT trajectory_id, trajectory_key, episode_id FROM trajectories FINAL
+        WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM members)
+    )
+SELECT
+    members.episode_id AS episode_id,
+    members.parent_episode_id AS parent_episode_id,
+    members.root_episode_id AS root_episode_id,
+    members.task AS task,
+    members.agent AS agent,
+    assembled.trajectory_id AS trajectory_id,
+    score.value AS reward,
+    fates.fate AS fate,
+    fates.reason AS reason
+FROM members
+LEFT JOIN assembled ON assembled.episode_id = members.episode_id
+LEFT JOIN
+(
+    SELECT trajectory_key, value FROM latest_scores(namespace = {namespace:String})
+    WHERE trajectory_key IN (SELECT trajectory_key FROM assembled)
+) AS score ON score.trajectory_key = assembled.trajectory_key
+LEFT JOIN
+(
+    SELECT trajectory_key, fate, reason FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+    WHERE trajectory_key IN (SELECT trajectory_key FROM assembled)
+) AS fates ON fates.trajectory_key = assembled.trajectory_key
+ORDER BY members.started_at, members.episode_id
+LIMIT 1000

@@ -37,6 +37,7 @@ from tests.health.test_picture import make_beat
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
+COMING = {"groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - HOUR_MS // 2, "waiting_groups": 4}
 NAMED_REWARD = ScoringConfig(rewards=(RewardConfig(name="reward"),))
 
 
@@ -100,6 +101,14 @@ def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None
     assert later.verdict.endswith("16 of 16 groups: step 7 can begin")
     never = funnel(count(4, "", 72), settings=patient, run=waiting | {"recent_groups": 0})
     assert "at this rate the first step never comes" in never.verdict
+
+
+def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it() -> None:
+    drawn = funnel(count(4, "", 18), run={"open_batches": 1, "waiting_groups": 2, "step": 4})
+    assert drawn.verdict.endswith(
+        "the batch of step 5 is made and trained next; 2 of 16 groups wait for the one after it"
+    )
+    assert give_verdict(draw_data(make_beat()), (drawn,)).text == "all is well"
 
 
 def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
@@ -220,11 +229,20 @@ def test_the_terminal_has_every_number_loss_and_notice() -> None:
 @pytest.mark.parametrize(
     ("funnels", "beats", "text", "is_wrong"),
     [
-        ((funnel(count(5)),), (make_beat(),), "all is well", False),
+        ((funnel(count(5), run=COMING),), (make_beat(),), "all is well", False),
+        (
+            (
+                funnel(count(2, "", 9)),
+                funnel(count(5), run=COMING | {"recent_groups": 0, "waiting_groups": 0, "step": 6}),
+            ),
+            (make_beat(),),
+            "every process works; at this rate the first step of run main never comes; at this rate step 7 of run main",
+            False,
+        ),
         ((funnel(count(1, "score_missing", 9)),), (make_beat(),), "run main cannot train", True),
         ((funnel(),), (make_beat(),), "every process works; run main has no episodes", False),
         ((without_numbers(FunnelSettings(), "x"),), (make_beat(),), "what becomes of the episodes is not known", False),
-        ((funnel(count(5)),), (), "1 problem", True),
+        ((funnel(count(5), run=COMING),), (), "1 problem", True),
     ],
 )
 def test_all_is_well_only_where_processes_work_and_something_trains(

@@ -2,6 +2,7 @@
 -- A replay compared with live: how many trajectories and rewards are the same, differ, or are in one of the two only.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param replay String = '' : the replay's namespace, such as 'replay-better.'; empty means the newest complete one
+-- id replay = replay
 WITH
     (
         SELECT argMax(toString(replay_namespace), started_at)
@@ -36,4 +37,4 @@ FROM
     GROUP BY trajectory_key
 )
 WHERE chosen != ''
-HAVING trajectories > 0
+HAVING countIf(in_replay) > 0

@@ -3,6 +3,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param other String = '' : the shadow's namespace, such as 'replay-gentle.'; empty means the newest one
 -- param run String = 'main' : run id
+-- id other = replay
 WITH
     (
         SELECT argMax(toString(replay_namespace), started_at)
@@ -68,5 +69,5 @@ FROM
     WHERE run_id IN ('', {run:String})
         AND (namespace = chosen OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen)))
 )
-WHERE chosen != ''
+WHERE (SELECT count() FROM seen WHERE chosen != '') > 0
 ORDER BY rank

@@ -25,6 +25,8 @@ class NamedThing:
     """Tables and their column of the id."""
     of_run: bool = False
     """Whether it belongs to a run."""
+    is_namespace: bool = False
+    """Whether it is the namespace of rows itself, and belongs to none."""
 
 
 KINDS: Mapping[str, NamedThing] = {
@@ -33,6 +35,9 @@ KINDS: Mapping[str, NamedThing] = {
     "group": NamedThing((("groups", "group_id"), ("group_members", "group_id")), of_run=True),
     "event": NamedThing((("events", "event_id"),)),
     "step": NamedThing((("steps", "step"),), of_run=True),
+    "replay": NamedThing(
+        (("replays", "replay_namespace"), ("scores", "namespace"), ("batch_groups", "namespace")), is_namespace=True
+    ),
 }
 
 
@@ -70,6 +75,8 @@ def _describe_place(values: Mapping[str, Any]) -> str:
 
 
 def _where(thing: NamedThing) -> str:
+    if thing.is_namespace:
+        return "true"
     of_run = " AND run_id = {run:String}" if thing.of_run else ""
     return f"namespace = {{namespace:String}}{of_run}"
 

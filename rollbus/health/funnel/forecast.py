@@ -1,4 +1,4 @@
-"""Groups that wait, and how fast they come → when the next step comes."""
+"""Batches that are made, groups that wait, and how fast they come → when the next step comes."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,13 @@ class Forecast:
 
     step: int
     """Its number."""
+    step_name: str
+    """In words."""
     groups_waiting: int
     groups_needed: int
     groups_per_hour: float
     eta_ms: int | None
-    """None if it never comes at this rate; 0 if it can be cut now."""
+    """Until it begins: None if it never comes at this rate; 0 if it can begin, or has begun."""
     sentence: str
 
 
@@ -26,24 +28,26 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     """Return when the batch of the next step is full, or is cut in time, at the pace of the newest groups."""
     run, batching = numbers.run, settings.run.batching
     needed, step = batching.groups_per_step, run.step + 1
+    name = "the first step" if step == 1 else f"step {step}"
     per_hour = _measure_pace(numbers)
     waits_ms = []
-    if run.waiting_groups >= needed:
+    if run.open_batches or run.waiting_groups >= needed:
         waits_ms.append(0.0)
     elif per_hour > 0:
         waits_ms.append((needed - run.waiting_groups) / per_hour * HOUR_MS)
     if batching.flush_ms is not None and run.waiting_groups:
         waits_ms.append(max(0, run.oldest_waiting_ms + batching.flush_ms - numbers.now_ms))
     eta_ms = round(min(waits_ms)) if waits_ms else None
-    name = "the first step" if step == 1 else f"step {step}"
     counted = f"{run.waiting_groups} of {needed} groups"
-    if eta_ms is None:
+    if run.open_batches:
+        sentence = f"the batch of {name} is made and trained next; {counted} wait for the one after it"
+    elif eta_ms is None:
         sentence = f"{counted}: no group with a signal has come lately, and at this rate {name} never comes"
     elif eta_ms == 0:
         sentence = f"{counted}: {name} can begin"
     else:
         sentence = f"{counted}: at this rate {name} comes in {say_wait(eta_ms)}"
-    return Forecast(step, run.waiting_groups, needed, per_hour, eta_ms, sentence)
+    return Forecast(step, name, run.waiting_groups, needed, per_hour, eta_ms, sentence)
 
 
 def _measure_pace(numbers: FunnelNumbers) -> float:

@@ -76,6 +76,8 @@ class RunCount:
     agents: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     """Of the scores of all runs."""
+    open_batches: int = 0
+    """Whose step is not closed."""
     step: int = 0
     """Newest completed one of all time."""
     versions: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """The picture of health and each run's funnel → one line, and whether all is well.
 
-All is well only where every process works and something is trained, or on its way to be.
+All is well only where every process works, and in every run something comes to its next step at the present rate.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,14 @@ def give_verdict(picture: Picture, funnels: Sequence[Funnel]) -> Verdict:
     unknown = [funnel for funnel in funnels if funnel.trouble is not None]
     if unknown:
         return Verdict("every process works; what becomes of the episodes is not known", is_wrong=False)
-    idle = [funnel.run_id for funnel in funnels if not any(stage.episodes for stage in funnel.stages)]
-    if idle:
-        return Verdict(f"every process works; run {', '.join(idle)} has no episodes", is_wrong=False)
-    return Verdict(ALL_IS_WELL, is_wrong=False)
+    words = [reason for funnel in funnels if (reason := _say_why_nothing_comes(funnel))]
+    return Verdict("; ".join(["every process works", *words]) if words else ALL_IS_WELL, is_wrong=False)
+
+
+def _say_why_nothing_comes(funnel: Funnel) -> str:
+    """Return why a run's next step does not come, though nothing is broken; nothing if it does."""
+    if not any(stage.episodes for stage in funnel.stages):
+        return f"run {funnel.run_id} has no episodes"
+    if funnel.forecast is not None and funnel.forecast.eta_ms is None:
+        return f"at this rate {funnel.forecast.step_name} of run {funnel.run_id} never comes"
+    return ""

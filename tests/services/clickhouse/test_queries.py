@@ -15,6 +15,8 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate, read_applied
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.health.funnel.counting import count_run
+from rollbus.health.funnel.numbers import FunnelSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
@@ -300,7 +302,7 @@ def test_an_id_of_nothing_is_refused_by_name(filled: ClickHouseSettings, name: s
 
 
 def test_every_question_about_an_id_says_what_it_names() -> None:
-    taken = {"id", "episode", "group", "step", "trajectory", "event"}
+    taken = {"id", "episode", "group", "step", "trajectory", "event", "replay", "other"}
     marked = {query.name: {parameter.name for parameter in query.ids} for query in list_queries()}
     for query in list_queries():
         assert {parameter.name for parameter in query.parameters} & taken == marked[query.name]
@@ -658,6 +660,19 @@ def test_refused_turns_are_counted_once_by_model_and_reason(filled: ClickHouseSe
     assert row["servers"] == ["http://a:1"]
 
 
+def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    (made,) = [record for topic, _, record in story() if topic == "batches"]
+    write(
+        client, NAMESPACE, [("batches", "main", made), ("batches", "main", replace(made, batch_hash="b-2", number=2))]
+    )
+    write(client, NAMESPACE, [("training-steps", "main", make_step(1, batch_hash=made.batch_hash))])
+    counted = count_run(client, NAMESPACE, FunnelSettings(), START_MS)
+    client.close()
+    assert (counted.run.step, counted.run.open_batches) == (1, 1)
+
+
 def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "shadow_against_live", other="replay-x.")
     assert {row["what"]: (row["live"], row["shadow"]) for row in rows} == {
@@ -668,6 +683,10 @@ def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number
         "groups in batches": (1, 0),
         "trajectories dropped": (0, 0),
     }
+    (made,) = [record for topic, _, record in story() if topic == "batches"]
+    client = ClickHouse(filled)
+    write(client, "replay-y.", [("batches", "main", made)])
+    client.close()
     alone = {row["what"]: row["shadow"] for row in answer(filled, "shadow_against_live", other="replay-y.")}
     assert (alone["trajectories scored"], alone["groups"]) == (None, 0)
 

@@ -68,6 +68,14 @@ SELECT
     (SELECT tasks FROM seen) AS tasks,
     (SELECT agents FROM seen) AS agents,
     (SELECT models FROM seen) AS models,
+    (
+        SELECT uniqExact(batch_hash) FROM batches
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND batch_hash NOT IN
+        (
+            SELECT batch_hash FROM steps
+            WHERE namespace = {namespace:String} AND run_id = {run:String} AND state IN ('completed', 'skipped')
+        )
+    ) AS open_batches,
     (SELECT max(step) FROM steps WHERE namespace = {namespace:String} AND run_id = {run:String} AND state = 'completed') AS step,
     (
         SELECT arraySort(groupUniqArray(1000)(version)) FROM policy_versions

@@ -1,0 +1,78 @@
+"""`rollbus sql run`, as it is installed, with an id of nothing, a mistyped one and an empty one: code 1, and why."""
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rollbus.consumers.clickhouse.questions.ids import IdParameter
+from rollbus.consumers.clickhouse.questions.saved import list_queries
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.schemas.ids import event_id, trajectory_id
+from tests.console import ROLLBUS
+from tests.consumers.story import story
+from tests.installs import own_environment
+from tests.services.clickhouse.test_queries import NAMESPACE, new_database, write
+
+pytestmark = pytest.mark.services
+
+QUESTIONS = [(query.name, parameter) for query in list_queries() for parameter in query.ids]
+THERE = {
+    "episode": "e5",
+    "event": event_id("e5", "w1", 1),
+    "trajectory": trajectory_id("e3"),
+    "group": "g2",
+    "step": "1",
+    "replay": "replay-fixed.",
+}
+"""An id of each kind that the story has."""
+
+
+@pytest.fixture(scope="module")
+def folder(clickhouse: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, whose settings name a database with the story."""
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    write(client, NAMESPACE, list(story()))
+    client.close()
+    folder = tmp_path_factory.mktemp("project")
+    named = {"host": settings.host, "port": settings.port, "database": settings.database}
+    (folder / "rollbus.yaml").write_text(json.dumps({"clickhouse": named}))
+    return folder
+
+
+def ask(folder: Path, name: str, *values: str) -> subprocess.CompletedProcess[str]:
+    """Ask a question with these parameters."""
+    given = [word for value in values for word in ("--param", value)]
+    command = [ROLLBUS, "sql", "run", name.replace("_", "-"), *given]
+    return subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(("name", "parameter"), QUESTIONS, ids=lambda value: getattr(value, "name", value))
+def test_an_id_that_names_nothing_ends_with_code_1_and_says_so(folder: Path, name: str, parameter: IdParameter) -> None:
+    kind = parameter.kinds[0]
+    is_number = kind == "step"
+    values = {
+        "unknown": "99" if is_number else "no-such",
+        "mistyped": "l2" if is_number else f"{THERE[kind]}?",
+        "empty": "",
+    }
+    given = [THERE[kind], *values.values()]
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda value: ask(folder, name, f"{parameter.name}={value}"), given))
+    assert answers[0].returncode == 0, answers[0].stderr
+    results = dict(zip(values, answers[1:], strict=True))
+    for how, value in values.items():
+        said = results[how]
+        assert (said.returncode, said.stdout) == (1, ""), (how, said)
+        if is_number and how != "unknown":
+            assert f"{parameter.name} must be Int64, got {value!r}" in said.stderr
+        elif how == "empty":
+            assert f"Error: say which {kind}" in said.stderr
+        else:
+            assert f"Error: no {' or '.join(parameter.kinds)} " in said.stderr
+            assert value in said.stderr
+    if not is_number:
+        assert THERE[kind] in results["mistyped"].stderr.replace(values["mistyped"], "")

@@ -16,12 +16,14 @@ from rollbus.producers.episode import context, feedback, functions
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
+from rollbus.producers.episode.rewards import report_name
 from rollbus.producers.episode.scope import EpisodeScope
 from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending import process_hooks
 from rollbus.producers.sending.counters import Counters
 from rollbus.producers.sending.metrics import prometheus_text
 from rollbus.producers.sending.sink import EventSink
+from rollbus.schemas.records.events import Signal
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 Client = TypeVar("Client")
@@ -73,6 +75,8 @@ class Recorder:
         parent: Episode | None = None,
         resampled: bool = False,
         traceparent: str | None = None,
+        conversation: str | None = None,
+        message: str | None = None,
         sync: bool = False,
     ) -> EpisodeScope: ...
     def episode(self, function: Any = None, /, *, sync: bool = False, **fields: Any) -> Any:
@@ -98,12 +102,18 @@ class Recorder:
         parent: Episode | None = None,
         resampled: bool = False,
         traceparent: str | None = None,
+        conversation: str | None = None,
+        message: str | None = None,
     ) -> Episode:
         """Open an episode without making it the current one; the caller calls its `end`.
 
         `traceparent` is the trace it belongs to; by default the parent's, else that of OpenTelemetry's current span.
+        `conversation` links it to the user's earlier episodes: what the user says to this one is their reply to the one
+        before. That is `message`, or else the last message of the user in the first call.
         """
         fields = {
+            "conversation": conversation,
+            "message": message,
             "example_id": example_id,
             "group_id": group_id,
             "group_size": group_size,
@@ -181,15 +191,21 @@ class Recorder:
         supersedes: str | None = None,
         retracted: bool = False,
         comment: str | None = None,
+        conversation: str | None = None,
+        signal: Signal = "",
     ) -> str | None:
         """Report what an episode was worth, from any process, before, during or long after it; return the event's id.
 
         `target` is an episode or its id; any other text is taken as an alias. An id of your own making goes to
         `episode`, an alias that looks like an id to `alias`; without any of them the current episode is meant. The same
-        `key` again is the same report.
+        `key` again is the same report. `conversation` means its last episode. In place of a reward `signal` says what
+        the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
         """
+        if conversation is not None:
+            alias = f"conversation:{conversation}"
         fields = {
-            "name": name,
+            "name": report_name(name, signal),
+            "signal": signal,
             "value": reward,
             "source": source,
             "turn_event_id": turn,

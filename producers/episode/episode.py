@@ -15,7 +15,18 @@ from urllib.parse import quote
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.episode.late_turns import LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.episode.outbox import Outbox, root_of
-from rollbus.producers.episode.rewards import KEYED, encodable_texts, nonempty_text, reward_value, send_reward
+from rollbus.producers.episode.rewards import (
+    KEYED,
+    MOST_CHARACTERS,
+    conversation_alias,
+    encodable_texts,
+    last_words,
+    nonempty_text,
+    report_name,
+    require_signal,
+    reward_value,
+    send_reward,
+)
 from rollbus.producers.episode.tracing import TRACEPARENT
 from rollbus.producers.turns.answer import json_of, plain, text_of
 from rollbus.producers.turns.turn_record import Exchange, exchange_of
@@ -29,6 +40,7 @@ from rollbus.schemas.records.events import (
     Event,
     Excluded,
     RewardReported,
+    Signal,
     StopReason,
     ToolCalled,
     WriterClosed,
@@ -89,6 +101,8 @@ class Episode:
         self._other_writers: set[str] = set()
         self.memory = TurnMemory()
         """What its turns have carried; the delivery thread's."""
+        self._conversation: str | None = None
+        """Its alias, until this episode is declared as the next one of it."""
         self._streams: dict[Abandonable, None] = {}
         self._before = self._missed()
         self._lock = threading.RLock()
@@ -104,13 +118,16 @@ class Episode:
         supersedes: str | None = None,
         retracted: bool = False,
         comment: str | None = None,
+        signal: Signal = "",
     ) -> str | None:
         """Report what the episode, or one turn of it, is worth; return the event's id.
 
-        The same `key` again is the same report. After the episode's end this is `Recorder.feedback`.
+        The same `key` again is the same report. After the episode's end this is `Recorder.feedback`. In place of a
+        value `signal` says what the user did next, with their words as the comment.
         """
         fields = {
-            "name": name,
+            "name": report_name(name, signal),
+            "signal": signal,
             "value": value,
             "turn_event_id": turn,
             "source": source,
@@ -171,7 +188,14 @@ class Episode:
         if self.traceparent is not None:
             labels.setdefault(TRACEPARENT, self.traceparent)
         parent_id = self.parent.id if self.parent else None
+        fields = dict(fields)
+        conversation, message = fields.pop("conversation", None), fields.pop("message", None)
+        if conversation is not None and self.parent is None:
+            self._conversation = conversation_alias(conversation)
+            labels["conversation"] = self.outbox.redacted(_as_text(conversation), "labels") or ""
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
+        if message is not None:
+            self._join_conversation(message)
 
     def turn(
         self,
@@ -207,6 +231,8 @@ class Episode:
     def record(self, exchange: Exchange, function: str, *, at_ms: int | None = None) -> None:
         """Take the places of an answer's turns; they are made in the delivery thread."""
         outbox = self.outbox
+        if self._conversation is not None:
+            self._join_conversation(last_words(exchange.request))
         if outbox.delivery.crowded:
             exchange = exchange.with_answer_read()
         turns = LateTurns(outbox, self.memory, self.late_envelope, exchange, function)
@@ -226,6 +252,7 @@ class Episode:
                 self._sequence += 1
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
+        require_signal(fields)
         fields = {
             **fields,
             "value": reward_value(fields["value"]),
@@ -251,6 +278,17 @@ class Episode:
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
         self.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
+    def _join_conversation(self, message: Any) -> None:
+        """Declare this episode as the next one of its conversation, once."""
+        with self._lock:
+            alias, self._conversation = self._conversation, None
+        if alias is None or not self.sampled or self.dropped:
+            return
+        fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
+        words = self.outbox.redacted(text_of(message), "messages")
+        declared = AliasDeclared(**fields, alias=alias, conversation=True, message=words and words[:MOST_CHARACTERS])
+        self.outbox.submit(ALIASES, alias, declared, episode_id="")
+
     def _exclude(self, reason: str) -> None:
         reason = self.outbox.redacted(text_of(reason), "comments") or ""
         if not self.ended or not self.sampled or self.dropped:
@@ -267,6 +305,8 @@ class Episode:
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
             stream.abandon()
+        if self.recording and self.owner:
+            self._join_conversation(None)
         with self._lock:
             if not self.recording:
                 return

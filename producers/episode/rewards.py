@@ -4,16 +4,20 @@ Its id comes from target, name and key, so the same report sent twice, from any 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from rollbus.producers.episode.outbox import Outbox, root_of
 from rollbus.producers.turns.answer import text_of
 from rollbus.schemas import ids
-from rollbus.schemas.records.events import RewardReported
+from rollbus.schemas.records.events import RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 
 KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
+NEXT_TURN = "next_turn"
+"""Name of a report of what the user did next."""
+MOST_CHARACTERS = 4_000
+"""Of the user's next message, in the record that links it to the turn before; its own turn has it whole."""
 
 
 def send_reward(
@@ -33,6 +37,41 @@ def send_reward(
     reward = RewardReported(**envelope, alias=alias, **fields)
     topic, kafka_key = (EPISODE_EVENTS, root_of(episode_id)) if alias is None else (ALIASES, alias)
     return event_id if outbox.submit(topic, kafka_key, reward, episode_id="") else None
+
+
+def conversation_alias(conversation: Any) -> str:
+    """Return the alias that passes from each episode of a conversation to the next."""
+    return f"conversation:{nonempty_text(conversation)}"
+
+
+def report_name(name: str, signal: str) -> str:
+    """Return the name of a report; one with a signal has a name of its own, unless the caller gives another."""
+    return NEXT_TURN if signal and name == "reward" else name
+
+
+def require_signal(fields: Mapping[str, Any]) -> None:
+    """Raise for a signal that nobody reads, and for one with a value, which would count in its place."""
+    if (signal := fields["signal"]) not in get_args(Signal):
+        raise ValueError(f"signal is {signal!r}; choose one of {', '.join(get_args(Signal)[1:])}")
+    if signal and fields["value"] is not None:
+        raise ValueError(f"a report has a value or a signal, and this one has {fields['value']} and {signal!r}")
+
+
+def last_words(request: Mapping[str, Any]) -> str | None:
+    """Return what the user said last in a request's messages; None if it has no such text."""
+    for message in reversed(request.get("messages") or ()):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return _text_of_content(message.get("content"))
+    return None
+
+
+def _text_of_content(content: Any) -> str | None:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        return None
+    parts = (part.get("text") for part in content if isinstance(part, Mapping))
+    return "\n".join(part for part in parts if isinstance(part, str)) or None
 
 
 def nonempty_text(value: Any) -> str:

@@ -43,7 +43,8 @@ class RollbusPlugin(BasePlugin):
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """A runner begins on a user's message."""
-        self._structure.run_started(_run(invocation_context.invocation_id), None, "")
+        session = invocation_context.session.id
+        self._structure.run_started(_run(invocation_context.invocation_id), None, "", conversation=session)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """It is done."""

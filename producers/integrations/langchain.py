@@ -72,7 +72,10 @@ class RollbusHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A chain, graph or node begins."""
-        self._structure.run_started(run_id, parent_run_id, str(kwargs.get("name") or _name_of(metadata)))
+        thread = (metadata or {}).get("thread_id")
+        conversation = None if thread is None else str(thread)
+        name = str(kwargs.get("name") or _name_of(metadata))
+        self._structure.run_started(run_id, parent_run_id, name, conversation=conversation)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """It is over."""

@@ -119,7 +119,8 @@ class RollbusProcessor(TracingProcessor):
     def on_trace_start(self, trace: Trace) -> None:
         """A run begins, or the program's own block of several."""
         if not self._stopped:
-            self._structure.run_started(trace.trace_id, None, "")
+            conversation = getattr(trace, "group_id", None)  # its documentation: a chat's thread, for instance
+            self._structure.run_started(trace.trace_id, None, "", conversation=conversation)
 
     def on_trace_end(self, trace: Trace) -> None:
         """All of its spans have ended."""

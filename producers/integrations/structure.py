@@ -95,11 +95,19 @@ class Structure:
         return key in self._open
 
     def run_started(
-        self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True, enter: bool = False
+        self,
+        key: Hashable,
+        parent: Hashable | None,
+        name: str,
+        *,
+        is_agent: bool = True,
+        enter: bool = False,
+        conversation: str | None = None,
     ) -> None:
         """A chain, graph, node or agent begins; one that is not an agent never becomes a child episode.
 
-        With `enter`, its episode and name are the current ones from here on, in this very context.
+        With `enter`, its episode and name are the current ones from here on, in this very context. `conversation` is
+        the framework's id of a thread or session, for an episode that begins with it.
         """
         episode, around = self._episode_of(parent), self._open.get(parent)
         child, root = ("", key) if around is None else (around.child, around.root)
@@ -107,7 +115,9 @@ class Structure:
         owned = is_child if episode is not None else self._task is not None
         if owned:
             task = (episode.task if episode is not None else self._task) or ""
-            episode = self._recorder.start(task=task, agent=name or None, parent=episode)
+            episode = self._recorder.start(
+                task=task, agent=name or None, parent=episode, conversation=conversation or None
+            )
         child = name if owned else child
         opened = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
         self._enter(key, opened) if enter else self._remember(key, opened)

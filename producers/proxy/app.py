@@ -3,7 +3,8 @@
 POST /rollbus/episodes              {"task": …, and what else an episode has} → id, base_url
 POST /rollbus/episodes/ID/reward    {"value": …, "name"?, "key"?}
 POST /rollbus/episodes/ID/end       {"stop_reason"?}
-POST /rollbus/feedback              {"episode" or "alias": …, "value": …, "name"?, "key"?}, at any time, for any episode
+POST /rollbus/feedback              {"episode", "alias" or "conversation": …, "value" or "signal": …, "name"?, "key"?},
+                                    at any time, for any episode
 *    /rollbus/episodes/ID/v1/…      the server's API, recorded into that episode
 *    /v1/…                          the server's API
 GET  /rollbus/health                what was recorded, delivered and lost
@@ -33,6 +34,7 @@ from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
 from rollbus.producers.capture.endpoints import find_surface
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
+from rollbus.producers.episode.rewards import require_signal
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.desk import Desk
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
@@ -60,8 +62,10 @@ EPISODE_FIELDS: Mapping[str, type | UnionType] = {
     "group_size": int,
     "labels": dict,
     "agent": str,
+    "conversation": str,
+    "message": str,
 }
-REWARD_FIELDS: Mapping[str, type | UnionType] = {"name": str, "key": str | int, "comment": str}
+REWARD_FIELDS: Mapping[str, type | UnionType] = {"name": str, "key": str | int, "comment": str, "signal": str}
 """What may be sent to open an episode, and in addition to a reward's value."""
 _KINDS: Mapping[type | UnionType, str] = {
     str: "text",
@@ -196,9 +200,11 @@ class Proxy:
     async def feedback(self, request: Request) -> Response:
         """Report what an episode was worth. It need not be open here, and it is not checked that it exists."""
         fields = await _json(request)
-        target = {name: fields.pop(name) for name in ("episode", "alias") if name in fields}
+        target = {name: fields.pop(name) for name in ("episode", "alias", "conversation") if name in fields}
         if len(target) != 1 or not all(isinstance(name, str) and name for name in target.values()):
-            raise ValueError('feedback is about one episode: send {"episode": "ID"} or {"alias": "…"}')
+            raise ValueError(
+                'feedback is about one episode: send {"episode": "ID"}, {"alias": "…"} or {"conversation": "…"}'
+            )
         value, options = _reward_of(fields)
         event_id = self.desk_of(request.headers).recorder.feedback(reward=value, **target, **options)
         return JSONResponse({"event_id": event_id}, status_code=202)
@@ -399,9 +405,12 @@ async def _json(request: Request) -> dict[str, Any]:
     return fields
 
 
-def _reward_of(fields: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Return a reward's value, and what else is said of it."""
+def _reward_of(fields: Mapping[str, Any]) -> tuple[float | None, dict[str, Any]]:
+    """Return a reward's value, and what else is said of it; a signal of what the user did next has no value."""
     value = fields.get("value")
+    if "signal" in fields:
+        require_signal({"signal": fields["signal"], "value": value})
+        return None, _rest_of_reward(fields)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError('a reward needs a number: send {"value": 1.0}')
     try:
@@ -410,10 +419,14 @@ def _reward_of(fields: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
         number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"a reward is finite, not {number}")
+    return number, _rest_of_reward(fields)
+
+
+def _rest_of_reward(fields: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(fields) - {"value", *REWARD_FIELDS}):
         raise ValueError(f"unknown fields {', '.join(unknown)}; a reward has value, {', '.join(sorted(REWARD_FIELDS))}")
     _check(fields, REWARD_FIELDS)
-    return number, {name: fields[name] for name in REWARD_FIELDS if fields.get(name) is not None}
+    return {name: fields[name] for name in REWARD_FIELDS if fields.get(name) is not None}
 
 
 def _check(fields: Mapping[str, Any], types: Mapping[str, type | UnionType]) -> None:

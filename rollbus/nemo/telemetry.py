@@ -120,7 +120,10 @@ class EpisodeExporter(BaseExporter):
         self._workflow_id, self._error_around = event.UUID, sys.exception()
         request = Context.get()
         labels = {name: str(value) for name in LABELS if (value := getattr(request, name))}
-        self._episode = self._recorder.start(task=self._task or event.name or "", labels=labels)
+        conversation = labels.get("conversation_id")
+        self._episode = self._recorder.start(
+            task=self._task or event.name or "", labels=labels, conversation=conversation
+        )
         self._token = context.enter(self._episode)
         if run_id := labels.get("workflow_run_id"):
             self._episode.alias(run_id)

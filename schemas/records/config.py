@@ -58,6 +58,8 @@ class AssemblyConfig(Config):
     """Reports on an episode, of all names, by one principal; what is more is dropped as `too_many_reports`."""
     max_reports_per_name: int = Field(default=1_000, ge=1)
     """Reports on an episode of one name by one principal, on its turns too."""
+    silence_ms: int | None = Field(default=None, gt=0, exclude_if=_is_empty)
+    """A conversation without a further message for so long gives its last turn the signal `silence`; None: never."""
     pass_down: dict[str, PassDown] = Field(default_factory=dict, exclude_if=_is_empty)
     """How a root's reward of a name reaches its sub-agents' episodes, by name; `*` is every name that is not listed.
     `inherit` gives each the root's value, `split` divides it by their number, `by_name` gives an agent's episodes the
@@ -162,6 +164,10 @@ class GroupingConfig(Config):
     """How long each score waits even if it has a reward; None learns it for each task from how late
     rewards change, up to `window_ms`."""
     advantage: Literal["mean", "mean_std", "unbiased_std", "leave_one_out"] = "leave_one_out"
+    credit: Literal["trajectory", "turn"] = Field(default="trajectory", exclude_if=lambda value: value == "trajectory")
+    """Who earned the rewards of single turns: every token of the trajectory alike, or the turns themselves."""
+    turn_discount: float = Field(default=0.0, ge=0, le=1, exclude_if=_is_empty)
+    """With `credit: turn`, what a turn gets of the next turn's reward; of the one after its square, and so on."""
     signal_tolerance: float = Field(default=1e-9, ge=-1)
     """A group has signal if its rewards differ by more; −1 also keeps groups of equal rewards."""
     max_history_tokens: int | None = Field(default=None, gt=0)

@@ -13,6 +13,8 @@ from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.tokens import token_count
 
 StopReason = Literal["completed", "max_turns", "max_tokens", "timeout", "error"]
+Signal = Literal["", "reply", "retry", "edit", "escalation", "silence"]
+"""What a user did after a turn, where that is all that a report says; empty where the report gives a value."""
 LogprobMode = Literal["raw", "processed", "unknown"]
 """raw: at temperature 1, before penalties and top-p; processed: of the distribution sampled from."""
 
@@ -155,7 +157,7 @@ class RewardReported(Event):
 
     name: str = "reward"
     value: float | None = None
-    """None only if `retracted`."""
+    """None only if `retracted`, or with a `signal`."""
     alias: str | None = None
     """Set instead of the episode, if the caller knows only an alias."""
     turn_event_id: str | None = None
@@ -164,10 +166,14 @@ class RewardReported(Event):
     """Event id of the report that this one replaces."""
     retracted: bool = False
     comment: str | None = None
+    """With a `signal`, the user's words: the next message, or the answer as the user edited it."""
+    signal: Signal = ""
+    """What the user did next. Such a report is about the named turn, or the last one, and reward functions read it.
+    With a value too, it is an ordinary report of that value."""
 
     def __post_init__(self) -> None:
         """Refuse a reward without a finite value or without one target."""
-        if self.value is None and not self.retracted:
+        if self.value is None and not self.retracted and not self.signal:
             raise InvalidRecordError(f"reward {self.name!r} ({self.event_id}) has no value and is not retracted")
         if self.value is not None and not math.isfinite(self.value):
             raise InvalidRecordError(f"reward {self.name!r} ({self.event_id}) is {self.value}; it must be finite")
@@ -207,3 +213,7 @@ class AliasDeclared(Event):
     """From now on `alias` names this episode."""
 
     alias: str
+    conversation: bool = False
+    """True if the alias is a conversation, of which this episode is the next one: the episode before gets a reply."""
+    message: str | None = None
+    """What the user said to this episode first; only with `conversation`."""

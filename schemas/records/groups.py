@@ -33,6 +33,9 @@ class GroupMember:
     """Of which earlier rewards `expected` says most: `example`, `opening` or `task`."""
     first_seen_ms: int = 0
     """Stream time when the first event of its episode came."""
+    turn_advantages: Mapping[str, float] = field(default_factory=dict)
+    """By event id of the turn, if turns have advantages of their own; empty if all have `advantage`, else `advantage`
+    is their mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.records.events import Message, StopReason
+from rollbus.schemas.records.events import Message, Signal, StopReason
 from rollbus.schemas.records.tokens import token_count
 
 ClosedBy = Literal["ended", "inactivity"]
@@ -110,10 +110,33 @@ class Reward:
     event_id: str
     name: str
     value: float
+    """0 with a `signal`, which says more than a number."""
     turn_event_id: str | None = None
     source: str = "agent"
     principal: str = ""
     """Who reported it, by a valid signature; empty if nobody signed."""
+    signal: Signal = ""
+    """What the user did after the turn; empty where the report gives a value."""
+    comment: str | None = None
+    """Of a signal: the user's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReward:
+    """What one component says of one turn."""
+
+    turn_event_id: str
+    component: str
+    value: float | None = None
+    """None is unclear: no reward, and counted."""
+    confidence: float = 1.0
+    """Between 0 and 1; how much it counts among several values of one component."""
+    weight: float = 1.0
+    """Of the component in the score."""
+    signal: str = ""
+    """The rule that spoke, or `judge`; empty for a reported value."""
+    event_id: str = ""
+    """The report that was read; empty where the trajectory itself has the words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +188,16 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastTurn:
+    """What a reward function must know of an episode's last turn to understand what the user said next."""
+
+    event_id: str
+    question: str = ""
+    """The user's last message before it, and its text; the beginning of a long one."""
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRevised:
     """The rewards of a trajectory changed after it was written; these are the present ones."""
 
@@ -183,6 +216,8 @@ class RewardRevised:
     """True if the episode was excluded from training."""
     revised_at_ms: int
     """Stream time."""
+    last_turn: LastTurn | None = None
+    """Of an episode of a conversation, if a reward says what its user did next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,3 +275,7 @@ class Score:
     """`inactivity` if no end came: its agent may have been killed in the middle."""
     is_rewarded_after: bool = False
     """True if a valid reward came after its last turn and tool call, also by a revision."""
+    turn_ids: tuple[str, ...] = ()
+    """Event ids of its turns, in order; empty if it has one turn or none."""
+    turn_rewards: tuple[TurnReward, ...] = ()
+    """What components say of its turns, also where that is unclear."""

@@ -6,5 +6,6 @@ feedback        rewards that were reported
 answer_checks   what the answer itself shows: exact_match, json_valid, length, regex
 guards          what a gamed reward does to the text
 judge           what another model says
+next_turn       what the user did next
 judge_relative  how another model ranks the members of a closed group
 """

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory, TurnReward
 
 Option = str | int | float | bool | None
 Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[str]]
@@ -34,9 +34,34 @@ class RewardContext:
     options: Mapping[str, Option] = field(default_factory=dict)
     ask: Ask | None = None
     """A model to ask, where the worker was given one."""
+    earlier: tuple[TurnReward, ...] = ()
+    """What the component has said of the trajectory's turns, if it is asked again."""
+    revision: int = 0
+    """Of the trajectory's rewards."""
 
 
-Call = Callable[[Trajectory, RewardContext], float | Awaitable[float | None] | None]
+@dataclass(frozen=True, slots=True)
+class TurnValues:
+    """A function's answer about single turns; it replaces what it said earlier."""
+
+    turns: tuple[TurnReward, ...]
+    total: float | None = None
+    """What the trajectory is worth; None takes the mean of the turns, weighted by confidence."""
+
+    @property
+    def value(self) -> float | None:
+        """Return what the trajectory is worth; None if every turn is unclear."""
+        if self.total is not None:
+            return self.total
+        clear_turns = [turn for turn in self.turns if turn.value is not None and turn.confidence > 0]
+        confidence = sum(turn.confidence for turn in clear_turns)
+        if not confidence:
+            return None
+        return sum(turn.confidence * (turn.value or 0.0) for turn in clear_turns) / confidence
+
+
+Answer = float | TurnValues | None
+Call = Callable[[Trajectory, RewardContext], Answer | Awaitable[Answer]]
 Values = Sequence[float | None]
 GroupCall = Callable[[Sequence[Trajectory], RewardContext], Values | Awaitable[Values]]
 
@@ -54,7 +79,7 @@ class RewardFunction:
     """True where it neither waits nor computes for long: called in place, without a thread and a timeout."""
     reads_feedback: bool = False
     """True where it looks at reported rewards only: it is asked again when they change, with a trajectory that has
-    no turns."""
+    no turns, or only the last one if a user said something about it."""
     patient: bool = False
     """True where it waits for what is bound to come, as for an answer that is being written down: without a timeout."""
 

@@ -17,10 +17,14 @@ from rollbus.streams.rewards.feedback import feedback
 from rollbus.streams.rewards.guards import copied, refused, repetition, surprisal
 from rollbus.streams.rewards.judge import judge
 from rollbus.streams.rewards.judge_relative import judge_relative
+from rollbus.streams.rewards.next_turn.judge import next_turn_judge
+from rollbus.streams.rewards.next_turn.rules import next_turn
 
 ENTRY_POINTS = "rollbus.rewards"
 Registry = Mapping[str, RewardFunction]
 
+NEXT_TURN_JUDGE = "next_turn_judge"
+"""The one that is asked when a user has spoken, and not with the trajectory."""
 BUILT_IN: Registry = {
     "copied": RewardFunction(copied),
     "exact_match": RewardFunction(exact_match, quick=True),
@@ -29,12 +33,14 @@ BUILT_IN: Registry = {
     "judge": RewardFunction(judge, version="2"),
     "judge_relative": RewardFunction(judge_relative, per="group"),
     "length": RewardFunction(length, quick=True),
+    "next_turn": RewardFunction(next_turn, quick=True, reads_feedback=True),
+    NEXT_TURN_JUDGE: RewardFunction(next_turn_judge, reads_feedback=True),
     "refused": RewardFunction(refused, quick=True),
     "regex": RewardFunction(regex, quick=True),
     "repetition": RewardFunction(repetition),
     "surprisal": RewardFunction(surprisal),
 }
-ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
+ASKS_A_MODEL = frozenset({"judge", "judge_relative", NEXT_TURN_JUDGE})
 """Those that ask another model."""
 
 

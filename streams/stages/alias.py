@@ -1,4 +1,7 @@
-"""Rewards by alias become rewards of an episode.
+"""Rewards by alias become rewards of an episode, and so does what a user says next in a conversation.
+
+A conversation is an alias that passes from each of its episodes to the next. When it does, the episode before gets a
+report: the signal `reply` with the user's words, or `silence` if no next one came within `silence_ms`.
 
 A reward that comes before its alias waits; after the late horizon it is dropped as `unresolved_alias`. The stage
 remembers resolved rewards as long, so that a repeated report does not follow an alias that names another episode now.
@@ -8,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from rollbus.schemas.ids import reward_event_id
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
-from rollbus.schemas.records.events import AliasDeclared, RewardReported
+from rollbus.schemas.records.events import AliasDeclared, RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
@@ -19,6 +23,10 @@ from rollbus.streams.state.stage_state import StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
 
 _SEPARATOR = "\x1f"
+NEXT_TURN = "next_turn"
+"""Name of the reports that a conversation gives."""
+BY_USER = "user"
+"""Their source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,21 @@ class Target:
     started_at_ms: int
     declared_ms: int
     """Stream time."""
+    is_conversation: bool = False
+    is_silent: bool = False
+    """Whether the user's silence was reported."""
 
 
 _TARGET: RowCodec[Target] = json_codec(
-    lambda row: [row.episode_id, row.root_episode_id, row.started_at_ms, row.declared_ms], lambda plain: Target(*plain)
+    lambda row: [
+        row.episode_id,
+        row.root_episode_id,
+        row.started_at_ms,
+        row.declared_ms,
+        row.is_conversation,
+        row.is_silent,
+    ],
+    lambda plain: Target(*plain),
 )
 
 
@@ -61,15 +80,25 @@ class AliasState(StageState[AssemblyConfig]):
         return keys_by_kind({"a": self.targets.rows, "w": self.waiting.rows, "s": self.seen.rows})
 
     def deadline(self, key: str) -> int | None:
-        """Return when a row is forgotten: after the late horizon."""
+        """Return when a row is forgotten, after the late horizon, or a conversation's silence is reported."""
         name = key[1:]
         if key[0] == "a":
-            arrived = row.declared_ms if (row := self.targets.get(name)) else None
+            row = self.targets.get(name)
+            if row and (silent_ms := self.silent_ms(row)) is not None:
+                return min(silent_ms, self.clock.since(row.declared_ms) + self.config.value.late_horizon_ms)
+            arrived = row.declared_ms if row else None
         elif key[0] == "w":
             arrived = waiting_row.arrived_ms if (waiting_row := self.waiting.get(name)) else None
         else:
             arrived = self.seen.get(name)
         return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms
+
+    def silent_ms(self, row: Target) -> int | None:
+        """Return when a conversation's silence is to be reported; None if it never is, or was."""
+        silence_ms = self.config.value.silence_ms
+        if silence_ms is None or not row.is_conversation or row.is_silent:
+            return None
+        return self.clock.since(row.declared_ms) + silence_ms
 
 
 class AliasStage(ConfiguredStage[AliasState]):
@@ -92,7 +121,7 @@ class AliasStage(ConfiguredStage[AliasState]):
         state.ensure_rebuilt()
         record = incoming.record
         if isinstance(record, AliasDeclared):
-            return _resolve_waiting(state, record) if _is_first_time(state, record.event_id) else ()
+            return _declare(state, record, incoming.signer) if _is_first_time(state, record.event_id) else ()
         if isinstance(record, RewardReported):
             return _take_in(state, record, incoming)
         return self.step_control(state, record)
@@ -120,8 +149,21 @@ def _is_first_time(state: AliasState, name: str) -> bool:
     return True
 
 
-def _resolve_waiting(state: AliasState, record: AliasDeclared) -> Iterator[Outgoing]:
-    target = Target(record.episode_id, record.root_episode_id, record.episode_started_at_ms, state.clock.now_ms)
+def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> Iterator[Outgoing]:
+    """Let an alias name another episode; in a conversation, report to the episode before what the user says next."""
+    before = state.targets.get(record.alias)
+    if record.conversation and before is not None and before.is_conversation:
+        if before.root_episode_id == record.root_episode_id:
+            return  # another writer of the same episode, or a sub-agent's: the user said nothing new
+        event_id = reward_event_id(before.episode_id, NEXT_TURN, record.event_id)
+        yield _report_signal(before, "reply", event_id, record.occurred_at_ms, signer, record.message)
+    target = Target(
+        record.episode_id,
+        record.root_episode_id,
+        record.episode_started_at_ms,
+        state.clock.now_ms,
+        is_conversation=record.conversation,
+    )
     state.targets.put(record.alias, target)
     state.due.watch("a" + record.alias)
     keys = state.by_alias.pop(record.alias, set())
@@ -160,11 +202,47 @@ def _with_episode(reward: RewardReported, target: Target, signer: str | None) ->
     return Outgoing(EPISODE_EVENTS, target.root_episode_id, record, signer)
 
 
+def _report_signal(
+    target: Target, signal: Signal, event_id: str, at_ms: int, signer: str | None, words: str | None = None
+) -> Outgoing:
+    """Return the report to a conversation's last episode of what its user did next."""
+    record = RewardReported(
+        event_id=event_id,
+        episode_id=target.episode_id,
+        root_episode_id=target.root_episode_id,
+        writer_id="conversation",
+        sequence=-1,
+        occurred_at_ms=at_ms,
+        episode_started_at_ms=target.started_at_ms,
+        name=NEXT_TURN,
+        source=BY_USER,
+        comment=words,
+        signal=signal,
+    )
+    return Outgoing(EPISODE_EVENTS, target.root_episode_id, record, signer)
+
+
+def _pass_time_of_alias(state: AliasState, alias: str) -> Iterator[Outgoing]:
+    """Report a conversation's silence, or forget an alias that is older than the late horizon."""
+    row, now_ms = state.targets.get(alias), state.clock.now_ms
+    if row is None:
+        return
+    silent_ms = state.silent_ms(row)
+    if silent_ms is not None and silent_ms <= now_ms:
+        event_id = reward_event_id(row.episode_id, NEXT_TURN, "silence")
+        yield _report_signal(row, "silence", event_id, now_ms, None)
+        state.targets.put(alias, replace(row, is_silent=True))
+    if state.clock.since(row.declared_ms) + state.config.value.late_horizon_ms <= now_ms:
+        state.targets.delete(alias)
+    else:
+        state.due.watch("a" + alias)
+
+
 def _drop_expired(state: AliasState) -> Iterator[Outgoing]:
     for key in state.due.due(state.clock.now_ms):
         name = key[1:]
         if key[0] == "a":
-            state.targets.delete(name)
+            yield from _pass_time_of_alias(state, name)
         elif key[0] == "s":
             state.seen.delete(name)
         else:

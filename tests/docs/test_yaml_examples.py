@@ -14,7 +14,16 @@ from rollbus.settings_file import load_settings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
-    *("delivery.md", "gpu.md", "grouping.md", "model-service.md", "resampling.md", "rewards.md", "settings.md"),
+    *(
+        "delivery.md",
+        "gpu.md",
+        "grouping.md",
+        "model-service.md",
+        "next-turn.md",
+        "resampling.md",
+        "rewards.md",
+        "settings.md",
+    ),
     "trainer.md",
 )
 EXAMPLES = [

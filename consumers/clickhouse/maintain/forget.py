@@ -16,6 +16,7 @@ from rollbus.schemas.ids import trajectory_id
 TABLES = (
     *("events", "episodes", "episode_ends", "turns", "turn_tokens", "tool_calls", "rewards"),
     *("trajectories", "trajectory_turns", "trajectory_rewards", "histories", "reward_revisions", "scores"),
+    "turn_rewards",
 )
 """Tables that hold texts, tokens or labels of an episode, by its id."""
 TABLES_OF_IDS = (

@@ -24,7 +24,7 @@ _MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Messag
 _DETAILS: dict[type, tuple[str, ...]] = {
     WriterClosed: ("count", "partial"),
     Excluded: ("reason",),
-    AliasDeclared: ("alias",),
+    AliasDeclared: ("alias", "conversation"),
 }
 """The fields beyond the envelope, of the kinds without a table of their own; empty lists are left out."""
 _TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")

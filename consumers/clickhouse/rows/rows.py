@@ -73,6 +73,7 @@ FILLS: dict[type, tuple[Fill, ...]] = {
 PARTS: dict[type, tuple[tuple[str, ...], Callable[[Any, Origin], Rows]]] = {
     Trajectory: (("trajectory_turns", "trajectory_rewards", "histories"), trajectories.trajectory_parts),
     RewardRevised: (("trajectory_rewards",), trajectories.revised_rewards),
+    Score: (("turn_rewards",), trajectories.turn_rewards),
     Group: (("group_members",), runs.group_members),
     TrainingBatch: (("batch_groups",), runs.batch_groups),
     StepCompleted: (("step_members",), steps.step_members),

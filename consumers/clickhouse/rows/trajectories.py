@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rollbus.consumers.clickhouse.store.fills import Fill, columns_of
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows, time_ms
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, token_count
-from rollbus.schemas.records.trajectories import Reward, RewardRevised, Score, Trajectory, Turn
+from rollbus.schemas.records.trajectories import Reward, RewardRevised, Score, Trajectory, Turn, TurnReward
 
 
 def _versions(record: Trajectory) -> list[int]:
@@ -28,11 +28,25 @@ TRAJECTORIES = Fill(
 )
 REWARD_REVISIONS = Fill(
     "reward_revisions",
-    {**columns_of(RewardRevised, leave_out=("new",)), "rewards": lambda record: len(record.rewards)},
+    {**columns_of(RewardRevised, leave_out=("new", "last_turn")), "rewards": lambda record: len(record.rewards)},
 )
-SCORES = Fill("scores", columns_of(Score))
+SCORES = Fill("scores", columns_of(Score, leave_out=("turn_ids", "turn_rewards")))
 _TURNS = Fill("trajectory_turns", columns_of(Turn, leave_out=("response_id",)))
-_REWARDS = Fill("trajectory_rewards", columns_of(Reward))
+_REWARDS = Fill("trajectory_rewards", columns_of(Reward, leave_out=("comment",)))
+_TURN_REWARDS = Fill("turn_rewards", columns_of(TurnReward))
+
+
+def turn_rewards(record: Score, origin: Origin) -> Rows:
+    """Return what components say of a score's turns."""
+    shared = {
+        "trajectory_id": record.trajectory_id,
+        "episode_id": record.episode_id,
+        "revision": record.revision,
+    }
+    return [
+        ("turn_rewards", _TURN_REWARDS.row(reward, origin, **shared, position=position))
+        for position, reward in enumerate(record.turn_rewards)
+    ]
 
 
 def trajectory_parts(record: Trajectory, origin: Origin) -> Rows:

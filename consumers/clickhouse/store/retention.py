@@ -19,7 +19,7 @@ TABLES = {
     "texts_days": ("turns", "tool_calls", "dead_letters"),
     "episodes_days": (
         *("events", "episodes", "episode_ends", "rewards", "trajectories"),
-        *("trajectory_turns", "trajectory_rewards", "reward_revisions", "scores"),
+        *("trajectory_turns", "trajectory_rewards", "reward_revisions", "scores", "turn_rewards"),
     ),
 }
 """By setting. Those of `episodes_days` expire together: questions on fates count over all of them."""

@@ -31,6 +31,10 @@ FAILED_CALL = "failed_call"
 """Reason of a turn whose call has no answer: an error, or an answer that was not recorded."""
 KEYED = -1
 MAX_ERROR_CHARACTERS = 500
+SESSION = "session"
+"""Label under which the formats have a trace's session, thread or conversation."""
+MOST_CHARACTERS = 4_000
+"""Of the user's first message, in the record that links it to the turn before."""
 NO_PRIVACY = Privacy()
 
 
@@ -69,6 +73,8 @@ class EpisodeWriter:
         self._sequence = 0
         self._started_ms = min((span.start_ns for span in trace.spans), default=0) // MS
         self._prompts, self._tools_sent = PromptLog(), set[str]()
+        self._first_message: str | None = None
+        """What the user said before the first turn."""
         self._turn_ids: dict[str, str] = {}
         """The first turn of each call's span."""
 
@@ -84,6 +90,8 @@ class EpisodeWriter:
         placed, wrappers = place_spans(trace.spans)
         ended_ms = max(max(span.start_ns, span.end_ns) for span in trace.spans) // MS
         labels = {**trace.labels, "format": self._format, "trace": trace.id}
+        if SESSION in labels:
+            labels.setdefault("conversation", labels[SESSION])
         if missing := find_missing_parents(trace.spans):
             labels["partial"] = f"{missing} spans name a parent that did not come"
         started: dict[str, Any] = {
@@ -112,6 +120,11 @@ class EpisodeWriter:
         yield ImportedEvent(WriterClosed(**self._next(ended_ms), count=self._sequence - 1), trace.principal)
         envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)
         yield ImportedEvent(AliasDeclared(**envelope, alias=trace.id), trace.principal)
+        if session := text_of(trace.labels.get(SESSION)):
+            alias = f"conversation:{session}"
+            envelope = self._envelope(ids.stable_id("alias", alias, self.episode_id), KEYED, self._started_ms)
+            declared = AliasDeclared(**envelope, alias=alias, conversation=True, message=self._first_message)
+            yield ImportedEvent(declared, trace.principal)
 
     def _rewards(self) -> Iterator[ImportedEvent]:
         for score in self._trace.scores:
@@ -130,6 +143,9 @@ class EpisodeWriter:
             withheld=withheld,
         )
         for draft in drafts_of(exchange, self._privacy):
+            if not self._turn_ids:
+                words = (message.content for message in reversed(draft.prompt) if message.role == "user")
+                self._first_message = (next(words, None) or "")[:MOST_CHARACTERS] or None
             split = self._prompts.send(draft.prompt, draft.completion)
             fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
             if fields["tools_hash"] in self._tools_sent:

@@ -118,7 +118,9 @@ class Lane(Chain):
             answered = (
                 None
                 if answer is None
-                else tuple((name, component.value, component.error) for name, component in answer.items())
+                else tuple(
+                    (name, component.value, component.error, component.turns) for name, component in answer.items()
+                )
             )
             reader, topic, key, data, *_ = made[place]
             made[place] = StageOutput(reader, topic, key, data, header_fields(header(trajectory, NOWHERE)), answered)

@@ -19,11 +19,11 @@ from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajector
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.replay.decide.recorded import FindScore
 from rollbus.streams.replay.decide.stage_output import HeaderOnly
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
-from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
+from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState, turns_of
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import parse
 from rollbus.streams.state.ticker import config_applied
@@ -157,9 +157,9 @@ def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, Compo
 
     A score has one text for all errors: it is given to the first component that may have failed.
     """
-    answers = {name: ComponentAnswer(value) for name, value in score.components.items()}
+    answers = {name: ComponentAnswer(value, turns=turns_of(score, name)) for name, value in score.components.items()}
     silent = [reward for reward in rewards if reward.name not in answers]
-    answers |= {reward.name: ComponentAnswer() for reward in silent}
+    answers |= {reward.name: ComponentAnswer(turns=turns_of(score, reward.name)) for reward in silent}
     failed = score.outcome == "failed"
     if failed or score.error:
         may_have_failed = (reward.name for reward in silent if bool(reward.weight) == failed)
@@ -197,9 +197,12 @@ def _remembering(
     It waits as long as live takes, or the log to be read: neither is the function's own slowness.
     """
 
-    async def remembered(trajectory: Trajectory, context: RewardContext) -> float | None:
-        score = await find(trajectory.group_hint, trajectory.trajectory_id, 0)
-        if score is None or context.name not in score.components:
+    async def remembered(trajectory: Trajectory, context: RewardContext) -> float | TurnValues | None:
+        revision = context.revision if function.reads_feedback else 0
+        score = await find(trajectory.group_hint, trajectory.trajectory_id, revision)
+        turns = turns_of(score, context.name) if score is not None else ()
+        is_answered = score is not None and (context.name in score.components or function.reads_feedback)
+        if score is None or not is_answered:
             raise LookupError(f"live's score has no component {context.name!r}; replay with --rescore")
         under = live.get(score.config_hash)
         if under is None:
@@ -212,7 +215,8 @@ def _remembering(
             raise LookupError(
                 f"live asked another question as {context.name!r}, under {score.config_hash}; replay with --rescore"
             )
-        return score.components[context.name]
+        value = score.components.get(context.name)
+        return TurnValues(turns, value) if turns else value
 
     return replace(function, call=remembered, patient=True)
 

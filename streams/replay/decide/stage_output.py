@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.making import maker
-from rollbus.schemas.records.trajectories import Location, Score
+from rollbus.schemas.records.trajectories import Location, Score, TurnReward
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 
 _NAMES = [field.name for field in fields(Score)]
@@ -55,8 +55,8 @@ class StageOutput(NamedTuple):
     data: bytes
     head: tuple[Any, ...] | None = None
     """Of a trajectory: the score's header, as by `header_fields`."""
-    answers: tuple[tuple[str, float | None, str | None], ...] | None = None
-    """Component, value and error."""
+    answers: tuple[tuple[str, float | None, str | None, tuple[TurnReward, ...]], ...] | None = None
+    """Component, value, error and what it says of single turns."""
 
     def record(self) -> Any:
         """Return what the following stages are given."""
@@ -64,5 +64,5 @@ class StageOutput(NamedTuple):
             return decode(self.data)
         if self.answers is None:
             return HeaderOnly(self.head)
-        answers = {name: ComponentAnswer(value, error) for name, value, error in self.answers}
+        answers = {name: ComponentAnswer(value, error, turns=turns) for name, value, error, turns in self.answers}
         return HeaderOnly(self.head, answers)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.runtime.kafka.writing import partition_of
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.replays import ReplayRange
@@ -35,7 +36,7 @@ from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.range_on_broker import LOOK_BYTES, resolve
 from rollbus.streams.replay.plan.stages import judges, pure_stages
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, NEXT_TURN_JUDGE, Registry
 from rollbus.streams.stages.scoring.stage import ScoringStage
 
 
@@ -178,7 +179,14 @@ class ChainFactory:
         bounded = plan.input is TRAJECTORIES and self.follow is None
         ends = {span.partition: span.to_offset for span in self.ranges} if bounded else {}
         of_end = plan.feedback == "end"
-        scores = RecordedScores(sources, ends, revisions=plan.scores == "recorded" and not of_end)
+        on_words = [reward.name for reward in config.rewards if reward.type == NEXT_TURN_JUDGE]
+        if on_words and of_end:
+            raise ConfigurationError(
+                f"reward {', '.join(on_words)} was asked as users spoke, and a replay with the feedback of the end has "
+                "no such answers; replay with --rescore, or with the feedback as it came"
+            )
+        revisions = (plan.scores == "recorded" and not of_end) or bool(on_words)
+        scores = RecordedScores(sources, ends, revisions=revisions)
         asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)
         if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)

@@ -5,9 +5,9 @@ The order is the broker's: what it took last is the last word, whatever time a r
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rollbus.schemas.records.events import RewardReported
+from rollbus.schemas.records.events import RewardReported, Signal
 from rollbus.schemas.records.trajectories import Reward
 
 
@@ -67,9 +67,15 @@ def changes(
     return new, tuple(reward_of(report_by_id[name]) for name in gone if name in report_by_id)
 
 
+def without_words(rewards: Iterable[Reward]) -> tuple[Reward, ...]:
+    """Return rewards without what a user said."""
+    return tuple(replace(reward, comment=None) for reward in rewards)
+
+
 def reward_of(report: TakenReport) -> Reward:
     """Return a report as a trajectory names it."""
     record = report.record
+    signal: Signal = record.signal if record.value is None else ""
     return Reward(
         event_id=record.event_id,
         name=record.name,
@@ -77,4 +83,6 @@ def reward_of(report: TakenReport) -> Reward:
         turn_event_id=record.turn_event_id,
         source=record.source,
         principal=report.principal,
+        signal=signal,
+        comment=record.comment if signal else None,
     )

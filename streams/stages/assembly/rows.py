@@ -1,7 +1,7 @@
 """The rows that assembly writes to its changelog: an event of an open episode, and what stays of a closed one."""
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rollbus.schemas.records.events import (
@@ -97,12 +97,15 @@ class Stub:
     """Stream time when a report on it was last looked at; −1 before the first."""
     is_waiting: bool = False
     """Whether reports came since then, and wait for a later tick."""
+    last_turn: tuple[str, str, str] | None = None
+    """Id, question and answer of the last turn; only of an episode of a conversation."""
 
 
 def _decode_stub(plain: Any) -> Stub:
-    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen, *rest = plain
-    standing = tuple((event_id, value) for event_id, value in rewards)
-    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen, *rest)
+    *fields, last_turn = plain
+    stub = Stub(*fields)
+    rewards = tuple((event_id, value) for event_id, value in stub.rewards)
+    return replace(stub, rewards=rewards, last_turn=None if last_turn is None else tuple(last_turn))
 
 
 STUBS: RowCodec[Stub] = json_codec(
@@ -118,6 +121,7 @@ STUBS: RowCodec[Stub] = json_codec(
         row.agent,
         row.considered_ms,
         row.is_waiting,
+        row.last_turn,
     ],
     _decode_stub,
 )

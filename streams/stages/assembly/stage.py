@@ -14,13 +14,13 @@ from itertools import chain
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import PRODUCER_TOO_LARGE, DropReason, DropUnit
 from rollbus.schemas.records.events import EpisodeStarted, Event, Excluded, RewardReported
-from rollbus.schemas.records.trajectories import Reward, RewardRevised
+from rollbus.schemas.records.trajectories import LastTurn, Reward, RewardRevised
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES
 from rollbus.streams.stages.assembly.event_rows import not_after
-from rollbus.streams.stages.assembly.rewards import changes
+from rollbus.streams.stages.assembly.rewards import changes, without_words
 from rollbus.streams.stages.assembly.rows import KINDS, NOT_ALLOWED, Stub
 from rollbus.streams.stages.assembly.state import AssemblyState
-from rollbus.streams.stages.assembly.trajectory import Closing, build
+from rollbus.streams.stages.assembly.trajectory import Closing, build, last_turn_of
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 
@@ -145,6 +145,9 @@ def _revise_rewards(state: AssemblyState, episode_id: str, stub: Stub, *, exclud
         return
     new, withdrawn = changes(before, rewards, chain(state.reports_of(stub.root), state.reports_of(episode_id)))
     stub = replace(stub, revision=stub.revision + 1, rewards=_values(rewards), excluded=excluded)
+    if excluded:  # from now on no record repeats what the person said
+        rewards, withdrawn = without_words(rewards), without_words(withdrawn)
+        stub = replace(stub, last_turn=None)
     state.keep_stub(episode_id, stub)
     if stub.trajectory_id is not None:
         yield _revision(state, episode_id, stub, rewards, new, withdrawn)
@@ -196,7 +199,15 @@ def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
         trajectory = replace(trajectory, rewards=state.rewards_in_force(episode_id, root, trajectory.agent))
     yield Outgoing(TRAJECTORIES, trajectory.group_hint, trajectory)
     values, agent = _values(trajectory.rewards), trajectory.agent if root else ""
-    stub = Stub(now_ms, trajectory.trajectory_id, trajectory.group_hint, rewards=values, root=root, agent=agent)
+    stub = Stub(
+        now_ms,
+        trajectory.trajectory_id,
+        trajectory.group_hint,
+        rewards=values,
+        root=root,
+        agent=agent,
+        last_turn=last_turn_of(trajectory),
+    )
     state.close(episode_id, stub)
     if state.config.value.pass_down:
         yield from _consider(state, root) if root else _revise_children(state, episode_id)
@@ -229,8 +240,16 @@ def _revision(
         withdrawn=withdrawn,
         excluded=stub.excluded,
         revised_at_ms=state.clock.now_ms,
+        last_turn=_last_turn(stub) if any(reward.signal for reward in rewards) else None,
     )
     return Outgoing(TRAJECTORIES, stub.group_hint, revised)
+
+
+def _last_turn(stub: Stub) -> LastTurn | None:
+    if stub.last_turn is None:
+        return None
+    event_id, question, answer = stub.last_turn
+    return LastTurn(event_id=event_id, question=question, answer=answer)
 
 
 def _drop(state: AssemblyState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:

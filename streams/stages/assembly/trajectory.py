@@ -28,6 +28,10 @@ from rollbus.streams.stages.assembly.echoes import without_echoes
 from rollbus.streams.stages.assembly.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
+CONVERSATION = "conversation"
+"""Label of an episode that is part of a conversation: its id."""
+MOST_CHARACTERS = 4_000
+"""Of a question, and of an answer, that are kept for as long as their episode's next turn may come."""
 _MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
 
 _turn = copier(TurnRecorded, Turn, "trainable", "untrainable_reason")
@@ -110,6 +114,21 @@ def build(
         config_hash=config_hash,
         principal=closing.principal,
     )
+
+
+def last_turn_of(trajectory: Trajectory) -> tuple[str, str, str] | None:
+    """Return id, question and answer of the last turn of an episode of a conversation; None of any other."""
+    if CONVERSATION not in trajectory.labels or not trajectory.turns:
+        return None
+    turn = trajectory.turns[-1]
+    questions = (
+        message.content or ""
+        for earlier in reversed(trajectory.turns)
+        for message in reversed(earlier.added_messages)
+        if message.role == "user"
+    )
+    answer = turn.completion.content or ""
+    return turn.event_id, next(questions, "")[:MOST_CHARACTERS], answer[:MOST_CHARACTERS]
 
 
 def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> bool:

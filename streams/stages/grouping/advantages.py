@@ -30,6 +30,7 @@ ROUNDING = 1e-12
 _member_of = copier(
     *(Score, GroupMember),
     *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision", "expected", "expected_from"),
+    "turn_advantages",
 )
 
 
@@ -175,6 +176,7 @@ def _member(score: Score, advantage: float) -> GroupMember:
         score_revision=score.revision,
         expected=None,
         expected_from="",
+        turn_advantages={},
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -18,8 +18,8 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.making import copier
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.config import RewardConfig
-from rollbus.schemas.records.trajectories import Trajectory
-from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
+from rollbus.schemas.records.trajectories import Trajectory, TurnReward
+from rollbus.streams.rewards.contract import Ask, Option, RewardContext, RewardFunction, TurnValues, computable
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.stages.scoring.threads import ScoringThreads
 
@@ -46,6 +46,19 @@ class ComponentAnswer:
     error: str | None = None
     members: "tuple[ComponentAnswer, ...] | None" = None
     """Of a function over a group: the answer for each member, in their order; None if it returned nothing."""
+    turns: tuple[TurnReward, ...] = ()
+    """What it says of single turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was said of a trajectory before its rewards were revised."""
+
+    turns: tuple[TurnReward, ...] = ()
+    revision: int = 0
+
+
+FIRST_TIME = Before()
 
 
 class Asker:
@@ -61,16 +74,20 @@ class Asker:
         """Calls that have been answered or abandoned."""
 
     async def ask_all(
-        self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
+        self,
+        subject: Subject,
+        rewards: tuple[RewardConfig, ...],
+        slots: asyncio.Semaphore,
+        before: Before = FIRST_TIME,
     ) -> dict[str, ComponentAnswer]:
         """Return one answer per component; `subject` is the input of its functions, which cannot change it."""
         rewards = tuple(reward for reward in rewards if _is_asked(reward, subject))
         subject = _read_only(subject)
         slow = [reward for reward in rewards if not self.is_quick(reward)]
         if not slow:
-            return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
-        answers = {reward.name: self._ask_in_place(subject, reward) for reward in rewards if reward not in slow}
-        slow_answers = await all_or_none(self._ask_one(subject, reward, slots) for reward in slow)
+            return {reward.name: self._ask_in_place(subject, reward, before) for reward in rewards}
+        answers = {reward.name: self._ask_in_place(subject, reward, before) for reward in rewards if reward not in slow}
+        slow_answers = await all_or_none(self._ask_one(subject, reward, slots, before) for reward in slow)
         answers.update((reward.name, answer) for reward, answer in zip(slow, slow_answers, strict=True))
         return {reward.name: answers[reward.name] for reward in rewards}
 
@@ -79,19 +96,23 @@ class Asker:
         function = self._registry.get(reward.type)
         return function is not None and function.quick
 
-    def _context_of(self, reward: RewardConfig) -> RewardContext:
-        return RewardContext(reward.name, ReadOnlyMapping(reward.options, "context.options"), self._ask)
+    def _context_of(self, reward: RewardConfig, before: Before) -> RewardContext:
+        earlier = tuple(turn for turn in before.turns if turn.component == reward.name)
+        options: Mapping[str, Option] = ReadOnlyMapping(reward.options, "context.options")
+        return RewardContext(reward.name, options, self._ask, earlier, before.revision)
 
-    def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> ComponentAnswer:
-        context = self._context_of(reward)
+    def _ask_in_place(self, subject: Subject, reward: RewardConfig, before: Before) -> ComponentAnswer:
+        context = self._context_of(reward, before)
         try:
             function: Any = self._registry[reward.type]
             return _check_answer(subject, _draw_values(function.call(subject, context), subject), reward.name)
         except BaseException as error:  # a user's function may raise anything, and each is one trajectory's failure
             return _error_answer(reward.name, error)
 
-    async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> ComponentAnswer:
-        context = self._context_of(reward)
+    async def _ask_one(
+        self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore, before: Before
+    ) -> ComponentAnswer:
+        context = self._context_of(reward, before)
         try:
             function = function_of(self._registry, reward)
         except ConfigurationError as error:
@@ -176,6 +197,8 @@ def _draw_values(value: Any, subject: Subject) -> Any:
 
 def _check_answer(subject: Subject, value: Any, name: str) -> ComponentAnswer:
     """Return a function's answer for a trajectory, or for each member of a group."""
+    if isinstance(value, TurnValues) and isinstance(subject, Trajectory):
+        return _check_turns(value, name)
     if isinstance(subject, Trajectory):
         return _check_value(value, name)
     if value is None:
@@ -186,6 +209,19 @@ def _check_answer(subject: Subject, value: Any, name: str) -> ComponentAnswer:
     if len(values) != len(subject):
         return _failed(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
     return ComponentAnswer(members=tuple(_check_value(member_value, name) for member_value in values))
+
+
+def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
+    """Return an answer about single turns, each in the component's name."""
+    for turn in values.turns:
+        if turn.value is not None and not computable(turn.value):
+            return _failed(f"reward {name!r} gave turn {turn.turn_event_id} {turn.value}")
+        if not 0 <= turn.confidence <= 1:
+            return _failed(f"reward {name!r} gave turn {turn.turn_event_id} confidence {turn.confidence}, not 0 … 1")
+    answer = _check_value(values.value, name)
+    if answer.error:
+        return answer
+    return replace(answer, turns=tuple(replace(turn, component=name) for turn in values.turns))
 
 
 def _check_value(value: Any, name: str) -> ComponentAnswer:

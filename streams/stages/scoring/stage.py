@@ -15,12 +15,21 @@ from rollbus.schemas.making import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import DropReason, DropUnit
+from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.tokens import token_count
-from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory
+from rollbus.schemas.records.trajectories import (
+    LastTurn,
+    Location,
+    RewardRevised,
+    Score,
+    Trajectory,
+    Turn,
+    TurnReward,
+)
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
-from rollbus.streams.rewards.contract import Ask
+from rollbus.streams.rewards.contract import Ask, TurnValues
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
-from rollbus.streams.stages.scoring.answers import RETRY_S, Asker, ComponentAnswer, combined
+from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
 from rollbus.streams.stages.scoring.sketch import sketch_opening
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.rows import KEPT, Kept
@@ -47,9 +56,14 @@ _header = copier(
     ),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
-    *("served_versions", "latency_ms", "tool_errors"),
+    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards"),
 )
-_scored = copier(Score, Score, "outcome", "value", "error", "components", "reward_version", "config_hash")
+_scored = copier(
+    *(Score, Score),
+    *("outcome", "value", "error", "components", "reward_version", "config_hash", "turn_rewards"),
+)
+Question = tuple[Trajectory, tuple[RewardConfig, ...], Before]
+"""What is asked about, by which components, and what was said before."""
 
 
 class ScoringState(StageState[ScoringConfig]):
@@ -191,7 +205,8 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         old = row.get()
         if record.revision <= old.revision:
             return
-        answers = {**_answers_of_score(old, state.config.value.rewards), **answer}
+        earlier = _answers_of_score(old, state.config.value.rewards)
+        answers = {**earlier, **{name: _keep_own_words(earlier.get(name), of_now) for name, of_now in answer.items()}}
         score = replace(
             old,
             revision=record.revision,
@@ -208,8 +223,15 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         config = state.config.value
         value, error = combined(answers, rewards, config.clip_low, config.clip_high)
         error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
+        weights = {reward.name: reward.weight for reward in rewards}
         score = _scored(
             score,
+            turn_rewards=tuple(
+                replace(turn, weight=weights[name])
+                for name, component in answers.items()
+                if name in weights
+                for turn in component.turns
+            ),
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
             error=None if score.excluded or not error_text else error_text,
@@ -228,12 +250,13 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             self._versions[config_hash] = reward_version(self._registry, config)
         return self._versions[config_hash]
 
-    async def _ask(
-        self, question: tuple[Trajectory, tuple[RewardConfig, ...]] | None, slots: asyncio.Semaphore
-    ) -> Answers:
-        return await self._asker.ask_all(*question, slots) if question else {}
+    async def _ask(self, question: Question | None, slots: asyncio.Semaphore) -> Answers:
+        if question is None:
+            return {}
+        trajectory, rewards, before = question
+        return await self._asker.ask_all(trajectory, rewards, slots, before)
 
-    def _question(self, known: _Known, incoming: Incoming) -> tuple[Trajectory, tuple[RewardConfig, ...]] | None:
+    def _question(self, known: _Known, incoming: Incoming) -> Question | None:
         record = incoming.record
         try:
             if isinstance(record, ConfigApplied) and record.stage == self.name:
@@ -244,9 +267,10 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             if known.is_scored(record.trajectory_id):
                 return None
             known.asked[record.trajectory_id] = incoming
-            return record, known.config.rewards
+            return record, known.config.rewards, FIRST_TIME
         if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
-            return _without_turns(old, record.rewards), self._reading_feedback(known.config)
+            before = Before(old.turn_rewards, record.revision)
+            return _as_revised(old, record), self._reading_feedback(known.config), before
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:
@@ -293,6 +317,8 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         served_versions=tuple(sorted({turn.policy_version for turn in turns if turn.policy_version is not None})),
         latency_ms=max((turn.latency_ms for turn in turns if turn.latency_ms is not None), default=None),
         tool_errors=sum(tool.error is not None for tool in trajectory.tools),
+        turn_ids=tuple(turn.event_id for turn in turns) if len(turns) > 1 else (),
+        turn_rewards=(),
     )
 
 
@@ -303,9 +329,12 @@ def _shorten_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value[:LABEL_CHARACTERS] for name, value in labels.items()}
 
 
-def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:
+def _as_revised(old: Score, revised: RewardRevised) -> Trajectory:
     """Return the trajectory that a function that reads feedback receives when rewards are revised."""
+    last = revised.last_turn
+    turns = () if last is None else (_spoken_turn(last),)
     return Trajectory(
+        turns=turns,
         trajectory_id=old.trajectory_id,
         episode_id=old.episode_id,
         root_episode_id=old.episode_id,
@@ -318,9 +347,21 @@ def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:
         ended_at_ms=0,
         assembled_at_ms=0,
         closed_by="ended",
-        rewards=rewards,
+        rewards=revised.rewards,
         trainable=old.trainable,
         untrainable_reason=old.untrainable_reason,
+    )
+
+
+def _spoken_turn(last: LastTurn) -> Turn:
+    """Return an episode's last turn as far as a revision knows it."""
+    return Turn(
+        event_id=last.event_id,
+        added_messages=(Message(role="user", content=last.question),),
+        completion=Message(role="assistant", content=last.answer),
+        occurred_at_ms=0,
+        trainable=False,
+        untrainable_reason="words_only",
     )
 
 
@@ -328,11 +369,25 @@ def _answers_of_score(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str
     """Return the answers that a score holds."""
     error = old.error or "the component failed before" if old.outcome == "failed" else None
     return {
-        reward.name: ComponentAnswer(old.components[reward.name])
+        reward.name: ComponentAnswer(old.components[reward.name], turns=turns_of(old, reward.name))
         if reward.name in old.components
-        else ComponentAnswer(error=error)
+        else ComponentAnswer(error=error, turns=turns_of(old, reward.name))
         for reward in rewards
     }
+
+
+def _keep_own_words(before: ComponentAnswer | None, now: ComponentAnswer) -> ComponentAnswer:
+    """Return an answer about a revision with what the trajectory's own words made its component say before."""
+    own_turns = tuple(turn for turn in before.turns if not turn.event_id) if before else ()
+    if not own_turns or now.error is not None:
+        return now
+    turns = own_turns + tuple(turn for turn in now.turns if turn.event_id)
+    return ComponentAnswer(TurnValues(turns).value, turns=turns)
+
+
+def turns_of(score: Score, component: str) -> tuple[TurnReward, ...]:
+    """Return what a component says of single turns in a score."""
+    return tuple(turn for turn in score.turn_rewards if turn.component == component)
 
 
 def _drop(state: ScoringState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:

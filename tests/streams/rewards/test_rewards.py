@@ -12,14 +12,15 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Reward, Trajectory
 from rollbus.streams.rewards import registry
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.judge import judge
 from tests.builders import make_trajectory
 
 
 def value(kind: str, trajectory: Trajectory, **options: Any) -> Any:
     call: Any = registry.BUILT_IN[kind].call
-    return call(trajectory, RewardContext("reward", options))
+    answer = call(trajectory, RewardContext("reward", options))
+    return answer.value if isinstance(answer, TurnValues) else answer
 
 
 def reported(*rewards: tuple[float, str | None]) -> Trajectory:

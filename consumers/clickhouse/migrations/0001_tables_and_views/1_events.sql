@@ -170,6 +170,7 @@ CREATE TABLE IF NOT EXISTS rewards
     supersedes Nullable(String),
     retracted Bool,
     comment Nullable(String) CODEC(ZSTD(3)),
+    signal LowCardinality(String) COMMENT 'what the user did next, where the report gives no value',
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin}

@@ -100,6 +100,7 @@ CREATE TABLE IF NOT EXISTS trajectory_rewards
     turn_event_id Nullable(String),
     source LowCardinality(String),
     principal LowCardinality(String),
+    signal LowCardinality(String),
     in_force Bool,
     revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin}
@@ -197,4 +198,25 @@ CREATE TABLE IF NOT EXISTS scores
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, trajectory_id, revision)
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+
+-- What components say of single turns, of each revision of a score; event_id names the report with the user's words, in `rewards`.
+CREATE TABLE IF NOT EXISTS turn_rewards
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    revision Int64,
+    position Int64,
+    turn_event_id String,
+    component LowCardinality(String),
+    value Nullable(Float64) COMMENT 'null is unclear: no reward',
+    confidence Float64,
+    weight Float64,
+    signal LowCardinality(String) COMMENT 'the rule that spoke, or judge; empty for a reported value',
+    event_id String,
+    ${origin}
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, trajectory_id, revision, position)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;

@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS group_members
     expected Nullable(Float64),
     expected_from LowCardinality(String),
     first_seen_ms Int64 CODEC(Delta, ZSTD(1)),
+    turn_advantages Map(String, Float64) COMMENT 'by event id of the turn; empty if all have `advantage`',
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),

@@ -178,6 +178,7 @@ def test_sessions_users_and_metadata_are_labels_and_evaluations_are_feedback() -
     found = read(span)
     assert found.started.labels == {
         "session": "s-1",
+        "conversation": "s-1",
         "user": "ann",
         "tier": "gold",
         "format": "otlp",

@@ -1,0 +1,72 @@
+"""An episode of a conversation is declared once, with what the user said to it."""
+
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.records.events import AliasDeclared
+
+
+def declared(recorder: Recorder, sink: MemorySink) -> list[Any]:
+    assert recorder.flush(120)
+    return [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
+
+
+def test_the_first_call_says_what_the_user_said(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t", conversation="c1") as episode:
+        messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": "no, the parcel"}]
+        episode.turn(messages=messages, answer="DELIVERY")
+        episode.turn(messages=[*messages, {"role": "user", "content": "more"}], answer="OTHER")
+    (record,) = declared(recorder, sink)
+    assert (record.alias, record.conversation, record.message) == ("conversation:c1", True, "no, the parcel")
+    assert record.episode_id == episode.id
+    assert sink.records("episode-events")[0].labels == {"conversation": "c1"}
+
+
+def test_a_message_of_the_caller_is_declared_at_once(recorder: Recorder, sink: MemorySink) -> None:
+    episode = recorder.start(task="t", conversation="c1", message="x" * 5_000)
+    (record,) = declared(recorder, sink)
+    assert record.message == "x" * 4_000
+    episode.end()
+    assert len(declared(recorder, sink)) == 1
+
+
+def test_an_episode_without_a_call_is_declared_at_its_end(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t", conversation="c1"):
+        assert declared(recorder, sink) == []
+    assert [record.message for record in declared(recorder, sink)] == [None]
+
+
+def test_a_part_of_an_episode_is_no_turn_of_its_conversation(recorder: Recorder, sink: MemorySink) -> None:
+    with (
+        recorder.episode(task="t", conversation="c1", message="hello"),
+        recorder.episode(task="t", conversation="c1") as child,
+    ):
+        child.turn(messages=[{"role": "user", "content": "an instruction"}], answer="done")
+    assert [record.message for record in declared(recorder, sink)] == ["hello"]
+
+
+def test_parts_of_a_message_are_joined(recorder: Recorder, sink: MemorySink) -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "here"}]
+    with recorder.episode(task="t", conversation="c1") as episode:
+        episode.turn(messages=[{"role": "user", "content": parts}], answer="a cat")
+    assert [record.message for record in declared(recorder, sink)] == ["look\nhere"]
+
+
+def test_a_signal_reaches_the_last_turn_of_a_conversation(recorder: Recorder, sink: MemorySink) -> None:
+    recorder.feedback(conversation="c1", signal="edit", comment="as it should be", key="k")
+    assert recorder.flush(120)
+    (report,) = sink.records("aliases")
+    assert (report.alias, report.name, report.signal) == ("conversation:c1", "next_turn", "edit")
+    assert (report.value, report.comment, report.source) == (None, "as it should be", "user")
+
+
+@pytest.mark.parametrize("fields", [{"signal": "retry", "reward": 1.0}, {"signal": "shrug"}])
+def test_what_nobody_could_read_is_counted_and_not_sent(
+    recorder: Recorder, sink: MemorySink, fields: dict[str, Any]
+) -> None:
+    assert recorder.feedback(conversation="c1", **fields) is None
+    assert recorder.flush(120)
+    assert sink.records("aliases") == []
+    assert recorder.counters["hook_errors.feedback"] == 1

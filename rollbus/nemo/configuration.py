@@ -57,28 +57,30 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
     if not (installed := version("nvidia-nat-core")).startswith(SUPPORTED):
         raise ConfigurationError(f"nvidia-nat-core is {installed}; install {SUPPORTED}x: pip install 'rollbus[nat]'")
-    _, lines, mistakes = read_document(path, os.environ)
+    _, lines, first_mistakes = read_document(path, os.environ)
     try:
         values = yaml_load(path)
     except Exception as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for key, text in overrides:
-        mistakes += _override(values, key, text, lines)
+        first_mistakes += _override(values, key, text, lines)
     place, section = _take_own(values)
-    if not mistakes:
-        _register_components()
-        _import_modules(section, path)
-        EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
-        Config.model_rebuild(force=True)
-        _put_on_bus(values)
+    _register_components()
+    _import_modules(section, path)
+    EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
+    Config.model_rebuild(force=True)
+    _put_on_bus(values)
+    details: list[tuple[Place, Any, Any, type[BaseModel]]] = []
     try:
         bus = BusConfig.model_validate(section)
     except ValidationError as error:
-        mistakes += [_told(place, detail, section, lines, BusConfig) for detail in error.errors()]
+        details += [(place, detail, section, BusConfig) for detail in error.errors()]
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        mistakes += [_told((), detail, values, lines, Config) for detail in error.errors()]
+        details += [((), detail, values, Config) for detail in error.errors()]
+    others = [detail for detail in details if not _is_of(detail, first_mistakes, lines)]
+    mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in others)]
     if not mistakes:
         problems = [*_unknown(config, values, ()), *_dangling(config)]
         mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
@@ -205,7 +207,17 @@ def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
         yield ("finetuning", "reward_function", "name"), f"eval.evaluators has no entry {reward.name!r}; {hint}"
 
 
-def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
+def _is_of(detail: tuple[Place, Any, Any, type[BaseModel]], mistakes: list[str], lines: Mapping[Place, str]) -> bool:
+    """Say whether one of pydantic's errors is of a value that is a mistake already, such as an unset variable."""
+    section, error, values, _ = detail
+    place: Place = (*section, *_place(error["loc"], values))
+    texts = (f"  {_line(at, lines)}: {dotted(at)}: " for at in (place, (*place, "_type")))
+    return any(mistake.startswith(text) for text in texts for mistake in mistakes)
+
+
+def _describe_error(
+    section: Place, detail: Any, values: Any, model: type[BaseModel], lines: Mapping[Place, str]
+) -> str:
     within = _place(detail["loc"], values)
     place: Place = (*section, *within)
     if detail["type"] == "union_tag_not_found":

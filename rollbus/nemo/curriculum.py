@@ -1,10 +1,12 @@
 """The curriculum on a collection, by the arithmetic of `streams/curriculum_harness`: for adapters off the bus."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 from nat.data_models.finetuning import CurriculumLearningConfig, Trajectory, TrajectoryCollection
 
-from rollbus.nemo.bus.publishing import total
+from rollbus.nemo.bus.publishing import count, total
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group, GroupMember
 from rollbus.schemas.records.trajectories import Location
@@ -58,6 +60,26 @@ def choose(
     ]
     return Chosen(
         TrajectoryCollection(trajectories=admitted_groups, run_id=collection.run_id), decision.memory, included
+    )
+
+
+def describe_choice(
+    collection: TrajectoryCollection, chosen: Chosen, before: Memory, epoch: int, config: CurriculumLearningConfig
+) -> Iterator[str]:
+    """Yield what a curriculum did with an epoch's groups, in the toolkit's words and with its epochs, from 0."""
+    rewards = {index: [total(member) for member in group] for index, group in enumerate(collection.trajectories)}
+    with_signal = [r for r in rewards.values() if r and max(r) - min(r) >= config.min_reward_diff]
+    if not chosen.included:
+        yield "No trajectory groups with sufficient variance found"
+        return
+    percentile = chosen.memory.percentile
+    if percentile > before.percentile:
+        old, new = f"{before.percentile:.1%}", f"{percentile:.1%}"
+        yield f"Expanding curriculum at epoch {epoch}: {old} -> {new} of trajectory groups"
+    means = sorted(fmean(rewards[index]) for index in chosen.included)
+    yield (
+        f"Curriculum learning at epoch {epoch}: Using {len(means)}/{len(with_signal)} groups ({percentile:.1%}), "
+        f"{count(chosen.collection)} total trajectories. Avg reward range: [{means[0]:.4f}, {means[-1]:.4f}]"
     )
 
 

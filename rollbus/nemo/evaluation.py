@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,31 @@ class BusEvaluation(EvaluationRun):
         )
         self.atif_eval_samples = [sample for sample in all_samples if sample.item_id not in without]
         if self.eval_input.eval_input_items:
-            await super().run_evaluators(evaluators)
+            await super().run_evaluators({name: self._reporting(name, info) for name, info in evaluators.items()})
         self.eval_input, self.atif_eval_samples = everything, all_samples
         crashed = [Crashed(id=item_id, score=None, reasoning=why, error=why) for item_id, why in self._crashes.items()]
         for _, output in self.evaluation_results:
             output.eval_output_items.extend(crashed)
+
+    def _reporting(self, name: str, evaluator: Any) -> Any:
+        """Return an evaluator whose exception is shown and remembered: the toolkit's log line of it is not shown."""
+
+        def with_report(score: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+            async def run(items: Any) -> Any:
+                try:
+                    return await score(items)
+                except Exception as error:
+                    why = self._run.tally.evaluator_errors[name] = troubles.crash_in_words(error)
+                    logger.error("evaluator %r raised %s", name, why)  # its place is in the text
+                    raise
+
+            return run
+
+        reporting = copy(evaluator)
+        for method in ("evaluate_fn", "evaluate_atif_fn"):
+            if (score := getattr(evaluator, method, None)) is not None:
+                setattr(reporting, method, with_report(score))
+        return reporting
 
     async def _run_items(self, work: Work) -> None:
         assert self.eval_input is not None

@@ -21,6 +21,7 @@ from uuid import uuid4
 from jsonpath_ng.parser import parse
 from nat.builder.workflow_builder import WorkflowBuilder
 from nat.data_models.config import Config
+from nat.data_models.dataset_handler import EvalDatasetCustomConfig
 from nat.data_models.finetuning import (
     FinetuneConfig,
     FinetuneRunConfig,
@@ -53,6 +54,8 @@ from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedE
 logger = logging.getLogger(__name__)
 
 SERVING_LOOK_S = 1.0
+NAMED_IDS = 5
+"""Of those that rows share; more of them would fill the console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +160,14 @@ def describe(options: FinetuneOptions) -> str:
     plan, run = options.plan, options.run
     examples, held_out = require_runnable(options)
     asyncio.run(_build(plan.config))
+    repeated = [f"dataset {message}" for message in repeated_ids(options)]
     tuning, builder = plan.config.finetuning, plan.builder
     dataset = run.dataset or getattr(plan.config.eval.general.dataset, "file_path", None)
     attempts = getattr(builder, "num_generations", "?")
     return "\n".join(
         (
             f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
+            *repeated,
             f"adapter {plan.adapter.type}: model {plan.model!r}",
             f"trainer {plan.config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} times over the examples",
             f"validation {run.validation_dataset or run.validation_config_file or 'none'}"
@@ -237,6 +242,23 @@ def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
     return _count_examples(plan.config, run.dataset), held_out
 
 
+def repeated_ids(options: FinetuneOptions) -> Iterator[str]:
+    """Yield a message for each dataset in which rows share an id: the toolkit's loader keeps the first of them."""
+    config, run = options.plan.config, options.run
+    for dataset in (run.dataset, *filter(None, (run.validation_dataset,))):
+        chosen = with_dataset(config, dataset).eval.general.dataset
+        if chosen is None or isinstance(chosen, EvalDatasetCustomConfig):
+            continue
+        parse_rows, arguments = chosen.parser()
+        rows = parse_rows(chosen.file_path, **arguments)
+        if chosen.id_key in rows.columns and (ids := rows[chosen.id_key])[repeated := ids.duplicated()].size:
+            names = ", ".join(repr(name) for name in ids[repeated].unique()[:NAMED_IDS])
+            yield (
+                f"{chosen.file_path}: {repeated.sum()} of {len(rows)} rows are left out, since an earlier row has "
+                f"their {chosen.id_key}: {names}; give each row its own"
+            )
+
+
 def name_run(bus: BusConfig) -> str:
     """Return the configured name, or a new one."""
     run_id = bus.run_id or f"art-run-{uuid4().hex[:8]}"
@@ -308,6 +330,8 @@ async def untrained_epochs(made: Components) -> dict[int, dict[str, int]]:
 async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord) -> bool:
     """Run the epochs; return whether all went well."""
     run_id = record.run_id
+    for message in repeated_ids(options):
+        logger.warning("%s", message)
     async with opened_run(options.plan, record, processes, resume=options.resume is not None) as run:
         async with components(run, options.run) as made:
             statuses = await run_epochs(made)

@@ -24,10 +24,11 @@ from nat.finetuning.interfaces.finetuning_runner import Trainer
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import count, has_pairs, reward_metrics, total
 from rollbus.nemo.components import BusTrainerConfig
-from rollbus.nemo.curriculum import Chosen, choose
+from rollbus.nemo.curriculum import Chosen, choose, describe_choice
 from rollbus.nemo.evaluation import Crashed
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.outputs import Outputs
+from rollbus.nemo.runs.recording import Tally
 from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation
@@ -111,8 +112,9 @@ class BusTrainer(Trainer):
         await self.trajectory_builder.start_run(run_id, meta)
         collection = await self.trajectory_builder.finalize(run_id, meta)
         if not count(collection):
-            reasons, tally = self._run.reasons.get(epoch, {}), self._run.tally
-            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons, tally.summary())
+            run = self._run
+            reasons, summary = run.reasons.get(epoch, {}), run.tally.summary(run.plan.reward)
+            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons, summary)
         chosen = await self._choose(collection, epoch)
         self._metrics[epoch] = self._epoch_metrics(collection, chosen)
         self._stop_where_flat(collection, chosen)
@@ -128,6 +130,7 @@ class BusTrainer(Trainer):
         """Return the groups to train on, and remember what was decided."""
         seed = self._run.plan.bus.seed
         chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config, seed)
+        self._log_choice(trajectory_collection, chosen, epoch)
         self._remember(chosen)
         return chosen.collection
 
@@ -179,6 +182,7 @@ class BusTrainer(Trainer):
         )
         builder = self.trajectory_builder
         builder.run_config = self.run_config.model_copy(update={"run_configuration": validation})
+        self._run.tally = Tally()
         try:
             results = dict((await builder.run_eval()).evaluation_results)
             items = results[self._run.plan.reward].eval_output_items if self._run.plan.reward in results else ()
@@ -191,7 +195,9 @@ class BusTrainer(Trainer):
         worths = (failed if isinstance(item, Crashed) else troubles.worth_of(item) for item in items)
         rewards = [worth for worth in worths if worth is not None]
         if not rewards:
-            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
+            why = self._run.tally.evaluator_errors.get(self._run.plan.reward)
+            error = "no example has a score" if why is None else f"the evaluator raised {why}"
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": error}
         reward_summary = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
         row = {"epoch": epoch, "dataset_type": "validation"}
         return {**row, **reward_summary, "num_examples": len(rewards), "rewards": rewards}
@@ -241,12 +247,19 @@ class BusTrainer(Trainer):
             troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
             return chosen
         decided = await self._ledger.decide(collection, epoch)
+        self._log_choice(collection, decided, epoch)
         self._remember(decided)
         return decided.collection
 
     def _memory(self) -> Memory:
         state = self._curriculum_state
         return Memory(state["current_percentile"], state["last_expansion_epoch"], state["total_groups"] or None)
+
+    def _log_choice(self, collection: TrajectoryCollection, chosen: Chosen, epoch: int) -> None:
+        """Log what the curriculum did."""
+        if self.curriculum_config.enabled:
+            for line in describe_choice(collection, chosen, self._memory(), epoch, self.curriculum_config):
+                logger.info(line)
 
     def _remember(self, chosen: Chosen) -> None:
         self._curriculum_state = {

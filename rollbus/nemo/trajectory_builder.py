@@ -111,8 +111,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             items = {}
         else:
             scores = dict(output.evaluation_results).get(self._run().plan.reward)
-            if scores is None:
-                logger.error("no score: the evaluator %r raised; see its error above", self._run().plan.reward)
             items = {
                 str(output_item.id): output_item
                 for output_item in (scores.eval_output_items if scores is not None else ())
@@ -124,7 +122,8 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             else:
                 worth = await self._worth(item, {**(meta or {}), "generation": play.generation}) if item else None
             if worth is None:
-                why = getattr(item, "error", None) or getattr(item, "reasoning", None)
+                raised = self._run().tally.evaluator_errors.get(self._run().plan.reward)
+                why = getattr(item, "error", None) or getattr(item, "reasoning", None) or raised
                 logger.warning("example %s, generation %d has no score: %s", example, play.generation, why)
             self._end(played, worth, item)
 

@@ -147,8 +147,24 @@ def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
 
 def test_an_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRAINING_API_KEY")
-    with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set"):
+    with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set") as raised:
         load(GUIDES / "extending.yml")
+    assert len(str(raised.value).splitlines()) == 2, "it makes no other mistakes"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("port: 7623", "port: ${NO_SUCH}"),
+        ("_type: my_workflow", "_type: ${NO_SUCH}"),
+        ("num_epochs: 20", "num_epochs: ${NO_SUCH}"),
+    ],
+)
+def test_an_unset_variable_is_one_mistake_whatever_it_is_for(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text((GUIDES / "art.yml").read_text().replace(old, new, 1))
+    with pytest.raises(ConfigurationError, match=r"1 mistake\(s\) .*\n.*\$\{NO_SUCH\} is not set"):
+        load(path)
 
 
 @pytest.mark.parametrize("text", ["Answer: yes: or no", "@home", "100%, [not more", "%a"])

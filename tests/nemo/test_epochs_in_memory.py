@@ -1,6 +1,7 @@
 """Whole epochs on the bus in memory: the same stages and the same trainer loop as live, in a second."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,10 @@ async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
     assert included in range(3), "all three are worth the same: the one that closed first is in, counted by its example"
 
 
-async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Path) -> None:
+async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     tuning = {"enabled": True, "expansion_interval": 2}
     async with new_run(tmp_path, document(tmp_path, examples=5, curriculum_learning=tuning)) as made:
         await run_epochs(made, 4)
@@ -84,6 +88,15 @@ async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Pat
     assert [row["curriculum_percentile"] for row in rows] == pytest.approx([0.3, 0.5, 0.5, 0.7])
     assert [row["filtered_groups"] for row in rows] == [2, 3, 3, 4]
     assert [row["filtered_trajectories"] for row in rows] == [4, 6, 6, 8]
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("rollbus.nemo")]
+    messages = [message for message in messages if "curriculum" in message.lower()]
+    assert messages[:3] == [
+        "Curriculum learning at epoch 0: Using 2/5 groups (30.0%), 4 total trajectories. "
+        "Avg reward range: [0.5000, 0.5000]",
+        "Expanding curriculum at epoch 1: 30.0% -> 50.0% of trajectory groups",
+        "Curriculum learning at epoch 1: Using 3/5 groups (50.0%), 6 total trajectories. "
+        "Avg reward range: [0.5000, 0.5000]",
+    ]
 
 
 @pytest.mark.parametrize("ends_after", [1, 5, 7])

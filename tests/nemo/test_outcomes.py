@@ -1,7 +1,9 @@
 """How a run ends and what it says: crashes have a policy, validation counts them, and words mean what happened."""
 
 import asyncio
+import json
 import logging
+import re
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -86,6 +88,30 @@ def test_a_run_ends_well_only_where_every_epoch_trained(
     status = TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum.COMPLETED)
     assert concluded_well([status, status], untrained) is (not untrained)
     assert message in caplog.text
+
+
+async def test_what_an_evaluator_raises_is_shown_with_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = document(tmp_path, score=raising)
+    place = r"KeyError: 'no such column' \(.*test_outcomes.py, line \d+, in raising\)"
+    dataset = str(tmp_path / "train.json")
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
+        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+        with pytest.raises(RunStoppedError, match=rf"evaluator 'good' raised {place}; score_missing"):
+            await run_epochs(made, 1)
+    assert re.search(f"the evaluator raised {place}", metrics["error"])
+    logged_lines = [record.getMessage() for record in caplog.records if record.name.startswith("rollbus.nemo")]
+    assert any(re.search(f"evaluator 'good' raised {place}", line) for line in logged_lines)
+
+
+def test_rows_with_one_id_are_named(tmp_path: Path) -> None:
+    plan = read(tmp_path, document(tmp_path))
+    rows = [{"id": name, "question": "?"} for name in ("e1", "e2", "e1", "e1", "e2")]
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    description = describe(FinetuneOptions(plan, FinetuneRunConfig()))
+    assert "2 attempts at each of 2 examples" in description
+    assert "3 of 5 rows are left out, since an earlier row has their id: 'e1', 'e2'" in description
 
 
 def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:

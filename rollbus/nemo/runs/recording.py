@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -119,6 +119,8 @@ class Tally:
     episodes: int = 0
     with_turns: int = 0
     with_token_ids: int = 0
+    evaluator_errors: dict[str, str] = field(default_factory=dict)
+    """What an evaluator raised last, by its name."""
 
     def add(self, events: Sequence[Event]) -> None:
         """Count an attempt."""
@@ -127,8 +129,12 @@ class Tally:
         self.with_turns += bool(turns)
         self.with_token_ids += any(turn.completion_token_ids for turn in turns)
 
-    def summary(self) -> str:
-        """Say what was recorded, and what all of it lacks."""
+    def summary(self, evaluator: str) -> str:
+        """Say what was recorded, what all of it lacks, and what its evaluator raised."""
+        error = self.evaluator_errors.get(evaluator)
+        return self._recorded() + ("" if error is None else f"; evaluator {evaluator!r} raised {error}")
+
+    def _recorded(self) -> str:
         if not self.episodes:
             return "no episode was recorded"
         text = "1 episode was recorded" if self.episodes == 1 else f"{self.episodes} episodes were recorded"

@@ -8,6 +8,7 @@ from nat.builder.builder import Builder
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.llm import LLMProviderInfo
 from nat.cli.register_workflow import (
+    register_eval_callback,
     register_llm_client,
     register_llm_provider,
     register_telemetry_exporter,
@@ -68,3 +69,11 @@ async def workflow_telemetry(config: WorkflowTelemetryConfig, builder: Builder) 
 
     async with telemetry_exporter(config) as exporter:
         yield exporter
+
+
+@register_eval_callback(config_type=WorkflowTelemetryConfig)
+def evaluation_scores(config: WorkflowTelemetryConfig) -> Any:
+    """Return what makes rewards and evaluations of the scores of `nat eval`."""
+    from rollbus.nemo.eval_scores import new_scores
+
+    return new_scores()

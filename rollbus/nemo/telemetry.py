@@ -20,6 +20,7 @@ from nat.data_models.intermediate_step import IntermediateStep, IntermediateStep
 from nat.observability.exporter.base_exporter import BaseExporter
 
 from rollbus.nemo.components import WorkflowTelemetryConfig
+from rollbus.nemo.eval_scores import EVALUATION, EvaluationScores
 from rollbus.nemo.llms import active_function
 from rollbus.nemo.runs.recording import FLUSH_S, RECORDING
 from rollbus.producers import Episode, Recorder, init
@@ -70,9 +71,11 @@ async def recorded_requests(recorder: Recorder, task: str | None = None) -> Asyn
 
     `task` is that of the episodes; without it, the workflow's name.
     """
-    patches = instrument(recorder, function=active_function)
+    patches, scores = instrument(recorder, function=active_function), EVALUATION.get()
+    if scores is not None:
+        scores.watch(recorder)
     try:
-        yield EpisodeExporter(recorder, task)
+        yield EpisodeExporter(recorder, task, scores)
     finally:
         patches.undo()
         if not await asyncio.to_thread(recorder.close, FLUSH_S):
@@ -89,9 +92,9 @@ class IdleExporter(BaseExporter):
 class EpisodeExporter(BaseExporter):
     """Of each request a copy, which opens its episode at the workflow's start and ends it with its result or error."""
 
-    def __init__(self, recorder: Recorder, task: str | None) -> None:
+    def __init__(self, recorder: Recorder, task: str | None, scores: EvaluationScores | None) -> None:
         super().__init__()
-        self._recorder, self._task = recorder, task
+        self._recorder, self._task, self._scores = recorder, task, scores
         self._episode: Episode | None = None
         self._token: Token[Episode | None] | None = None
         self._workflow_id = self._function_id = ""
@@ -127,6 +130,8 @@ class EpisodeExporter(BaseExporter):
         self._token = context.enter(self._episode)
         if run_id := labels.get("workflow_run_id"):
             self._episode.alias(run_id)
+            if self._scores is not None:
+                self._scores.begin(run_id, self._episode)
 
     def _end(self, error: BaseException | None, text: str | None = None) -> None:
         episode, token = self._episode, self._token

@@ -8,20 +8,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from nat.builder.builder import Builder
+from nat.builder.evaluator import EvaluatorInfo
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
 from nat.builder.workflow_builder import WorkflowBuilder
-from nat.cli.register_workflow import register_function, register_telemetry_exporter
+from nat.cli.register_workflow import (
+    register_eval_callback,
+    register_evaluator,
+    register_function,
+    register_telemetry_exporter,
+)
 from nat.data_models.config import Config
+from nat.data_models.evaluate_runtime import EvaluationRunConfig
+from nat.data_models.evaluator import EvalInput, EvaluatorBaseConfig
 from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
+from nat.plugins.eval.cli.evaluate import run_and_evaluate
+from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 from nat.runtime.session import SessionManager
 
 from rollbus.nemo.configuration import _register_components
+from rollbus.nemo.eval_scores import new_scores
 from rollbus.nemo.telemetry import recorded_requests
 from rollbus.producers import MemorySink, init
-from rollbus.schemas.records.events import AliasDeclared, EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    RewardReported,
+    ToolCalled,
+    TurnRecorded,
+)
+from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.nemo.world import Endpoint, document, new_run, run_epochs
 from tests.producers.integrations.agent_server import TOKENS, AgentServer
@@ -204,6 +225,62 @@ async def test_a_streamed_answer_is_a_turn_of_its_request() -> None:
     (turn,) = turns_of(events)
     assert (turn.streamed, tokens_of(turn)) == (True, TOKENS["tool"])
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+
+
+async def score_items(config: EvaluatorBaseConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
+    async def evaluate(items: EvalInput) -> EvalOutput:
+        scores = {"a": 1.0, "b": 0.0, "c": None}
+        outputs = [
+            EvalOutputItem(id=item.id, score=scores[item.id], reasoning="seen") for item in items.eval_input_items
+        ]
+        return EvalOutput(average_score=None, eval_output_items=outputs)
+
+    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="a test's")  # type: ignore[arg-type]
+
+
+class TruthConfig(EvaluatorBaseConfig, name="test_truth"):
+    pass
+
+
+register_evaluator(config_type=TruthConfig)(score_items)
+register_eval_callback(config_type=MemoryTelemetryConfig)(lambda config: new_scores())
+
+
+async def test_the_scores_of_an_evaluation_are_rewards_and_its_result_an_evaluation(tmp_path: Path) -> None:
+    SINK.append(sink := MemorySink())
+    _register_components()
+    dataset = [{"id": name, "question": f"How many, {name}?", "answer": "7"} for name in "abc"]
+    (tmp_path / "data.json").write_text(json.dumps(dataset))
+    with served(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+        document = evaluated_document(url, tmp_path)
+        (tmp_path / "eval.yml").write_text(yaml.safe_dump(document))
+        await run_and_evaluate(EvaluationRunConfig(config_file=tmp_path / "eval.yml"))
+    episodes = by_episode(sink)
+    worth = {}
+    for events in episodes:
+        question = turns_of(events)[0].added_messages[-1].content or ""
+        rewards = [event for event in events if isinstance(event, RewardReported)]
+        worth[question[-2]] = [(reward.name, reward.value, reward.source, reward.comment) for reward in rewards]
+    assert worth == {"a": [("truth", 1.0, "evaluator", "seen")], "b": [("truth", 0.0, "evaluator", "seen")], "c": []}
+    (evaluation,) = (record for record in sink.records("evaluations") if isinstance(record, Evaluation))
+    assert (evaluation.name, evaluation.episodes, evaluation.metrics["score"]) == ("truth", 2, 0.5)
+    (model,) = {(turn.model, turn.policy_version or 0) for events in episodes for turn in turns_of(events)}
+    assert (evaluation.model, evaluation.policy_version) == (model[0].partition("@")[0], model[1])
+
+
+def evaluated_document(url: str, folder: Path) -> dict[str, Any]:
+    """A workflow and an evaluator as `nat eval` reads them."""
+    dataset = {"_type": "json", "file_path": str(folder / "data.json")}
+    return {
+        "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
+        "llms": {"policy": {"_type": "openai", "model_name": "gpt-4o", "base_url": url, "api_key": "none"}},
+        "functions": {"stock": {"_type": "test_stock"}},
+        "workflow": {"_type": "test_keeper"},
+        "eval": {
+            "general": {"output_dir": str(folder / "eval"), "dataset": dataset},
+            "evaluators": {"truth": {"_type": "test_truth"}},
+        },
+    }
 
 
 async def test_a_finetuning_run_records_its_own_episodes_alone(tmp_path: Path) -> None:

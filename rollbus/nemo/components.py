@@ -4,15 +4,17 @@ telemetry exporter that records a workflow in production.
 Their fields, defaults and meanings are those of the toolkit's OpenPipe ART plugin, and of the guide on extending.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.llm.openai_llm import OpenAIModelConfig
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollbus.nemo.runs.folder import DATA_DIR
+from rollbus.nemo.training_args import USED, refusals
 from rollbus.producers.turns.redaction import Field as TextField
 from rollbus.runtime.credentials import token_for
 
@@ -81,10 +83,28 @@ class ARTBackendConfig(BaseModel):
 
 
 class ARTTrainingConfig(BaseModel):
-    """What one update does."""
+    """What one update does; a field of ART's `TrainerArgs` that is not used here is refused by name."""
 
     learning_rate: float = Field(default=5e-5, gt=0, description="Learning rate of GRPO updates.")
     beta: float = Field(default=0.0, ge=0, description="KL penalty coefficient.")
+    max_grad_norm: float | None = Field(default=None, gt=0, description="Greatest norm of a gradient.")
+    weight_decay: float | None = Field(default=None, ge=0, description="Of AdamW.")
+    adam_beta1: float | None = Field(default=None, ge=0, lt=1, description="Of AdamW.")
+    adam_beta2: float | None = Field(default=None, ge=0, lt=1, description="Of AdamW.")
+    seed: int | None = Field(default=None, description="Of the update.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unused(cls, values: Any) -> Any:
+        given = values if isinstance(values, Mapping) else {}
+        if messages := refusals(str(name) for name, value in given.items() if value is not None):
+            raise ValueError("; ".join(messages))
+        return values
+
+    @property
+    def train_settings(self) -> dict[str, Any]:
+        """Return what is given, by its names in `trainer: train:`."""
+        return {ours: value for name, ours in USED.items() if (value := getattr(self, name)) is not None}
 
 
 class BusTrainerAdapterConfig(TrainerAdapterConfig, name="rollbus_trainer_adapter"):

@@ -245,8 +245,9 @@ def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
 def repeated_ids(options: FinetuneOptions) -> Iterator[str]:
     """Yield a message for each dataset in which rows share an id: the toolkit's loader keeps the first of them."""
     config, run = options.plan.config, options.run
-    for dataset in (run.dataset, *filter(None, (run.validation_dataset,))):
-        chosen = with_dataset(config, dataset).eval.general.dataset
+    held_out = (run.validation_dataset,) if run.validation_dataset is not None else ()
+    for dataset in (run.dataset, *held_out):
+        chosen: Any = with_dataset(config, dataset).eval.general.dataset
         if chosen is None or isinstance(chosen, EvalDatasetCustomConfig):
             continue
         parse_rows, arguments = chosen.parser()

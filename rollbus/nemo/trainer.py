@@ -196,8 +196,8 @@ class BusTrainer(Trainer):
         rewards = [worth for worth in worths if worth is not None]
         if not rewards:
             why = self._run.tally.evaluator_errors.get(self._run.plan.reward)
-            error = "no example has a score" if why is None else f"the evaluator raised {why}"
-            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": error}
+            message = "no example has a score" if why is None else f"the evaluator raised {why}"
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": message}
         reward_summary = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
         row = {"epoch": epoch, "dataset_type": "validation"}
         return {**row, **reward_summary, "num_examples": len(rewards), "rewards": rewards}

@@ -10,9 +10,12 @@ import pytest
 import yaml
 from nat.data_models.config import Config
 from nat.plugins.customizer.dpo.config import NeMoCustomizerTrainerAdapterConfig
+from nat.plugins.openpipe.config import ARTTrainerAdapterConfig
 
 from rollbus.nemo.components import ART_TYPES, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.configuration import load_plan
+from rollbus.nemo.runs.settings import settings_of
+from rollbus.nemo.training_args import INSTEAD, USED
 from rollbus.schemas.errors import ConfigurationError
 from tests.nemo import guide_components
 from tests.nemo.world import document
@@ -129,6 +132,24 @@ def test_a_key_that_a_users_own_class_would_pass_over_is_a_mistake(tmp_path: Pat
     path.write_text((GUIDES / "extending.yml").read_text().replace("batch_size: 8", "batch_sise: 8"))
     with pytest.raises(ConfigurationError, match="did you mean 'batch_size'"):
         load(path)
+
+
+def test_every_field_of_arts_trainer_arguments_is_used_or_refused_by_name(tmp_path: Path) -> None:
+    annotation: Any = ARTTrainerAdapterConfig.model_fields["training"].annotation
+    declared, _ = annotation.__args__
+    assert USED.keys() | INSTEAD.keys() == declared.__annotations__.keys()
+    assert not USED.keys() & INSTEAD.keys()
+    path = tmp_path / "config.yml"
+    path.write_text((GUIDES / "art.yml").read_text().replace("learning_rate:", "warmup_steps: 5\n      learning_rate:"))
+    with pytest.raises(ConfigurationError, match="training: warmup_steps is not used here; instead: nothing"):
+        load(path)
+
+
+def test_what_training_names_reaches_the_trainer() -> None:
+    values = {"max_grad_norm": 0.5, "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "seed": 7}
+    named = [(f"trainer_adapters.art_adapter.training.{name}", str(value)) for name, value in values.items()]
+    train = settings_of(load_plan(GUIDES / "art.yml", named), "r", "r.")["trainer"]["train"]
+    assert train == {**values, "learning_rate": 1e-6, "kl_coefficient": 0.0}
 
 
 def test_another_version_of_the_toolkit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def _models(plan: Plan, model: str) -> list[str]:
 
 def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     training = adapter.training or ARTTrainingConfig()
-    return {"train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta}, **TRAINER}
+    return {"train": training.train_settings, **TRAINER}
 
 
 def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""A workflow of the NeMo Agent Toolkit in production: `nat serve` and `nat eval`, with one telemetry entry more.
+
+As its user has it: the toolkit's own command in the folder in which `rollbus up` was said, many requests at once, and
+verdicts from another process later. No settings file and no `rollbus finetune`.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.records.events import EpisodeStarted, TurnRecorded
+from rollbus.schemas.topics import EPISODE_EVENTS
+from tests.console import ROLLBUS
+from tests.installs import hide_art_plugin, own_environment, run
+from tests.services.stack import test_first_step
+from tests.services.stack.test_first_step import NewUser
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+
+user = test_first_step.user
+NAT = Path(ROLLBUS).with_name("nat")
+REQUESTS = 20
+ITEMS = 6
+VERDICTS = """
+import json, sys
+import rollbus
+
+rb = rollbus.init(bootstrap_servers=sys.argv[1], producer="shop")
+for request, reward in json.load(sys.stdin).items():
+    rb.feedback(alias=request, reward=reward, name="thumbs")
+rb.close()
+"""
+"""It knows the requests by the ids that its own client gave them."""
+
+
+@pytest.fixture
+def workflow(user: NewUser, tmp_path: Path) -> dict[str, Any]:
+    """A workflow as the page has it, with the model of this stack."""
+    user.environment["PYTHONPATH"] = str(hide_art_plugin(tmp_path / "site"))
+    read_token = f"import rollbus; print(rollbus.read_token({user.model_url!r}))"
+    token = run(sys.executable, "-c", read_token, cwd=user.folder).stdout.strip()
+    model = {"_type": "openai", "model_name": "agent", "base_url": user.model_url, "api_key": token, "max_tokens": 2}
+    return {
+        "general": {"telemetry": {"tracing": {"rollbus": {"_type": "rollbus"}}}},
+        "llms": {"agent": model},
+        "workflow": {"_type": "chat_completion", "llm_name": "agent", "system_prompt": "Shop."},
+    }
+
+
+@contextmanager
+def served(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
+    """Serve the workflow by the toolkit's command; yield its address."""
+    (user.folder / "serve.yml").write_text(yaml.safe_dump(workflow))
+    port = find_free_port()
+    words = ("serve", "--config_file", "serve.yml", "--host", "127.0.0.1", "--port", str(port))
+    with (user.folder / "serve.log").open("wb") as log:
+        command, environment = [*tethered(), str(NAT), *words], own_environment() | user.environment
+        server = subprocess.Popen(command, cwd=user.folder, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert server.poll() is None, user.logs()
+        try:
+            return httpx.get(f"{url}/health").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(answers, f"it does not answer:\n{user.logs()}", within_s=240)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(120)
+
+
+async def ask_all(url: str) -> None:
+    """Ask everything at once."""
+    async with httpx.AsyncClient(timeout=120.0) as client:
+
+        async def ask(number: int) -> None:
+            headers = {"workflow-run-id": f"order-{number}", "conversation-id": f"talk-{number}"}
+            body = {"messages": [{"role": "user", "content": f"Ticket {number}: where is it?"}]}
+            answer = await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+
+        await asyncio.gather(*map(ask, range(REQUESTS)))
+
+
+def test_requests_at_once_are_trained_by_verdicts_that_come_later(user: NewUser, workflow: dict[str, Any]) -> None:
+    with user.running("worker", "trainer"):
+        with served(user, workflow) as url:
+            asyncio.run(ask_all(url))
+        events = user.read(EPISODE_EVENTS)
+        starts = [event for event in events if isinstance(event, EpisodeStarted) and event.task == "chat_completion"]
+        orders = {event.episode_id: event.labels["workflow_run_id"] for event in starts}
+        assert sorted(orders.values()) == sorted(f"order-{number}" for number in range(REQUESTS))
+        turns = [event for event in events if isinstance(event, TurnRecorded) and event.episode_id in orders]
+        assert len(turns) == REQUESTS
+        for turn in turns:
+            assert turn.trainable, turn.untrainable_reason
+            number = orders[turn.episode_id].removeprefix("order-")
+            assert (turn.added_messages[-1].content or "").startswith(f"Ticket {number}:"), "of its own request"
+        verdicts = {order: float(int(order.removeprefix("order-")) % 3 == 0) for order in orders.values()}
+        reported = subprocess.run(
+            [sys.executable, "-c", VERDICTS, user.kafka],
+            input=json.dumps(verdicts), text=True, capture_output=True, cwd=user.folder, env=own_environment(),
+            timeout=120,
+        )  # fmt: skip
+        assert reported.returncode == 0, reported.stderr
+        wait_until(lambda: len(user.trained(orders)) == REQUESTS, f"not all were trained:\n{user.logs()}", within_s=240)
+    assert user.trained(orders) == {episode_id: verdicts[order] for episode_id, order in orders.items()}
+
+
+def test_an_evaluation_by_the_toolkits_command_is_in_sql(user: NewUser, workflow: dict[str, Any]) -> None:
+    rows = [{"id": number, "question": f"Ticket {number}: where is it?", "answer": ""} for number in range(ITEMS)]
+    (user.folder / "held_out.json").write_text(json.dumps(rows))
+    workflow["general"]["telemetry"]["tracing"]["rollbus"]["task"] = "held-out"
+    workflow["eval"] = {
+        "general": {"output_dir": "results", "dataset": {"_type": "json", "file_path": "held_out.json"}},
+        "evaluators": {"speed": {"_type": "avg_llm_latency"}},
+    }
+    (user.folder / "eval.yml").write_text(yaml.safe_dump(workflow))
+
+    def answer(statement: str) -> list[dict[str, Any]]:
+        answered = user.rollbus("sql", "query", "-o", "json", statement, check=False)
+        return [json.loads(line) for line in answered.stdout.splitlines() if line.startswith("{")]
+
+    with user.running("worker", "sink"):
+        run(NAT, "eval", "--config_file", "eval.yml", cwd=user.folder, **user.environment)
+        evaluations = "SELECT name, model, episodes, metrics['score'] AS score FROM evaluations FINAL"
+        (evaluation,) = wait_until(lambda: answer(evaluations), f"it is not in SQL:\n{user.logs()}")
+        rewards = """
+            SELECT value FROM rewards FINAL WHERE name = 'speed' AND source = 'evaluator'
+            AND episode_id IN (SELECT episode_id FROM episodes FINAL WHERE task = 'held-out')
+        """
+        wait_until(lambda: len(answer(rewards)) == ITEMS, f"not all rewards are in SQL:\n{user.logs()}")
+        values = sorted(row["value"] for row in answer(rewards))
+    outputs = json.loads((user.folder / "results" / "speed_output.json").read_text())["eval_output_items"]
+    scores = sorted(item["score"] for item in outputs)
+    assert values == pytest.approx(scores)
+    assert (evaluation["name"], evaluation["model"], evaluation["episodes"]) == ("speed", "agent", ITEMS)
+    assert evaluation["score"] == pytest.approx(sum(scores) / ITEMS)

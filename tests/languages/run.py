@@ -1,8 +1,8 @@
-"""Read every golden record, and numbers of up to 64 bits, with Avro's libraries for JavaScript and Go.
+"""Read every golden record, and numbers of up to 64 bits, with Avro's libraries for JavaScript, Go and Rust.
 
     python -m tests.languages.run FOLDER
 
-FOLDER has what npm has installed. Java's library is tested by `make test-java`.
+FOLDER has what npm has installed, and gets what cargo builds. Java's library is tested by `make test-java`.
 """
 
 import dataclasses
@@ -53,12 +53,16 @@ def main(folder: Path) -> None:
     programs: dict[str, tuple[list[str], Path]] = {
         "avsc 5.7.9": (["node", "read.mjs", str(folder.resolve())], HERE / "js"),
         "hamba/avro 2.31.0": (["go", "run", "."], HERE / "go"),
+        "apache-avro 0.22.0": (["cargo", "run", "-q", "--locked", "--target-dir", str(folder / "rust")], HERE / "rust"),
     }
     for name, (command, place) in programs.items():
-        done = subprocess.run(command, input=lines, capture_output=True, text=True, cwd=place)
-        if done.returncode:
-            sys.exit(f"{name}: {done.stderr[-4000:]}")
-        printed = [json.loads(line) for line in done.stdout.splitlines()]
+        try:
+            result = subprocess.run(command, input=lines, capture_output=True, text=True, cwd=place)
+        except FileNotFoundError:
+            sys.exit(f"{name}: {command[0]} is missing; install Node, Go and Rust (1.88 or newer)")
+        if result.returncode:
+            sys.exit(f"{name}: {result.stderr[-4000:]}")
+        printed = [json.loads(line) for line in result.stdout.splitlines()]
         for (schema, _, expected), record in zip(records, printed, strict=True):
             assert comparable(record) == comparable(expected), (name, schema["name"], record, expected)
         print(f"{name} reads {len(records)} records as they were written")

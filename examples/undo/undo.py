@@ -42,7 +42,7 @@ def main() -> None:
     rollbus("policy", "rollback", "0", "--reason", "the reward's sign was wrong")
     told.append(("rolled back", held_out()))
     rollbus("replay", "--from", "earliest", "--reward", str(FOLDER / "fixed.yaml"), "--as", REPLAY, "--diff", "live")
-    rollbus("trainer", "run", "--from-namespace", f"replay-{REPLAY}.")
+    rollbus("trainer", "run", "--from-namespace", REPLAY)
     told.append(("trained again, on the fixed reward", held_out()))
     rollbus("trainer", "steps")
     rollbus("policy", "list")

@@ -55,7 +55,7 @@ class ReplayManifest:
     name: str
     """The Kafka key."""
     namespace: str
-    """Prefix of its topics: `replay-<name>.`."""
+    """Prefix of its topics: `replay-<name>.` and that of the log."""
     source_namespace: str
     state: ReplayState
     stages: tuple[str, ...]

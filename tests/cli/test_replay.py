@@ -73,12 +73,12 @@ async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectorie
 
 
 def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    show_manifest(ReplayManifest(name="gentle", namespace="replay-gentle.", source_namespace="rollbus.",
+    show_manifest(ReplayManifest(name="gentle", namespace="replay-gentle.rollbus.", source_namespace="rollbus.",
                                  state="following", stages=("scoring",), ranges=(), records={"scores": 3},
                                  started_at_ms=0))  # fmt: skip
     told = capsys.readouterr().out
     assert "wrote 3 scores" in told
-    assert "shadow 'gentle' is in replay-gentle.*; the same command continues it" in told
+    assert "shadow 'gentle' is in replay-gentle.rollbus.*; the same command continues it" in told
 
 
 TWO_RUNS = (
@@ -245,13 +245,13 @@ def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of
     show_comparison(ReplayComparison("live", "again", {}, ()), "rollbus.")
     shown = capsys.readouterr().out
     assert "after `rollbus replay load again`" in shown
-    assert "live_against_replay --param namespace=rollbus. --param replay=replay-again." in shown
-    assert "shadow_against_live --param namespace=rollbus. --param other=replay-again." in shown
+    assert "live_against_replay --param namespace=rollbus. --param replay=replay-again.rollbus." in shown
+    assert "shadow_against_live --param namespace=rollbus. --param other=replay-again.rollbus." in shown
 
 
 def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixture[str]) -> None:
-    made = ReplayManifest(name="again", namespace="replay-again.", source_namespace="rollbus.", state="complete",
-                          stages=("scoring",), ranges=(), records={"drops": 5}, started_at_ms=0)  # fmt: skip
+    made = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
+                          state="complete", stages=("scoring",), ranges=(), records={"drops": 5}, started_at_ms=0)  # fmt: skip
     show_manifest(made, drops={"stale": 1, "excluded": 1, "score_failed": 3})
     assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
 

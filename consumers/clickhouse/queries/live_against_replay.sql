@@ -1,7 +1,7 @@
 -- name: live_against_replay
 -- A replay compared with live: how many trajectories and rewards are the same, differ, or are in one of the two only.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
--- param replay String = '' : the replay's namespace, such as 'replay-better.'; empty means the newest complete one
+-- param replay String = '' : the replay's namespace, such as 'replay-better.rollbus.'; empty means the newest complete one
 -- id replay = replay
 WITH
     (

@@ -1,7 +1,7 @@
 -- name: shadow_against_live
 -- Live compared with a shadow that follows it with another reward or curriculum, on the episodes of the shadow.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
--- param other String = '' : the shadow's namespace, such as 'replay-gentle.'; empty means the newest one
+-- param other String = '' : the shadow's namespace, such as 'replay-gentle.rollbus.'; empty means the newest one
 -- param run String = 'main' : run id
 -- id other = replay
 WITH

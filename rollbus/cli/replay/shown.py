@@ -145,7 +145,7 @@ def show_comparison(found: "ReplayComparison", namespace: str) -> None:
             console.print(table)
     if not found.inside:
         console.print("no difference inside the range")
-    sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
+    sides = [namespace if name == "live" else namespace_of(name, namespace) for name in (found.one, found.other)]
     load = " and ".join(f"`rollbus replay load {name}`" for name in (found.one, found.other) if name != "live")
     console.print(f"see more in SQL{load and f', after {load}'}:")
     ask = f"--param namespace={sides[0]} --param"

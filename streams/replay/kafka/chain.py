@@ -88,7 +88,7 @@ class ChainFactory:
             output=self.output,
             partition_of=partition_of,
             source_namespace=settings.namespace,
-            namespace=plan.namespace,
+            namespace=plan.namespace_in(settings.namespace),
             recorded=recorded,
             change=self._change,
             excluded=self.excluded,

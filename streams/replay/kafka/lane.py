@@ -125,7 +125,7 @@ async def _lane(job: LaneJob) -> Lane:
         output=CountingOutput(),
         partition_of=partition_of,
         source_namespace=job.settings.namespace,
-        namespace=job.plan.namespace,
+        namespace=job.plan.namespace_in(job.settings.namespace),
         change=job.plan.change,
         excluded=job.excluded,
         early=early,

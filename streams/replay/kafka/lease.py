@@ -35,7 +35,7 @@ class Lease:
 
     async def others(self) -> list[str]:
         """Return who else works on the replay: client and host, a line each."""
-        kafka, name = self.settings.kafka, group_of(self.name)
+        kafka, name = self.settings.kafka, group_of(self.settings, self.name)
         async with running(kafka, new_admin(kafka)) as admin:
             members = list((await describe_groups(admin, [name]))[name].members)
         if own_members := [member for member in members if member.client_id == client_id()]:
@@ -71,9 +71,9 @@ async def working_on(settings: StreamSettings, name: str) -> AsyncIterator[Lease
         await stop_clients(consumer)
 
 
-def group_of(name: str) -> str:
+def group_of(settings: StreamSettings, name: str) -> str:
     """Return the group whose member works on a replay."""
-    return f"{namespace_of(name)}replay"
+    return f"{namespace_of(name, settings.namespace)}replay"
 
 
 def client_id() -> str:
@@ -88,7 +88,7 @@ def _member(settings: StreamSettings, name: str) -> Any:
         REPLAYS.full_name(settings.namespace),
         auto_offset_reset="latest",
         client_id=client_id(),
-        group_id=group_of(name),
+        group_id=group_of(settings, name),
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=SESSION_MS // 10,
         max_poll_interval_ms=NEVER_MS,

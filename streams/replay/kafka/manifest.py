@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import encode
-from rollbus.schemas.errors import ConfigurationError, UnavailableError, nearest
+from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.schemas.records.replays import ReplayConfig, ReplayManifest
 from rollbus.schemas.topics import REPLAYS, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings
@@ -58,8 +58,6 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
     """
     earlier = (await read_manifests(source)).get(manifest.name)
     refuse_taken(earlier, manifest)
-    if earlier is None:
-        await _refuse_foreign(source, own, manifest.name, "choose another name")
     if earlier is None or not _same_bytes(earlier, manifest):
         await forget_topics(own)
     created = await ensure_topics(own)
@@ -98,33 +96,6 @@ def _place(config: ReplayConfig) -> str:
     return f"{config.stage}.{config.run_id}" if config.run_id else config.stage
 
 
-async def _refuse_foreign(source: StreamSettings, own: StreamSettings, name: str, remedy: str) -> None:
-    """Raise ConfigurationError where the topics belong to a replay of another namespace's log.
-
-    Topics may be there without a manifest: their replay was killed before it wrote one.
-    """
-    topics = await topics_on_broker(own)
-    if not any(topic.startswith(own.namespace) for topic in topics):
-        return
-    for topic in sorted(topics - {REPLAYS.full_name(source.namespace), REPLAYS.full_name(own.namespace)}):
-        if topic.endswith(REPLAYS.name):
-            other = source.model_copy(update={"namespace": topic.removesuffix(REPLAYS.name)})
-            if name in await _read_manifests_if_there(other, topic):
-                raise ConfigurationError(
-                    f"{own.namespace}* is a replay of another log, that of {other.namespace}; {remedy}"
-                )
-
-
-async def _read_manifests_if_there(other: StreamSettings, topic: str) -> dict[str, ReplayManifest]:
-    """Return another namespace's manifests; none if its topic is deleted while it is read."""
-    try:
-        return await read_manifests(other)
-    except UnavailableError:
-        if topic in await topics_on_broker(other):
-            raise
-        return {}
-
-
 async def forget_topics(own: StreamSettings) -> list[str]:
     """Delete a replay's topics; return their names."""
     return await delete_topics(own, [spec.name for spec in topic_specs(own)])
@@ -139,12 +110,11 @@ async def delete_replay(source: StreamSettings, manifest: ReplayManifest, *, now
 async def find_deletable(source: StreamSettings, name: str) -> ReplayManifest | None:
     """Return a replay's manifest; None where topics alone are left of one whose deletion or start was cut short.
 
-    Raises ConfigurationError where there is neither, or the topics are those of another log's replay.
+    Raises ConfigurationError where there is neither.
     """
     manifest = (await read_manifests(source)).get(name)
     if manifest is None:
-        replay_settings = source.model_copy(update={"namespace": namespace_of(name)})
-        await _refuse_foreign(source, replay_settings, name, "delete it there")
+        replay_settings = source.model_copy(update={"namespace": namespace_of(name, source.namespace)})
         if await topics_on_broker(replay_settings) & {spec.name for spec in topic_specs(replay_settings)}:
             return None
         return await known_manifest(source, name)  # raises, and names the nearest
@@ -155,7 +125,7 @@ async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> lis
     """Delete a replay, or what is left of it; return the topics' names. Raises as `find_deletable` does."""
     manifest = await find_deletable(source, name)
     if manifest is None:
-        return await forget_topics(source.model_copy(update={"namespace": namespace_of(name)}))
+        return await forget_topics(source.model_copy(update={"namespace": namespace_of(name, source.namespace)}))
     return await delete_replay(source, manifest, now_ms=now_ms)
 
 

@@ -101,7 +101,7 @@ class Replay:
     @property
     def replay_settings(self) -> StreamSettings:
         """The settings of the replay's own namespace."""
-        return self.settings.model_copy(update={"namespace": self.plan.namespace})
+        return self.settings.model_copy(update={"namespace": self.plan.namespace_in(self.settings.namespace)})
 
     async def _run(self, lease: Lease | None) -> ReplayManifest:
         plan, settings = self.plan, self.settings
@@ -157,7 +157,7 @@ class Replay:
         plan = self.plan
         return ReplayManifest(
             name=plan.name,
-            namespace=plan.namespace,
+            namespace=self.replay_settings.namespace,
             source_namespace=self.settings.namespace,
             state="following" if self.is_shadow else "started",
             stages=plan.stages,

@@ -76,10 +76,9 @@ class ReplayPlan:
                 "--feedback end says how episodes are assembled; leave --stage out, or name assembly"
             )
 
-    @property
-    def namespace(self) -> str:
-        """The prefix of its topics."""
-        return namespace_of(self.name)
+    def namespace_in(self, source: str) -> str:
+        """Return the prefix of its topics, for the log of a namespace."""
+        return namespace_of(self.name, source)
 
     @property
     def input(self) -> Topic:
@@ -141,9 +140,9 @@ class ReplayPlan:
         )
 
 
-def namespace_of(name: str) -> str:
-    """Return the namespace of a replay."""
-    return f"replay-{name}."
+def namespace_of(name: str, source: str) -> str:
+    """Return the namespace of a replay of a namespace's log; another namespace may have a replay of the same name."""
+    return f"replay-{name}.{source}"
 
 
 def check_name(name: str) -> None:

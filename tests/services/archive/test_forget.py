@@ -102,7 +102,7 @@ def test_a_person_is_forgotten_everywhere(
             refused = set(await log.excluded_episodes())
         finally:
             await log.close()
-        own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}."})
+        own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}.{namespace}"})
         return {each.episode_id for each in await records(own, "trajectories")}, refused
 
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", namespace.strip("."))

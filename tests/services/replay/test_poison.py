@@ -123,7 +123,7 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     assert f"{sum(live.values())} dead letters" in told
     assert not re.search(r"(trajectory|score) +(changed|only)", told)
     assert "dead letter stage=" not in caplog.text
-    made = f"replay-{name}-cli."
+    made = f"replay-{name}-cli.{namespace}"
     assert f"`ROLLBUS_NAMESPACE={made} rollbus dead-letters list` shows them" in told
     listed = await asyncio.to_thread(cli, "dead-letters", "list", at=made)
     assert listed == await asyncio.to_thread(cli, "dead-letters", "list")

@@ -365,7 +365,8 @@ async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings)
         await delete_first(replay_of(shared_log, other).replay_settings, 1, topic)
         for against in (LIVE, one):
             with pytest.raises(
-                DataLossError, match=rf"replay-{other}\.{topic.name}\[0\] 0 … 0.*; give the replay again"
+                DataLossError,
+                match=rf"replay-{other}\.{stream.namespace}{topic.name}\[0\] 0 … 0.*; give the replay again",
             ):
                 await compare_replays(stream, against, other)
     await compare_replays(stream, LIVE, one)

@@ -104,9 +104,9 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
         assert (await until_scored(stream, 4))["e4"] == -0.5
 
     migrate(settings.clickhouse)
-    for each in (stream.namespace, shadow.plan.namespace):
+    for each in (stream.namespace, shadow.plan.namespace_in(stream.namespace)):
         assert await load_replay(settings.sink_settings(), each) > 0
-    values = {"namespace": stream.namespace, "other": shadow.plan.namespace}
+    values = {"namespace": stream.namespace, "other": shadow.plan.namespace_in(stream.namespace)}
     answer = run_query(settings.clickhouse, "shadow_against_live", values)
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     scored = next(row for row in rows if row["what"] == "trajectories scored")

@@ -67,7 +67,7 @@ async def replayed_sizes(settings: Settings, name: str) -> Counter[int]:
     plan = ReplayPlan(name=name, start=Bound(), end=Bound(), stages=chain_of(()), assembly=settings.assembly,
                       scoring=settings.scoring, runs=settings.runs)  # fmt: skip
     await Replay(settings.stream_settings(), plan, registry=BUILT_IN).run()
-    return await sizes(settings, plan.namespace)
+    return await sizes(settings, plan.namespace_in(settings.namespace))
 
 
 async def test_a_partition_that_lags_cuts_no_group(kafka: str, namespace: str, tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ def shadow(**changes: Any) -> ReplayManifest:
         "new_scoring": NEGATED,
         "scores": "computed",
     }
-    plan = ReplayPlan(**(options | changes))
-    return ReplayManifest(name=plan.name, namespace=plan.namespace, source_namespace="rollbus.", state="following",
-                          stages=plan.stages, ranges=(), scores=plan.scores, overrides=plan.overrides(),
-                          started_at_ms=0)  # fmt: skip
+    plan, source = ReplayPlan(**(options | changes)), "rollbus."
+    return ReplayManifest(name=plan.name, namespace=plan.namespace_in(source), source_namespace=source,
+                          state="following", stages=plan.stages, ranges=(), scores=plan.scores,
+                          overrides=plan.overrides(), started_at_ms=0)  # fmt: skip
 
 
 @pytest.mark.parametrize(

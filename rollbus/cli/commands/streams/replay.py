@@ -27,7 +27,7 @@ other_decisions = with_options(
     click.option("--curriculum", metavar="F", help="Use another curriculum: YAML, a mode, or changes."),
     click.option("--rescore", is_flag=True, help="Ask reward functions again, judges too."),
 )
-NAME_HELP = "Name the replay; its topics begin with `replay-NAME.`."
+NAME_HELP = "Name the replay; its topics begin with `replay-NAME.` and the namespace."
 
 
 @click.group(cls=Verbs, invoke_without_command=True)
@@ -58,8 +58,8 @@ NAME_HELP = "Name the replay; its topics begin with `replay-NAME.`."
 def replay(ctx: click.Context, /, **chosen: Any) -> None:
     """Decide a range of the log again: another reward, grouping or curriculum, and the same bytes every time.
 
-    `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into its own topics, `replay-fixed.…`. Live
-    topics are only read. Agents are never called, and a judge only with --rescore.
+    `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into its own topics,
+    `replay-fixed.rollbus.…`. Live topics are only read. Agents are never called, and a judge only with --rescore.
     """
     options = [option.opts[0] for option in ctx.command.params if _is_given(ctx, option)]
     verb = ctx.invoked_subcommand
@@ -143,7 +143,9 @@ def shadow(settings: Settings, **chosen: Any) -> None:
         async with beating(settings.heart("shadow"), followed.report):
             return await make_replay(settings, plan, chosen["reward"], **more).run()
 
-    echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
+    echo(
+        f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace_in(settings.namespace)}*", err=True
+    )
     show_manifest(asyncio.run(until_signal()))
 
 
@@ -169,7 +171,7 @@ def promote(settings: Settings, name: str) -> None:
 @click.argument("name")
 @with_settings
 def load(settings: Settings, name: str) -> None:
-    """Write a replay's records into ClickHouse, in the tables of live; its `namespace` is `replay-NAME.`.
+    """Write a replay's records into ClickHouse, in the tables of live; its `namespace` is `replay-NAME.NAMESPACE`.
 
     What a shadow writes meanwhile is loaded the next time. Episodes that were forgotten after the replay are left out.
     """
@@ -252,7 +254,7 @@ def delete(settings: Settings, name: str, clickhouse: bool) -> None:
 
     echo(f"deleted replay {name!r}: {format_count(len(asyncio.run(delete_topics())), 'topic')}")
     if clickhouse:
-        echo(_delete_rows(settings, namespace_of(name)))
+        echo(_delete_rows(settings, namespace_of(name, settings.namespace)))
 
 
 def _delete_rows(settings: Settings, namespace: str) -> str:

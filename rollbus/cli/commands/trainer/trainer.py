@@ -29,7 +29,7 @@ def trainer() -> None:
 @click.option(
     "--from-namespace",
     metavar="NAMESPACE",
-    help="Train the batches of a replay, `replay-NAME.`, and end after the last.",
+    help="Train the batches of a replay, by its name or namespace, and end after the last.",
 )
 @click.option(
     "--from",
@@ -93,7 +93,7 @@ def _complete_replay(settings: Settings, namespace: str) -> str:
     from rollbus.schemas.errors import ConfigurationError
     from rollbus.streams.replay.kafka.manifest import find_manifest
 
-    name = namespace.removeprefix("replay-").removesuffix(".")
+    name = namespace.removeprefix("replay-").partition(".")[0]
     manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
     if manifest.state != "complete":
         raise ConfigurationError(f"replay {name!r} still runs; a trainer takes the batches of one that has ended")

@@ -251,7 +251,8 @@ def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of
 
 def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     made = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
-                          state="complete", stages=("scoring",), ranges=(), records={"drops": 5}, started_at_ms=0)  # fmt: skip
+                          state="complete", stages=("scoring",), ranges=(), records={"drops": 5},
+                          started_at_ms=0)  # fmt: skip
     show_manifest(made, drops={"stale": 1, "excluded": 1, "score_failed": 3})
     assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
 

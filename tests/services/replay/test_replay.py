@@ -43,8 +43,8 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
 from tests.console import ROLLBUS
 from tests.services.commands import say
-from tests.services.replay.live import frames, records, settings_of, write_settings
-from tests.services.replay.log import ROUNDS, name_of, new_topics, replay_of, send_everywhere
+from tests.services.replay.live import frames, records, write_settings
+from tests.services.replay.log import ROUNDS, name_of, replay_of, send_everywhere
 from tests.services.streams.fixtures import delete_before, send, send_to_all
 from tests.streams.replay.memory import ENVIRONMENTS, environment
 
@@ -151,21 +151,6 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     assert manifest == await find_manifest(stream, name)
     assert manifest.digests == (await replay_of(shared_log, name_of(shared_log, "alone")).run()).digests
     assert "deleted replay" in await asyncio.to_thread(delete)
-
-
-async def test_a_name_that_another_log_has_a_replay_of_is_refused(
-    shared_log: Settings, kafka: str, tmp_path: Path
-) -> None:
-    name, theirs = name_of(shared_log, "shared"), "b" + shared_log.namespace
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    other = await new_topics(settings_of(write_settings(folder, kafka, theirs)))
-    await send_everywhere(other.stream_settings(), encode(make_tick(0)))
-    first = await replay_of(shared_log, name).run()
-    with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {shared_log.namespace}"):
-        await replay_of(other, name).run()
-    assert await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
-    assert await find_manifest(shared_log.stream_settings(), name) == first
 
 
 async def delete_first(stream: StreamSettings, offset: int, topic: Topic = EPISODE_EVENTS) -> None:

@@ -94,6 +94,8 @@ class Episode:
         self.function = ""
         """Of the process it was attached from; for calls that no `function` block here names."""
         self.traceparent: str | None = None
+        self.labels: Mapping[str, str] = {}
+        """As they were written; empty for an episode of another process."""
         self.outbox = outbox
         self.owner = owner
         """Whether this process started the episode."""
@@ -180,13 +182,15 @@ class Episode:
         self.outbox.guard.call("end", self._end, stop_reason, error, default=None)
 
     def begin(self, fields: Mapping[str, Any]) -> None:
-        """Write the start; for the recorder."""
-        labels = {
+        """Write the start; for the recorder. A sub-agent's episode has its parent's labels, and its own over them."""
+        inherited = self.parent.labels if self.parent else {}
+        labels = {name: value for name, value in inherited.items() if name != TRACEPARENT} | {
             text_of(str(key)) or "": self.outbox.redacted(_as_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
         }
         if self.traceparent is not None:
             labels.setdefault(TRACEPARENT, self.traceparent)
+        self.labels = labels
         parent_id = self.parent.id if self.parent else None
         fields = dict(fields)
         conversation, message = fields.pop("conversation", None), fields.pop("message", None)

@@ -3,7 +3,7 @@
 import pytest
 
 from rollbus.local.clickhouse.errors import ClickHouseError
-from rollbus.local.clickhouse.request import EngineRequest, find_lowered_limits, parse_request
+from rollbus.local.clickhouse.request import EngineRequest, find_reader_settings, parse_request
 
 
 def parse(
@@ -47,7 +47,20 @@ def test_the_user_comes_from_the_login_else_a_header_else_a_parameter() -> None:
     assert parse(body=b"SELECT 1").user == "default"
 
 
-@pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3", "500000001"])
-def test_what_is_no_tighter_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
-    assert find_lowered_limits(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
-    assert find_lowered_limits(parse(body=b"SELECT 1", max_memory_usage="1000")) == {"max_memory_usage": "1000"}
+@pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3"])
+def test_what_is_no_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
+    assert find_reader_settings(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
+
+
+def test_what_clients_send_of_themselves_is_taken_within_bounds() -> None:
+    request = parse(
+        body=b"SELECT 1", max_memory_usage="1000", max_execution_time="60", max_threads="0", session_timezone="UTC"
+    )
+    assert find_reader_settings(request) == {
+        "max_memory_usage": "1000",
+        "max_execution_time": "30",
+        "max_threads": "0",
+        "session_timezone": "UTC",
+    }
+    assert find_reader_settings(parse(body=b"SELECT 1", max_threads="1000")) == {"max_threads": "64"}
+    assert find_reader_settings(parse(body=b"SELECT 1", allow_ddl="1", format_schema="x")) == {}

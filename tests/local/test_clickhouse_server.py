@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS, READONLY_SETTINGS
 from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.stack import down, stack_services, status, up
@@ -74,6 +74,11 @@ def test_the_users_have_the_endpoints_passwords_and_limits(tmp_path: Path) -> No
     assert users.findtext("users/readonly/profile") == "rollbus_readonly"
     profile = users.find("profiles/rollbus_readonly")
     assert profile is not None
-    limits = {limit.tag: limit.text for limit in profile}
+    limits = {limit.tag: limit.text for limit in profile if limit.tag != "constraints"}
     assert limits == {**READONLY_LIMITS, "readonly": "1", "max_concurrent_queries_for_user": "4"}
+    assert profile.findtext("constraints/max_execution_time/max") == "30"
+    assert {constraint.tag for constraint in profile.iterfind("constraints/*[changeable_in_readonly]")} == {
+        *READONLY_LIMITS,
+        *READONLY_SETTINGS,
+    }
     assert [ip.text for ip in users.iterfind("users/*/networks/ip")] == ["127.0.0.1"] * 2

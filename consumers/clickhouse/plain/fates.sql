@@ -1,4 +1,5 @@
 -- The fate of every trajectory in every run, as `trajectory_fates` has it, with what a filter or a chart needs.
+-- A sub-agent's has the labels of its root, too. The cluster is the first cell of the opening's sketch: openings with words in common share it.
 WITH
     every_run AS
     (
@@ -70,8 +71,13 @@ SELECT
     found.task AS task,
     found.agent AS agent,
     found.example_id AS example_id,
-    found.labels AS labels,
+    mapUpdate(of_root.labels, found.labels) AS labels,
+    found.opening_hash AS opening_hash,
+    substring(score.sketch, 1, 2) AS cluster,
+    score.model AS model,
     found.max_policy_version AS policy_version,
+    found.tokens AS tokens,
+    found.sampled_tokens AS sampled_tokens,
     score.value AS reward,
     fates.fate AS fate,
     fates.step AS step,
@@ -103,7 +109,15 @@ LEFT JOIN
 ) AS found ON found.namespace = fates.namespace AND found.trajectory_key = fates.trajectory_key
 LEFT JOIN
 (
-    SELECT namespace, trajectory_key, argMax(tuple(value), revision).1 AS value
+    SELECT namespace, trajectory_key, argMax(tuple(value), revision).1 AS value, any(opening_sketch) AS sketch, any(toString(model)) AS model
     FROM ${database}.scores FINAL
     GROUP BY namespace, trajectory_key
 ) AS score ON score.namespace = fates.namespace AND score.trajectory_key = fates.trajectory_key
+LEFT JOIN
+(
+    SELECT namespace, episode_id, labels FROM ${database}.trajectories FINAL
+    WHERE (namespace, episode_id) IN
+    (
+        SELECT namespace, root_episode_id FROM ${database}.trajectories WHERE root_episode_id != episode_id
+    )
+) AS of_root ON of_root.namespace = found.namespace AND of_root.episode_id = found.root_episode_id

@@ -24,7 +24,7 @@ from rollbus.local.clickhouse.errors import Code, from_engine, refusal
 from rollbus.local.clickhouse.expansion import refuse_doubling
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
 from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
-from rollbus.local.clickhouse.request import EngineRequest, find_lowered_limits
+from rollbus.local.clickhouse.request import EngineRequest, find_reader_settings
 from rollbus.local.clickhouse.sessions import EngineSessions
 from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote, use
 from rollbus.local.clickhouse.sql import (
@@ -191,9 +191,9 @@ class Engine:
                 with applied(session.handle, request.settings, request.database, altered=session.altered):
                     yield session.handle
             return
-        lowered = find_lowered_limits(request) if is_reader else {}
-        settings = {name: value for name, value in request.settings.items() if name not in lowered}
-        handle = self._open(request.user, lowered)
+        of_reader = find_reader_settings(request) if is_reader else {}
+        settings = {name: value for name, value in request.settings.items() if name not in of_reader}
+        handle = self._open(request.user, of_reader)
         try:
             if request.database:
                 use(handle, request.database)
@@ -202,12 +202,12 @@ class Engine:
         finally:
             handle.close()
 
-    def _open(self, user: str | None, lowered: Mapping[str, str] | None = None) -> Any:
+    def _open(self, user: str | None, of_reader: Mapping[str, str] | None = None) -> Any:
         handle = _connect(self._path)
         try:
             apply(handle, SERVER_LIKE)
             if user == READONLY_USER:
-                apply(handle, READONLY_LIMITS | dict(lowered or {}))
+                apply(handle, READONLY_LIMITS | dict(of_reader or {}))
                 apply(handle, {"readonly": "1"})
         except BaseException:
             handle.close()

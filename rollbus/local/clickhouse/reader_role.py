@@ -1,6 +1,6 @@
 """The read-only user: its limits, the same on the local endpoint and on a ClickHouse server, and there its role."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 READONLY_USER = "readonly"
 READONLY_AT_ONCE = 4
@@ -17,6 +17,26 @@ READONLY_LIMITS = {
     "max_temporary_data_on_disk_size_for_query": "1000000000",
 }
 """Of one statement: a wrong question ends with an error before it uses up the machine."""
+READONLY_SETTINGS: Mapping[str, int | None] = {
+    "max_threads": 64,
+    "max_block_size": 65_536,
+    "connect_timeout": 300,
+    "send_timeout": 300,
+    "receive_timeout": 300,
+    "http_send_timeout": 300,
+    "http_receive_timeout": 300,
+    "output_format_json_quote_64bit_integers": None,
+    "output_format_json_quote_denormals": None,
+    "output_format_json_named_tuples_as_objects": None,
+    "date_time_output_format": None,
+    "date_time_input_format": None,
+    "session_timezone": None,
+    "join_use_nulls": None,
+    "extremes": None,
+    "log_comment": None,
+}
+"""Settings that clients send of themselves, with the largest value of a number: they change how an answer looks, or
+take less. What is not listed stays refused."""
 READONLY_GRANT = "GRANT SELECT ON {tables}"
 """All that it may do: none on sources (files, URLs, other servers), dictionaries, settings or users."""
 ROLE = "rollbus_reader"
@@ -43,7 +63,13 @@ def readonly_grants(database: str) -> list[str]:
 def make_role_statements(database: str, user: str = READONLY_USER) -> Iterator[str]:
     """Yield the statements by which an administrator makes the user on a server, for one database."""
     yield f"CREATE ROLE IF NOT EXISTS {ROLE}"
-    settings = ", ".join(f"{name} = {value}" for name, value in READONLY_PROFILE.items())
+    fixed = [f"{name} = {value}" for name, value in READONLY_PROFILE.items() if name not in READONLY_LIMITS]
+    limits = [f"{name} = {value} MAX {value} CHANGEABLE_IN_READONLY" for name, value in READONLY_LIMITS.items()]
+    open_to_clients = [
+        f"{name}{'' if largest is None else f' MAX {largest}'} CHANGEABLE_IN_READONLY"
+        for name, largest in READONLY_SETTINGS.items()
+    ]
+    settings = ", ".join([*fixed, *limits, *open_to_clients])
     yield f"CREATE SETTINGS PROFILE IF NOT EXISTS {ROLE} SETTINGS {settings} TO {ROLE}"
     for grant in readonly_grants(database):
         yield f"{grant} TO {ROLE}"

@@ -11,7 +11,7 @@ from email.parser import BytesParser
 
 from rollbus.local.clickhouse.compression import decompress
 from rollbus.local.clickhouse.errors import Code, refusal
-from rollbus.local.clickhouse.reader_role import READONLY_LIMITS, READONLY_USER
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS, READONLY_SETTINGS, READONLY_USER
 
 DEFAULT_FORMAT = "TabSeparated"
 
@@ -104,13 +104,19 @@ def find_credentials(
     )
 
 
-def find_lowered_limits(request: EngineRequest) -> dict[str, str]:
-    """Return those of the read-only user's limits that the request itself makes tighter."""
-    return {
-        name: value
-        for name, value in request.settings.items()
-        if name in READONLY_LIMITS and _NUMBER.match(value) and 0 < int(value) <= int(READONLY_LIMITS[name])
-    }
+def find_reader_settings(request: EngineRequest) -> dict[str, str]:
+    """Return those settings of a request that the read-only user may send, held to their bounds."""
+    bounds = {name: int(limit) for name, limit in READONLY_LIMITS.items()} | dict(READONLY_SETTINGS)
+    settings = {}
+    for name, value in request.settings.items():
+        if name not in bounds:
+            continue
+        bound = bounds[name]
+        if bound is None:
+            settings[name] = value
+        elif _NUMBER.match(value) and (int(value) > 0 or name in READONLY_SETTINGS):
+            settings[name] = str(min(int(value), bound))
+    return settings
 
 
 def _is_protocol(name: str) -> bool:

@@ -9,7 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_GRANT, READONLY_LIMITS, READONLY_USER
+from rollbus.local.clickhouse.reader_role import (
+    READONLY_AT_ONCE,
+    READONLY_GRANT,
+    READONLY_LIMITS,
+    READONLY_SETTINGS,
+    READONLY_USER,
+)
 from rollbus.local.clickhouse.service import is_healthy
 from rollbus.local.process.service import Service
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, make_secrets, read_secret
@@ -27,13 +33,19 @@ CONFIG = """<clickhouse>
   <default_profile>default</default_profile>
   <default_database>default</default_database>
   <users_config>{users}</users_config>
+  <access_control_improvements>
+    <settings_constraints_replace_previous>true</settings_constraints_replace_previous>
+  </access_control_improvements>
 </clickhouse>
 """
 """No native ports, and no logs about itself in tables, which would outgrow the data."""
 USERS = """<clickhouse>
   <profiles>
     <default/>
-    <rollbus_readonly>{limits}<readonly>1</readonly></rollbus_readonly>
+    <rollbus_readonly>
+      {limits}<readonly>1</readonly>
+      <constraints>{open_to_clients}</constraints>
+    </rollbus_readonly>
   </profiles>
   <quotas><default/></quotas>
   <users>{users}
@@ -83,6 +95,10 @@ def users_xml(secrets: Path | None) -> str:
     )
     return USERS.format(
         limits="".join(f"<{name}>{value}</{name}>" for name, value in limits.items()),
+        open_to_clients="".join(
+            f"<{name}>{'' if largest is None else f'<max>{largest}</max>'}<changeable_in_readonly/></{name}>"
+            for name, largest in (READONLY_LIMITS | dict(READONLY_SETTINGS)).items()
+        ),
         users="".join(
             USER.format(
                 name=user,

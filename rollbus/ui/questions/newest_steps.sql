@@ -14,6 +14,7 @@ SELECT
     if(mapContains(metrics, 'entropy'), metrics['entropy'], NULL) AS entropy,
     if(mapContains(metrics, 'clip_fraction'), metrics['clip_fraction'], NULL) AS clip_fraction,
     if(mapContains(metrics, 'grad_norm'), metrics['grad_norm'], NULL) AS grad_norm,
+    arraySort(arrayFilter(name -> NOT isFinite(metrics[name]), mapKeys(metrics))) AS not_finite,
     date_diff('ms', assumeNotNull(started_at), assumeNotNull(ended_at)) AS duration_ms,
     (
         SELECT count() FROM steps FINAL

@@ -1,5 +1,6 @@
 -- name: thin_steps
 -- The metrics of a run's steps for a chart: at most so many points, each with the mean and the ends of its steps.
+-- What is no finite number is in none of them: it is counted, with the first step that has it.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param points UInt32 = 400 : most points of a metric
@@ -13,9 +14,11 @@ SELECT
     metric,
     min(each.step) AS step,
     max(each.step) AS last_step,
-    avg(value) AS mean,
-    min(value) AS low,
-    max(value) AS high
+    countIf(NOT isFinite(value)) AS broken,
+    if(broken > 0, toNullable(minIf(each.step, NOT isFinite(value))), NULL) AS first_broken,
+    avgOrNullIf(value, isFinite(value)) AS mean,
+    minOrNullIf(value, isFinite(value)) AS low,
+    maxOrNullIf(value, isFinite(value)) AS high
 FROM
 (
     SELECT step, metrics FROM steps FINAL

@@ -23,9 +23,9 @@ export function closeCharts(root) {
 /**
  * A chart over rows: x and series are {title, of, colour?, width?, dash?, points?}; band fills between two series by
  * their numbers; bars draws the first series as bars; with `times`, x is in milliseconds and `marks` are
- * {from, to?, colour, label} at its times.
+ * {from, to?, colour, label} at its times, else at its numbers. Without `gaps`, a line goes on over what is missing.
  */
-export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [] } = {}) {
+export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [], gaps = false } = {}) {
   if (!rows.length) return make("p", { class: "empty" }, "Nothing yet.");
   const data = [rows.map((row) => (times ? x.of(row) / 1000 : x.of(row))), ...series.map((each) => rows.map((row) => each.of(row) ?? null))];
   const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x, series, times) });
@@ -35,7 +35,7 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
     height,
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     legend: { live: true },
-    hooks: { ready: [newest], setCursor: [newest], drawClear: [(plot) => drawMarks(plot, place.marks)] },
+    hooks: { ready: [newest], setCursor: [newest], drawClear: [(plot) => drawMarks(plot, place.marks, times ? 1000 : 1)] },
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: times, range: bars ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => padded(low, high, bars) } },
     axes: [{ ...axis(ticks, times), size: times ? 42 : 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
@@ -48,7 +48,7 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
         fill: bars ? colour("bar") : undefined,
         width: each.width ?? 2,
         dash: each.dash,
-        spanGaps: true,
+        spanGaps: !gaps,
         points: { show: each.points ?? rows.length < 2, size: 6 },
         paths: bars ? uPlot.paths.bars({ size: [0.62, 60] }) : undefined,
         value: (_, value) => shown(value),
@@ -82,16 +82,16 @@ const LIFE = {
 };
 
 /** Stretches of time as grounds, moments as lines, under the series. */
-function drawMarks(plot, marks) {
+function drawMarks(plot, marks, unit) {
   const { left, top, width, height } = plot.bbox;
   plot.ctx.save();
-  for (const { from, to, colour: name } of marks) {
-    const start = Math.max(left, plot.valToPos(from / 1000, "x", true));
-    const end = to === undefined ? start + devicePixelRatio : Math.min(left + width, plot.valToPos(to / 1000, "x", true));
+  for (const { from, to, colour: name, tall } of marks) {
+    const start = Math.max(left, plot.valToPos(from / unit, "x", true));
+    const end = to === undefined ? start + devicePixelRatio : Math.min(left + width, plot.valToPos(to / unit, "x", true));
     if (end < left || start > left + width) continue;
     plot.ctx.globalAlpha = to === undefined ? 0.55 : 0.16;
     plot.ctx.fillStyle = colour(name);
-    plot.ctx.fillRect(start, top, Math.max(devicePixelRatio, end - start), to === undefined ? height * 0.12 : height);
+    plot.ctx.fillRect(start, top, Math.max((tall ? 2 : 1) * devicePixelRatio, end - start), to === undefined && !tall ? height * 0.12 : height);
   }
   plot.ctx.restore();
 }

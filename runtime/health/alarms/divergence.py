@@ -1,10 +1,12 @@
 """Metrics of the last steps → an alarm, if training diverges: the run is then paused, with what to look at.
 
 A limit is passed if the median over the window is beyond it, so that one odd batch stops nothing. A metric that
-the backend does not report, or whose limit is None, is ignored.
+the backend does not report, or whose limit is None, is ignored. A loss or a gradient that is not finite over the
+window needs no limit.
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -47,17 +49,23 @@ class Divergence:
     def message(self, run_id: str) -> str:
         """Return what happened, and what to do."""
         side = "below" if self.metric in _LEAST else "above"
+        value = f"{self.value:.4g}, {side} {self.limit:g}" if self.limit < _LARGEST else "not finite"
         return (
             f"run {run_id!r} is paused: the median {self.metric} of steps {self.first_step} to {self.last_step} is "
-            f"{self.value:.4g}, {side} {self.limit:g}; {_REMEDIES[self.metric]}. `rollbus trainer resume` goes on, "
+            f"{value}; {_REMEDIES[self.metric]}. `rollbus trainer resume` goes on, "
             "`rollbus policy rollback` first goes back to an earlier version"
         )
 
 
 _LEAST = frozenset({"effective_sample_size", "entropy"})
 """Metrics whose limit is a lower one."""
+_LARGEST = sys.float_info.max
+"""The limit of what need only be finite."""
+_FINITE = frozenset({"loss", "grad_norm"})
+"""Metrics that are watched without a limit, too: weights that follow from a loss that is no number are none."""
 
 _REMEDIES = {
+    "loss": "the update computes no number: look at the advantages and log-probs of these steps, and roll back",
     "mismatch_kl": "trainer and sampler disagree: look at lags, temperature and log-prob mode, or lower learning_rate",
     "clip_fraction": "the policy has left the data: lower learning_rate or max_off_policy_steps",
     "effective_sample_size": "few tokens carry the gradient: lower max_off_policy_steps or ratio_max",
@@ -72,7 +80,9 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> 
     if len(recent) < limits.window_steps:
         return None
     for metric in _REMEDIES:
-        limit: float | None = getattr(limits, metric)
+        limit: float | None = getattr(limits, metric, None)
+        if limit is None and metric in _FINITE:
+            limit = _LARGEST
         values = [value for _, metrics in recent if (value := metrics.get(metric)) is not None]
         if limit is None or len(values) < len(recent):
             continue

@@ -208,6 +208,18 @@ def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, 
     assert {record.key for record in sink.sent} == {root.id.encode()}
 
 
+def test_a_sub_agents_episode_has_its_roots_labels_and_its_own(recorder: Recorder, sink: MemorySink) -> None:
+    with (
+        recorder.episode(task="plan", labels={"user": "ann", "plan": "free"}),
+        recorder.episode(task="step", labels={"plan": "paid"}),
+        recorder.episode(task="detail"),
+    ):
+        pass
+    labels = {event.task: event.labels for event in events(recorder, sink) if isinstance(event, EpisodeStarted)}
+    assert labels["step"] == labels["detail"] == {"user": "ann", "plan": "paid"}
+    assert labels["plan"] == {"user": "ann", "plan": "free"}
+
+
 def test_a_slash_in_an_id_of_ones_own_makes_no_family(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="plan", episode_id="tenant/order-7") as root, recorder.episode(task="step") as child:
         recorder.feedback(episode=child.id, reward=1.0, key="k")

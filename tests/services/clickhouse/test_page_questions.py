@@ -1,6 +1,7 @@
 """The page's own questions on ClickHouse's real engine: what a search finds, and what is drawn over time."""
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,16 @@ from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.trajectories import Reward
 from rollbus.ui.asking import Asking
-from tests.builders import START_MS, make_ended, make_score, make_started, make_tool, make_trajectory, make_turn
+from tests.builders import (
+    START_MS,
+    make_ended,
+    make_score,
+    make_started,
+    make_step,
+    make_tool,
+    make_trajectory,
+    make_turn,
+)
 from tests.consumers.story import Record
 from tests.services.clickhouse.test_queries import new_database, write
 
@@ -46,6 +56,8 @@ def records() -> Iterator[Record]:
         ),
     )
     yield from judged()
+    for number, loss in enumerate((1.0, math.nan, 0.5, math.inf, 0.4), start=1):
+        yield "training-steps", "main", make_step(number, metrics={"loss": loss})
     for number, (version, reward) in enumerate([(5, 0.0), (5, 1.0), (6, 1.0), (6, 1.0)]):
         yield "scores", "k", make_score(f"t{number}", reward, max_policy_version=version)
     estimate = {"effective": 350.0, "clipped": 12.0, "best": 0.6, "best_low": 0.5, "best_high": 0.7}
@@ -204,3 +216,18 @@ def test_the_agreement_of_two_judges_is_a_number(asking: Asking) -> None:
     assert pair["same_share"] == pytest.approx(2 / 3)
     # by chance: 2/3 · 1/3 for one, 1/3 · 2/3 for zero
     assert pair["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))
+
+
+def test_a_loss_that_is_no_number_is_counted_and_in_no_mean(asking: Asking) -> None:
+    points = answer(asking, "thin_steps", run="main")
+    assert [(row["step"], row["mean"], row["broken"], row["first_broken"]) for row in points] == [
+        (1, 1.0, 0, None),
+        (2, None, 1, 2),
+        (3, 0.5, 0, None),
+        (4, None, 1, 4),
+        (5, 0.4, 0, None),
+    ]
+    thinned = answer(asking, "thin_steps", run="main", points="2")
+    assert [(row["low"], row["high"], row["broken"]) for row in thinned] == [(0.5, 1.0, 1), (0.4, 0.4, 1)]
+    newest = {row["step"]: row["not_finite"] for row in answer(asking, "newest_steps", run="main")}
+    assert newest == {1: [], 2: ["loss"], 3: [], 4: ["loss"], 5: []}

@@ -3,7 +3,9 @@
 ibis, another SQLAlchemy dialect and JDBC look at the same views in `make test-clients`.
 """
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +14,9 @@ from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from tests.consumers.story import story
+from rollbus.schemas.ids import trajectory_id
+from tests.builders import make_score, make_step, make_trajectory
+from tests.consumers.story import Record, story
 from tests.services.clickhouse.test_apart import of_run
 from tests.services.clickhouse.test_queries import make_removal, new_database, write
 
@@ -30,8 +34,70 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     groups = [(topic, key, of_run(record, "second")) for topic, key, record in story() if topic == "run-log"]
     write(client, "rollbus.", [each for each in groups if each[2] is not None], first_offset=5000)
     write(client, "rollbus.", [("run-log", "second", make_removal("second"))], first_offset=6000)
+    write(client, "replay-b.", story())
+    write(client, "family.", list(family()))
     yield settings
     client.close()
+
+
+def family() -> Iterator[Record]:
+    """A root with labels, and its sub-agent of another process, which does not know them."""
+    yield "trajectories", "k", make_trajectory("root", labels={"user": "ann", "plan": "free"}, opening_hash="o1")
+    yield "trajectories", "k", make_trajectory("sub", root_episode_id="root", labels={"plan": "paid"})
+    yield "scores", "k", make_score(trajectory_id("root"), 1.0, opening_sketch="a1b2c3d4", labels={})
+    yield "training-steps", "main", make_step(1)
+
+
+QUESTIONS = re.findall(
+    r"^\*\*(.+?)\*\*.*?```sql\n(.+?)```",
+    (Path(__file__).parents[3] / "docs/sql.md").read_text().partition("## Ten questions")[2],
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def test_the_page_has_ten_questions() -> None:
+    assert len(QUESTIONS) == 10
+
+
+@pytest.mark.parametrize(("question", "sql"), QUESTIONS, ids=[question for question, _ in QUESTIONS])
+def test_each_of_the_ten_questions_has_an_answer(settings: ClickHouseSettings, question: str, sql: str) -> None:
+    result = ask(settings, sql.replace("rollbus_views", f"{settings.database}_views"))
+    assert result.rows, question
+    assert len(set(result.columns)) == len(result.columns)
+
+
+def test_a_sub_agents_fate_has_its_roots_labels(settings: ClickHouseSettings) -> None:
+    sql = f"SELECT episode_id, labels, cluster FROM {settings.database}_views.fates WHERE namespace = 'family.'"
+    assert {
+        (episode, tuple(sorted(labels.items())), cluster) for episode, labels, cluster in ask(settings, sql).rows
+    } == {
+        ("root", (("plan", "free"), ("user", "ann")), "a1"),
+        ("sub", (("plan", "paid"), ("user", "ann")), ""),
+    }
+
+
+def test_a_turn_names_its_trajectory_and_version(settings: ClickHouseSettings) -> None:
+    views = f"{settings.database}_views"
+    turns = ask(settings, f"SELECT episode_id, trajectory_id, task, policy_version FROM {views}.all_turns").rows
+    assert ("e5", trajectory_id("e5"), "play", 0) in turns
+    count = f"SELECT count() FROM {views}.turns"
+    assert len(turns) == ask(settings, count).rows[0][0]
+
+
+def test_the_way_from_feedback_to_gradient_has_a_row_for_each_reward_of_a_trained_trajectory(
+    settings: ClickHouseSettings,
+) -> None:
+    views = f"{settings.database}_views"
+    rows = ask(
+        settings,
+        f"SELECT trajectory_id, reward, value, step, training_lag_s FROM {views}.feedback_to_gradient "
+        "WHERE namespace = 'rollbus.' AND run_id = 'main'",
+    ).rows
+    trained = ask(
+        settings, f"SELECT trajectory_id FROM {views}.step_members WHERE fate = 'trained' AND run_id = 'main'"
+    )
+    assert {row[0] for row in rows} == {row[0] for row in trained.rows}
+    assert all(lag > 0 for *_, lag in rows)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +114,9 @@ def test_a_whole_database_is_reflected_with_every_table_and_its_columns(
     found.reflect(engine, views=True)
     tables = ask(settings, "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%Tree'")
     assert set(found.tables) == {name for (name,) in tables.rows} - {"schema_migrations"} | {
+        "all_turns",
         "fates",
+        "feedback_to_gradient",
         "influence",
         "latest_scores",
     }
@@ -61,7 +129,12 @@ def test_a_whole_database_is_reflected_with_every_table_and_its_columns(
 def test_a_record_that_was_delivered_twice_is_there_once(engine: sa.Engine) -> None:
     table = sa.Table("trajectories", sa.MetaData(), autoload_with=engine)
     with engine.connect() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 9
+        assert (
+            connection.execute(
+                sa.select(sa.func.count()).select_from(table).where(table.c.namespace == "rollbus.")
+            ).scalar()
+            == 9
+        )
 
 
 @pytest.mark.parametrize("run", ["main", "second"])
@@ -71,7 +144,7 @@ def test_the_plain_fates_are_those_of_the_view_with_parameters(
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)
     chosen = sa.select(
         fates.c.trajectory_id, fates.c.fate, sa.func.coalesce(fates.c.step, 0), fates.c.stage, fates.c.reason
-    ).where(fates.c.run_id == run)
+    ).where(fates.c.namespace == "rollbus.", fates.c.run_id == run)
     with engine.connect() as connection:
         plain = {tuple(row) for row in connection.execute(chosen)}
     columns = "trajectory_id, fate, step, stage, reason"
@@ -83,7 +156,7 @@ def test_the_plain_fates_are_those_of_the_view_with_parameters(
 def test_the_plain_fates_carry_task_version_and_newest_reward(engine: sa.Engine) -> None:
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)
     asked = sa.select(fates.c.task, fates.c.policy_version, fates.c.reward, fates.c.fate).where(
-        fates.c.run_id == "main", fates.c.episode_id == "e5"
+        fates.c.namespace == "rollbus.", fates.c.run_id == "main", fates.c.episode_id == "e5"
     )
     with engine.connect() as connection:
         assert [tuple(row) for row in connection.execute(asked)] == [("play", 0, 0.0, "trained")]

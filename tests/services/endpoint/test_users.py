@@ -160,6 +160,14 @@ def test_a_limit_can_be_made_tighter_for_one_request(guarded: Guarded) -> None:
             caught.value.close()
 
 
+@pytest.mark.parametrize("setting", ["max_threads=1", "max_execution_time=60", "date_time_output_format=iso"])
+def test_settings_that_clients_send_of_themselves_are_taken(guarded: Guarded, setting: str) -> None:
+    name, _, value = setting.partition("=")
+    query = f"SELECT value FROM system.settings WHERE name = '{name}'"
+    with urlopen(f"{guarded.url}?{login_of(guarded)}&{setting}&{urlencode({'query': query})}") as answer:
+        assert answer.read().decode().strip() == {"60": "30"}.get(value, value)
+
+
 def login_of(endpoint: Guarded) -> str:
     return urlencode({"user": "readonly", "password": endpoint.reader_password})
 

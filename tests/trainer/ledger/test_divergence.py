@@ -58,6 +58,15 @@ def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: d
     assert "rollbus trainer resume" in message
 
 
+@pytest.mark.parametrize("metric", ["loss", "grad_norm"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_or_a_gradient_that_stays_no_number_raises_an_alarm_without_a_limit(metric: str, value: float) -> None:
+    alarm = find_alarm(steps({}, {metric: value}, {metric: value}, {metric: value}), LIMITS)
+    assert alarm is not None
+    assert f"the median {metric} of steps 2 to 4 is not finite; " in alarm.message("main")
+    assert find_alarm(steps({metric: value}, {metric: 0.5}, {metric: 0.4}), LIMITS) is None
+
+
 @pytest.mark.parametrize(
     "odd",
     [{"mismatch_kl": 50.0}, {"mismatch_kl": math.nan}, {"mismatch_kl": math.inf}, {"effective_sample_size": math.nan}],

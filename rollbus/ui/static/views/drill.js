@@ -20,7 +20,7 @@ export async function step(run, number) {
     make("h1", {}, `Step ${number}`),
     found ? card("What it did", null, facts([
       ["weights", `${found.base_version} → ${found.policy_version}`], ["trained", found.trained], ["dropped", found.dropped], ["loss", found.loss],
-      ["entropy", found.entropy], ["gradient norm", found.grad_norm], ["clip fraction", found.clip_fraction], ["took", `${shown(found.duration_ms)} ms`],
+      ["entropy", found.entropy], ["gradient norm", found.grad_norm], ["clip fraction", found.clip_fraction], ["took", `${shown(found.duration_ms)} ms`], ["no number", found.not_finite.length ? make("span", { class: "alarm" }, found.not_finite.join(", ")) : null],
     ]), { wide: true, name: "step" }) : null,
     card("Groups", "In the order of the batch.", table("Groups", [
       { title: "group", of: (row) => link("group", row.group_id), id: true },

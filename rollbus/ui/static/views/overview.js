@@ -29,7 +29,7 @@ export async function overview(run) {
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
     ...funnelOf(status.funnels?.find((funnel) => funnel.run_id === run)),
-    figures(rewards, fates, steps, sink, letters),
+    figures(rewards, fates, steps, sink, letters, metrics),
     card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards), { wide: true, name: "reward" }),
     card("Over time", "Mean reward and evaluations; ticks at the top are versions that began to serve, grounds are pauses.", timeline(moments), { wide: true, name: "time" }),
     card("Fates", "Every episode that began has one: trained, dropped with a reason, pending, or still open.", flow(fates, (row) => searchFor({ fate: row.fate, stage: row.stage, reason: row.reason })), { wide: true, name: "fates" }),
@@ -49,13 +49,14 @@ async function modelOf(run) {
   return (await ask("runs")).find((row) => row.run_id === run)?.model ?? "";
 }
 
-function figures(rewards, fates, steps, sink, letters) {
+function figures(rewards, fates, steps, sink, letters, metrics) {
   const all = fates.find((row) => row.fate === "all")?.trajectories ?? 0;
   const trained = fates.find((row) => row.fate === "trained")?.trajectories ?? 0;
   const last = rewards.at(-1), step = steps[0];
+  const broken = brokenIn(metrics.filter((row) => row.metric === "loss"));
   const each = [
     ["mean reward", last ? shown(last.reward_mean) : "–", last ? versions(last) : "no score yet"],
-    ["steps", shown(step?.steps ?? 0), step ? `newest made version ${step.policy_version}` : "none yet"],
+    ["steps", shown(step?.steps ?? 0), broken ? make("span", { class: "alarm" }, `${shown(broken)} with a loss that is no number`) : step ? `newest made version ${step.policy_version}` : "none yet"],
     ["episodes", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
     ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
     ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${letters.length} kinds` : "none"],
@@ -82,8 +83,13 @@ function metricChart(title, rows) {
   if (!rows.length) return make("p", { class: "empty" }, "No step reported it.");
   const ends = ["low", "high"].map((name) => ({ title: name, of: (row) => row[name], colour: "band-edge", width: 0.5 }));
   const isThinned = rows.some((row) => row.last_step > row.step);
-  return chart(title, rows, { title: isThinned ? "from step" : "step", of: (row) => row.step }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])], { band: isThinned ? [3, 2] : null });
+  const broken = rows.filter((row) => row.broken > 0);
+  const drawn = chart(title, rows, { title: isThinned ? "from step" : "step", of: (row) => row.step }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])],
+    { band: isThinned ? [3, 2] : null, gaps: true, marks: broken.map((row) => ({ from: row.first_broken, colour: "dropped", tall: true })) });
+  return broken.length ? [make("p", { class: "failure", role: "status" }, `No number in ${shown(brokenIn(rows))} steps, from step ${broken[0].first_broken} on: NaN or infinite. Red lines mark them.`), drawn] : drawn;
 }
+
+const brokenIn = (rows) => rows.reduce((sum, row) => sum + row.broken, 0);
 
 const dropTable = (rows) => rows.length ? table("Dropped", [
   { title: "stage", of: (row) => row.stage },
@@ -101,13 +107,16 @@ function stalenessChart(rows) {
   ], { bars: true, ticks: names });
 }
 
+/** A metric of a step; what is no number is said, and is not what was not reported. */
+const number = (row, name) => (row.not_finite.includes(name) ? make("span", { class: "alarm" }, "no number") : shown(row[name]));
+
 const stepTable = (steps) => steps.length ? table("Newest steps", [
   { title: "step", of: (row) => make("a", { href: `#/step/${row.step}` }, String(row.step)), number: true },
   { title: "version", of: (row) => `${row.base_version} → ${row.policy_version}`, number: true },
   { title: "trained", of: (row) => shown(row.trained), number: true },
   { title: "dropped", of: (row) => shown(row.dropped), number: true },
-  { title: "loss", of: (row) => shown(row.loss), number: true },
-  { title: "entropy", of: (row) => shown(row.entropy), number: true },
+  { title: "loss", of: (row) => number(row, "loss"), number: true },
+  { title: "entropy", of: (row) => number(row, "entropy"), number: true },
 ], steps, { hidden: true, key: (row) => row.step }) : make("p", { class: "empty" }, "No step yet.");
 
 const decisionTable = (rows) => table("Who serves", [

@@ -26,6 +26,7 @@ ENTRIES = {
     "rollbus/cli/commands/*": "a command imports its wing when it is called",
     "rollbus/start/*": "starts the local stack; a command of its own",
     "rollbus/health/checks.py": "`rollbus doctor` looks at the local stack where there is one",
+    "producers/integrations/spans.py": "reads spans as the imports do, where the program makes some",
     "trainer/process.py": "`backend: {type: art-local}` holds the model in the trainer's process",
 }
 """Files outside of the wings that import one, each inside a function, and why."""

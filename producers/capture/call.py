@@ -90,6 +90,8 @@ class Capture:
             episode.opened(call)
             episode.calls_captured += 1
             context.mark_captured()
+            if self.episodes.spans is not None:
+                self.episodes.spans.mark_captured()
             return call
         except Exception as error:  # the host's call goes on, unrecorded
             self.outbox.guard.failed("begin", error)

@@ -7,7 +7,7 @@ Excluded event says that the rest will not follow. A turn that is too large is s
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -108,6 +108,13 @@ class Episode:
         self._streams: dict[Abandonable, None] = {}
         self._before = self._missed()
         self._lock = threading.RLock()
+
+    def ancestry(self) -> "Iterator[Episode]":
+        """Yield the episode, and those around it outwards."""
+        episode: Episode | None = self
+        while episode is not None:
+            yield episode
+            episode = episode.parent
 
     def reward(
         self,

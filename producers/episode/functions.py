@@ -1,12 +1,19 @@
-"""Which part of the agent the running code is, by the innermost `function` block; it follows tasks by itself."""
+"""Which part of the agent the running code is: by the innermost `function` block, which follows tasks by itself, else
+as its framework traces it.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 FUNCTION: ContextVar[str] = ContextVar("rollbus_function", default="")
-current_function = FUNCTION.get
-"""Return the name given by the innermost `function` block; empty outside."""
+AGENT_SOURCES: list[Callable[[], str]] = []
+"""Return the name of the agent that the running code is in, as its framework has it; they raise nothing."""
+
+
+def current_function() -> str:
+    """Return the name given by the innermost `function` block, else by a source; empty outside."""
+    return FUNCTION.get() or next((name for source in AGENT_SOURCES if (name := source())), "")
 
 
 @contextmanager

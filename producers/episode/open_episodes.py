@@ -10,7 +10,7 @@ import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from rollbus.producers.episode import context, tracing
@@ -23,6 +23,19 @@ from rollbus.producers.turns.answer import text_of
 logger = logging.getLogger(__name__)
 MAX_IDS = 10_000
 """How many ids of each kind are remembered; the oldest are forgotten first."""
+
+
+class Spans(Protocol):
+    """What a tracing library knows of the running code."""
+
+    def current_run(self) -> Episode | None:
+        """Return the innermost episode that is the run of an agent here; raises nothing."""
+
+    def mark_captured(self) -> None:
+        """Take note that a client's call here is recorded, with its tokens."""
+
+    def after_fork(self) -> None:
+        """Go on in a child process."""
 
 
 class OpenEpisodes:
@@ -40,6 +53,7 @@ class OpenEpisodes:
         self._warned = set[str]()
         self.of_process: Episode | None = None
         """The episode of the whole process: current where the running code is in no other."""
+        self.spans: Spans | None = None
         self.gives_way = False
         """Whether a call that another recorder of the process records is left to it."""
         self.task_of_calls: str | None = None
@@ -50,6 +64,9 @@ class OpenEpisodes:
         episode = context.current_episode()
         while episode is not None and (episode.outbox is not self._outbox or episode.nothing):
             episode = episode.parent
+        run = None if self.spans is None else self.spans.current_run()
+        if run is not None and (episode is None or episode in run.ancestry()):
+            return run  # an agent's, within the block around it
         return episode or self.of_process
 
     def open_for_call(self) -> Episode | None:
@@ -165,6 +182,8 @@ class OpenEpisodes:
     def after_fork(self) -> None:
         """Go on in a child process under writers of its own; the lock may be held by a thread that is not here."""
         self._lock = threading.RLock()
+        if self.spans is not None:
+            self.spans.after_fork()
         for episode in self:
             episode.after_fork(self._new_id())
 

@@ -119,6 +119,29 @@ def _patch_openai_agents(wish: Wish, stack: ExitStack) -> None:
     add_trace_processor(processor)
 
 
+def _patch_opentelemetry(wish: Wish, stack: ExitStack) -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from rollbus.producers.integrations.spans import RollbusSpanProcessor
+
+    processor, guard = RollbusSpanProcessor(wish.recorder, **wish.options), wish.recorder.guard
+    original = TracerProvider.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        guard.call("hook", self.add_span_processor, processor, default=None)
+
+    provider = trace.get_tracer_provider()
+    provider = getattr(provider, "provider", provider)  # Logfire's is around one of the SDK's
+    if isinstance(provider, TracerProvider):
+        provider.add_span_processor(processor)
+    stack.callback(setattr, TracerProvider, "__init__", original)
+    stack.callback(processor.end)
+    TracerProvider.__init__ = init  # type: ignore[method-assign]
+    processor.begin()
+
+
 def _patch_threads(wish: Wish, stack: ExitStack) -> None:
     submit, start = futures.ThreadPoolExecutor.submit, threading.Thread.start
 
@@ -187,6 +210,7 @@ LIBRARIES: Mapping[str, Library] = {
     "llama_index.core": Library("llama-index-core", "0.14", _patch_llama_index),
     "google.adk.runners": Library("google-adk", "2.13", _patch_adk),
     "agents": Library("openai-agents", "0.24", _patch_openai_agents),
+    "opentelemetry.sdk.trace": Library("opentelemetry-sdk", "1.45", _patch_opentelemetry),
     "threading": Library("", "", _patch_threads),
     "multiprocessing.pool": Library("", "", _patch_thread_pools),
 }

@@ -88,14 +88,18 @@ def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, 
     return ServerAnswer(choices=tuple(choices))
 
 
-def read_tool(fields: Fields, name: str) -> ImportedTool:
-    """Return the tool of a span."""
+def read_tool(fields: Fields, name: str, events: Sequence[Event]) -> ImportedTool:
+    """Return the tool of a span; what it has no attribute for, its events may have, as those of Strands do."""
     fields.take("gen_ai.tool.type", "gen_ai.tool.description")
-    arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input")
+    by_event = dict(events)
+    arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input", "haystack.agent.step.tool.input")
+    result = fields.take("gen_ai.tool.call.result", "traceloop.entity.output", "haystack.agent.step.tool.output")
+    if arguments is None:
+        arguments = by_event.get("gen_ai.tool.message", {}).get("content")
     return ImportedTool(
-        name=fields.text("gen_ai.tool.name", "traceloop.entity.name") or name,
-        arguments=arguments if arguments is not None else "",
-        result=fields.take("gen_ai.tool.call.result", "traceloop.entity.output"),
+        name=fields.text("gen_ai.tool.name", "traceloop.entity.name", "haystack.tool.name") or name,
+        arguments="" if arguments is None else arguments,
+        result=by_event.get(CHOICE, {}).get("message") if result is None else result,
         call_id=fields.text("gen_ai.tool.call.id"),
     )
 

@@ -50,7 +50,7 @@ def read_tool(fields: Fields, name: str) -> ImportedTool:
     fields.take("tool.description", "tool.json_schema", "input.mime_type", "output.mime_type")
     arguments = fields.take("input.value", "tool_call.function.arguments", "tool.parameters")
     return ImportedTool(
-        name=fields.text("tool.name", "tool_call.function.name") or name,
+        name=fields.text("tool.name", "tool_call.function.name") or name.removesuffix(".__call__"),  # as DSPy's is
         arguments=arguments if arguments is not None else "",
         result=fields.take("output.value"),
         call_id=fields.text("tool_call.id", "tool.id"),

@@ -1,8 +1,7 @@
 """OpenTelemetry's traces, and the log records that belong to them → parts and traces.
 
 In: export requests as OTLP's JSON has them, with ids in hexadecimal: a line of the collector's file exporter, or what
-`producers/imports` makes of protobuf. A span is read by OpenInference's names where it has them, else by the GenAI
-conventions; a span with neither only gives the tree.
+`producers/imports` makes of protobuf. `spans` reads what a span says.
 """
 
 import base64
@@ -11,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollbus.producers.imports.formats import genai, openinference
+from rollbus.producers.imports.formats import genai
 from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats.spans import read_agent, read_content
 from rollbus.producers.imports.formats.trace import (
     Fields,
     ForeignDocumentError,
-    ImportedCall,
     ImportedScore,
     ImportedSpan,
-    ImportedTool,
     Trace,
     TracePart,
     hash_document,
@@ -27,7 +25,7 @@ from rollbus.producers.imports.formats.trace import (
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import ServerAnswer, number_of
+from rollbus.producers.turns.answer import number_of
 
 SESSIONS = (
     "session.id",
@@ -36,7 +34,6 @@ SESSIONS = (
     "langfuse.session.id",
 )
 USERS = ("user.id", "enduser.id", "traceloop.association.properties.user_id", "langfuse.user.id")
-AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.id", "traceloop.entity.name")
 ENVIRONMENTS = ("deployment.environment.name", "deployment.environment")
 SIGNALS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
 """Fields of a request, from the outside in."""
@@ -154,34 +151,14 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
 
 def _span(part: TracePart, fields: Fields, events: Sequence[genai.Event]) -> ImportedSpan:
     row = part.document
-    kind = fields.text(openinference.KIND)
-    operation = fields.text("gen_ai.operation.name")
-    loop = fields.text("traceloop.span.kind")
-    content: ImportedCall | ImportedTool | None = None
-    failed: str | None = None
-    if kind is not None:
-        if kind in openinference.TOOLS:
-            content = openinference.read_tool(fields, row["name"])
-        elif kind in openinference.CALLS:
-            content = openinference.read_call(fields)
-            failed = fields.text("llm.model_name")
-    elif operation in genai.TOOLS or loop == "tool":
-        content = genai.read_tool(fields, row["name"])
-    elif loop is None and genai.is_call(operation, fields):
-        failed = fields.text("gen_ai.request.model")
-        content = genai.read_call(fields, events)
-    is_call = kind in openinference.CALLS or (kind is None and content is None and failed is not None)
-    if content is None and is_call:  # asked, and no answer recorded
-        content = ImportedCall(request={"model": failed, "messages": []}, answer=ServerAnswer(model=failed or ""))
-    is_agent = kind in openinference.AGENTS or operation in genai.AGENTS or loop in ("agent", "workflow")
     return ImportedSpan(
         id=part.id,
         parent_id=row["parent"],
         name=row["name"],
         start_ns=row["start"],
         end_ns=row["end"],
-        content=content,
-        agent=(fields.text(*AGENT_NAMES) or row["name"]) if is_agent else None,
+        content=read_content(row["name"], fields, events),
+        agent=read_agent(row["name"], fields),
         error=row["error"],
         principal=part.principal,
     )

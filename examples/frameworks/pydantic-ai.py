@@ -3,10 +3,14 @@
 import asyncio
 import os
 
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+trace.set_tracer_provider(TracerProvider())
+Agent.instrument_all()
 provider = OpenAIProvider(base_url=os.environ["OPENAI_BASE_URL"], api_key="k")
 keeper = Agent(OpenAIChatModel("agent", provider=provider), name="keeper")
 

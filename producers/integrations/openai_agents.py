@@ -24,7 +24,7 @@ from agents import (
 )
 from agents.handoffs import Handoff
 from agents.tool_context import ToolContext
-from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor
+from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor, get_current_span
 from openai import AsyncOpenAI
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
@@ -148,9 +148,18 @@ class RollbusProcessor(TracingProcessor):
                 self._structure.tool_withdrawn(span.span_id)
                 return
             text = None if error is None else str(error.get("message"))
-            self._structure.tool_ended(span.span_id, arguments=data.input or "", result=data.output, error=text)
+            written = {"arguments": data.input} if data.input else {}
+            self._structure.tool_ended(span.span_id, **written, result=data.output, error=text)
         else:
             self._structure.run_ended(span.span_id)
+
+    def on_tool_context(self, tool: ToolContext[Any]) -> None:
+        """The tool of the current span is about to run: its trace does not say which call of the model it is."""
+        span = get_current_span()
+        if span is not None and isinstance(span.span_data, FunctionSpanData):
+            self._structure.describe_tool(
+                span.span_id, tool_call_id=tool.tool_call_id, arguments=tool.tool_arguments or ""
+            )
 
     def shutdown(self) -> None:
         """Report no more; the SDK has no way to take a processor away."""

@@ -110,12 +110,22 @@ def _patch_adk(wish: Wish, stack: ExitStack) -> None:
 
 
 def _patch_openai_agents(wish: Wish, stack: ExitStack) -> None:
+    from agents.tool_context import ToolContext
     from agents.tracing import add_trace_processor
 
     from rollbus.producers.integrations.openai_agents import RollbusProcessor
 
     processor = RollbusProcessor(wish.recorder, **wish.options)
+    original = ToolContext.__init__
+
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        processor.on_tool_context(self)
+
     stack.callback(processor.shutdown)
+    stack.callback(setattr, ToolContext, "__init__", original)
+    ToolContext.__init__ = init  # type: ignore[method-assign]
     add_trace_processor(processor)
 
 

@@ -154,6 +154,11 @@ class Structure:
         """A tool begins; the fields are those of `Episode.tool`."""
         self._enter(key, _Open(self._episode_of(parent), self._name_of(parent), fields=fields))
 
+    def describe_tool(self, key: Hashable, **fields: Any) -> None:
+        """Say more of a tool that has begun, as far as it is not known."""
+        if (opened := self._open.get(key)) is not None:
+            opened.fields = {**fields, **opened.fields}
+
     def tool_ended(self, key: Hashable, **fields: Any) -> None:
         """It has a result or an error."""
         opened = self._leave(key)

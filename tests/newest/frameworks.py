@@ -14,7 +14,11 @@ class Framework(NamedTuple):
     distributions: tuple[str, ...]
     """Installed at their newest; the first is the one that the table names."""
     tools: bool = True
-    """Whether its hook reports tools."""
+    """Whether its hook, or its spans, report tools."""
+    call_ids: bool = True
+    """Whether they say which call of the model a tool is."""
+    agents: bool = True
+    """Whether they name the agent: `keeper` in every program."""
 
     def program(self, name: str) -> Path:
         """Its page, or else an example."""
@@ -22,17 +26,21 @@ class Framework(NamedTuple):
         return page if page.exists() else PROGRAMS / f"{name}.py"
 
 
+OTEL = "opentelemetry-sdk"
 FRAMEWORKS: Mapping[str, Framework] = {
-    "openai": Framework(("openai",), tools=False),
-    "litellm": Framework(("litellm",), tools=False),
+    "openai": Framework(("openai",), tools=False, agents=False),
+    "litellm": Framework(("litellm",), tools=False, agents=False),
     "langchain": Framework(("langchain", "langgraph", "langchain-openai")),
     "llama-index": Framework(("llama-index-core", "llama-index-llms-openai-like")),
     "adk": Framework(("google-adk", "litellm")),
     "openai-agents": Framework(("openai-agents",)),
-    "hosted-vllm": Framework(("litellm",), tools=False),
-    "pydantic-ai": Framework(("pydantic-ai-slim[openai]",), tools=False),
-    "instructor": Framework(("instructor",), tools=False),
-    "dspy": Framework(("dspy",), tools=False),
-    "autogen": Framework(("autogen-agentchat", "autogen-ext[openai]"), tools=False),
-    "haystack": Framework(("haystack-ai",), tools=False),
+    "hosted-vllm": Framework(("litellm",), tools=False, agents=False),
+    "pydantic-ai": Framework(("pydantic-ai-slim[openai]", OTEL)),
+    "instructor": Framework(("instructor",), tools=False, agents=False),
+    "autogen": Framework(("autogen-agentchat", "autogen-ext[openai]", OTEL)),
+    "strands": Framework(("strands-agents[openai]>=1", OTEL)),
+    "haystack": Framework(("haystack-ai", "opentelemetry-haystack", OTEL), call_ids=False),
+    "agno": Framework(("agno", "openai", "openinference-instrumentation-agno", OTEL), call_ids=False),
+    "crewai": Framework(("crewai", "openinference-instrumentation-crewai", OTEL), call_ids=False),
+    "dspy": Framework(("dspy", "openinference-instrumentation-dspy", OTEL), call_ids=False, agents=False),
 }

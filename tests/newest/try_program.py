@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rollbus import instrument
-from rollbus.producers import MemorySink, init
+from rollbus.producers import MemorySink, Recorder, init
+from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.turns.turn_record import NOT_CAPTURED
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.agents.model_server import Faults, ModelServer
 from tests.newest.frameworks import FRAMEWORKS
 
+AGENT, TOOL = "keeper", "stock"
+"""Of every program that has one."""
 PROGRAM = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
 
 
@@ -39,8 +42,8 @@ def load(name: str) -> Any:
     return app
 
 
-def find_faults(name: str) -> list[str]:
-    """Return what the record lacks; nothing if all is there."""
+def record(name: str) -> tuple[ModelServer, Recorder, Instrumentation, list[Any]]:
+    """Run the framework's program in an episode; return its server, and what was recorded."""
     server = ModelServer(Faults())
     os.environ |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "k"}
     sink = MemorySink()
@@ -51,7 +54,12 @@ def find_faults(name: str) -> list[str]:
         app.main()
     recorder.close(120)
     server.close()
-    events = list(sink.records("episode-events"))
+    return server, recorder, patches, list(sink.records("episode-events"))
+
+
+def find_faults(name: str) -> list[str]:
+    """Return what the record lacks; nothing if all is there."""
+    server, recorder, patches, events = record(name)
     turns = [event for event in events if isinstance(event, TurnRecorded)]
     turns = [turn for turn in turns if turn.untrainable_reason != NOT_CAPTURED]  # these give way
     faults = [f"{library}: {error}" for library, error in patches.failed.items()]
@@ -61,10 +69,20 @@ def find_faults(name: str) -> list[str]:
     sampled = sorted((answer.ids, answer.logprobs) for answer in server.answers)
     if not sampled or [(list(ids), list(decode_logprobs(logprobs or b""))) for ids, logprobs in tokens] != sampled:
         faults.append(f"{len(turns)} turns do not hold the tokens of {len(sampled)} answers")
-    tools = [event for event in events if isinstance(event, ToolCalled)]
+    if FRAMEWORKS[name].agents and (names := {turn.function for turn in turns}) != {AGENT}:
+        faults.append(f"the agents of the turns are {sorted(names)}")
+    return faults + find_tool_faults(name, server, [event for event in events if isinstance(event, ToolCalled)])
+
+
+def find_tool_faults(name: str, server: ModelServer, tools: list[ToolCalled]) -> list[str]:
+    """Return what the records of tools lack."""
+    calls = [call["id"] for answer in server.answers for call in answer.message.get("tool_calls") or ()]
+    faults = [f"tool {tool.name} failed: {tool.error}" for tool in tools if tool.error]
+    faults += [f"a tool is named {tool.name}" for tool in tools if tool.name != TOOL]
     if FRAMEWORKS[name].tools and not tools:
         faults.append("no tool is recorded")
-    faults += [f"tool {tool.name} failed: {tool.error}" for tool in tools if tool.error]
+    if FRAMEWORKS[name].tools and FRAMEWORKS[name].call_ids and (ids := [tool.tool_call_id for tool in tools]) != calls:
+        faults.append(f"the tools are the calls {ids} of {calls}")
     return faults
 
 

@@ -21,20 +21,23 @@ def stock(item: str) -> str:
 
 
 class AgentServer(Server):
-    """Asks for the tool while the conversation holds no result of it, then answers `final`."""
+    """Asks for the tool while the conversation holds no result of it, once for each of the arguments, then answers
+    `final`.
+    """
 
     final = "There are 7."
 
-    def __init__(self, *, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Ask for this tool with these arguments."""
+    def __init__(
+        self, *arguments_of_calls: Mapping[str, Any], tool: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Ask for this tool with these arguments; several times at once for those of several calls."""
         super().__init__(self._make_answer)
         self.sampled: list[tuple[list[int], list[int], list[float]]] = []
         """Prompt ids, sampled ids and log-probs of each answer."""
-        self._call = {
-            "id": "call-1",
-            "type": "function",
-            "function": {"name": tool, "arguments": json.dumps(arguments)},
-        }
+        self._calls = [
+            {"id": f"call-{number}", "type": "function", "function": {"name": tool, "arguments": json.dumps(written)}}
+            for number, written in enumerate(arguments_of_calls or [arguments], start=1)
+        ]
         self._numbers = itertools.count(1)
 
     def _make_answer(self, body: Body) -> Body | list[Body]:
@@ -42,10 +45,10 @@ class AgentServer(Server):
         ids, logprobs = TOKENS["final" if done else "tool"]
         prompt_ids = list(range(len(body["messages"])))
         self.sampled.append((prompt_ids, ids, logprobs))
-        message = {"content": self.final} if done else {"content": None, "tool_calls": [self._call]}
+        message = {"content": self.final} if done else {"content": None, "tool_calls": self._calls}
         choice: Body = {"index": 0, "finish_reason": "stop" if done else "tool_calls"}
         if body.get("logprobs"):
-            choice["logprobs"] = logprobs_of([f"t{each}" for each in ids], logprobs)
+            choice["logprobs"] = logprobs_of([f"t{token_id}" for token_id in ids], logprobs)
         if body.get("return_token_ids"):
             choice["token_ids"] = ids
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(ids), "total_tokens": 0}
@@ -61,7 +64,7 @@ class AgentServer(Server):
 def _chunks(head: Body, choice: Body, message: Body, usage: Body) -> list[Body]:
     delta: Body = {"role": "assistant", **message}
     if delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": 0, **call} for call in delta["tool_calls"]]
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
     first = {**choice, "delta": delta, "finish_reason": None}
     last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
     later = {name: value for name, value in head.items() if name != "prompt_token_ids"}

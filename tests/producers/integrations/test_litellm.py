@@ -13,6 +13,7 @@ import httpx
 import litellm
 import pytest
 from litellm.exceptions import BadRequestError
+from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
 from rollbus.producers import MemorySink, Recorder
@@ -168,6 +169,8 @@ def test_a_routers_call_in_a_loop_of_its_own_is_recorded_before_the_loop_ends(
             await router.acompletion(model="shop", messages=ASK, client=server.async_client(), **WITH_TOKENS)
 
     asyncio.run(ask())
+    while (queue := GLOBAL_LOGGING_WORKER._queue) is not None and not queue.empty():
+        queue.get_nowait()["coroutine"].close()  # what LiteLLM would never await
     assert_sampled(server, turns(recorder, sink, 1))
     assert_all_closed(recorder, sink)
 

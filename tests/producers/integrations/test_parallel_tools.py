@@ -14,6 +14,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import ToolCalled
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, stock
+from tests.producers.integrations.test_instrument import end_litellms_callbacks
 from tests.producers.integrations.test_langchain import model_of
 from tests.producers.recorded import recorded
 
@@ -42,6 +43,7 @@ async def play_llama_index(server: AgentServer) -> None:
 async def play_adk(server: AgentServer) -> None:
     """An agent of Google's ADK."""
     await test_adk.ask(test_adk.load_agent(server.async_client()))
+    await end_litellms_callbacks()
 
 
 async def play_openai_agents(server: AgentServer) -> None:

@@ -58,7 +58,8 @@ def play(tracer: Tracer, server: AgentServer) -> None:
         with tracer.start_as_current_span("chat", attributes=CHAT) as span:
             answer = client.chat.completions.create(model="agent", messages=messages).choices[0].message
             span.set_attributes(ANSWERED)
-        (call,) = answer.tool_calls or ()
+        assert answer.tool_calls is not None
+        (call,) = answer.tool_calls
         with tracer.start_as_current_span("tool", attributes=tool_of(call.id, "bolts")):
             messages += [answer, {"role": "tool", "tool_call_id": call.id, "content": "bolts: 7"}]
         with tracer.start_as_current_span("chat", attributes=CHAT) as span:

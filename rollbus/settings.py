@@ -46,6 +46,7 @@ from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.stack_settings import StackSettings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
+from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.settings import (
     ArtLocalBackend,
     ArtServerBackend,
@@ -99,6 +100,22 @@ class ArtServerSection(ModelOptions):
     token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
+    tinker: TinkerAccess | None = None
+    """Train and sample at a service with the Tinker API; `base_model` is then the folder of its tokenizer."""
+
+    @model_validator(mode="after")
+    def _holds_the_weights_in_one_place(self) -> "ArtServerSection":
+        if self.tinker is None:
+            return self
+        options = {"art": self.art, "lora": self.lora, "logprobs_mode: processed": self.logprobs_mode == "processed"}
+        if wrong := [name for name, value in options.items() if value]:
+            raise ValueError(
+                f"{', '.join(wrong)} is of a model on this machine, and `tinker` holds it elsewhere; leave one out "
+                "(`tinker: lora_rank:` is the rank there, and its log-probs are raw)"
+            )
+        if self.base_model is None:
+            raise ValueError("`tinker` needs `base_model`: the folder with the tokenizer of the model at the service")
+        return self
 
 
 class JudgeSection(Section):
@@ -423,4 +440,5 @@ class Settings(Section):
             retention=section.retention,
             decisions=DecisionLog(self.kafka, self.namespace) if self._delivers(section.model) else None,
             options=section,
+            tinker=section.tinker,
         )

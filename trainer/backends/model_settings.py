@@ -9,6 +9,7 @@ from pydantic import Field
 from rollbus.runtime.http.guard import FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
+from rollbus.trainer.backends.tinker.settings import TinkerAccess
 
 Precision = Literal["float32", "bfloat16"]
 """Of the layers. Embeddings, norms, logits and the optimizer's copies are always float32."""
@@ -129,3 +130,5 @@ class ServiceSettings:
     decisions: DecisionLog | None = None
     """None gives no version a share: the serving one answers."""
     options: ModelOptions = field(default_factory=ModelOptions)
+    tinker: TinkerAccess | None = None
+    """The service that holds the weights; `base_model` is then the folder of the tokenizer."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from rollbus.trainer.art_server.control.local import ArtLocal
+    from rollbus.trainer.art_server.hosted.model import HostedModel
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def serve(settings: ServiceSettings, control_port: int, heart: Heart | None = No
     """
     from rollbus.trainer.art_server.endpoint.http_server import listen
 
-    check_base_model(settings.base_model)
+    check_base_model(settings.base_model, has_weights=settings.tinker is None)
     listener = listen(settings.host, control_port, "control port")
     _require_token(settings)
     art_environment.protect()
@@ -102,11 +103,14 @@ def _ended_by_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def check_base_model(directory: Path) -> None:
+def check_base_model(directory: Path, *, has_weights: bool = True) -> None:
     """ConfigurationError early, before the slow imports."""
     require_inert(directory)
-    missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).exists()]
-    if not any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+    needed = ("config.json", "tokenizer.json") if has_weights else ("tokenizer.json",)
+    missing = [name for name in needed if not (directory / name).exists()]
+    if has_weights and not any(
+        (directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")
+    ):
         missing.append("model.safetensors")
     if missing:
         raise ConfigurationError(
@@ -116,20 +120,32 @@ def check_base_model(directory: Path) -> None:
 
 
 async def _serve(settings: ServiceSettings, listener: socket.socket, heart: Heart | None) -> None:
-    from rollbus.trainer.art_server.control.local import ArtLocal
     from rollbus.trainer.art_server.endpoint.http_server import quiet_server
 
-    backend = ArtLocal(settings)
+    backend = _make_backend(settings)
     try:
         await backend.start()
         server = quiet_server(
             build_control_app(backend), control_door(settings.api_key, settings.host, settings.find_principal)
         )
-        logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
+        url = (await backend.capabilities()).inference_url
+        logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], url)
         async with beating(heart, backend.report):
             await _serve_until_stopped(server, listener)
     finally:
         await backend.close()
+
+
+def _make_backend(settings: ServiceSettings) -> ArtLocal | HostedModel:
+    """Return what holds the model, not yet started: ART in this process, or a service elsewhere."""
+    if settings.tinker is None:
+        from rollbus.trainer.art_server.control.local import ArtLocal
+
+        return ArtLocal(settings)
+    from rollbus.trainer.art_server.hosted.model import HostedModel
+    from rollbus.trainer.backends.tinker.sdk import SdkService
+
+    return HostedModel(settings, SdkService(settings.tinker))
 
 
 async def _serve_until_stopped(server: uvicorn.Server, listener: socket.socket) -> None:
@@ -151,13 +167,17 @@ def control_door(token: str | None, host: str = "127.0.0.1", find_principal: Fin
     return Door(admit, MAX_BATCH_BYTES, names_of(host), {"application/json", wire_batch.MEDIA_TYPE}, _describe)
 
 
-def build_control_app(backend: ArtLocal) -> Starlette:
-    """Every route of the control port, around a started backend."""
+def build_control_app(backend: ArtLocal | HostedModel) -> Starlette:
+    """Every route of the control port, around a started backend; those of old clients drive ART alone."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    from rollbus.trainer.art_server.control import old_routes as art_old_routes
     from rollbus.trainer.art_server.endpoint.endpoint import build_app
+    from rollbus.trainer.art_server.hosted.model import HostedModel
+
+    if isinstance(backend, HostedModel):
+        return Starlette(routes=[*control_routes(backend), Mount("/", build_app(backend.served))])
+    from rollbus.trainer.art_server.control import old_routes as art_old_routes
     from rollbus.trainer.art_server.learner.torch_service import TorchService
 
     service = backend.service
@@ -171,7 +191,7 @@ def build_control_app(backend: ArtLocal) -> Starlette:
     )
 
 
-def control_routes(backend: ArtLocal) -> list[Route]:
+def control_routes(backend: ArtLocal | HostedModel) -> list[Route]:
     """The routes of `wire` around a backend, and both health routes."""
     from starlette.routing import Route
 
@@ -192,7 +212,7 @@ def control_routes(backend: ArtLocal) -> list[Route]:
 
 
 class _Control:
-    def __init__(self, backend: ArtLocal) -> None:
+    def __init__(self, backend: ArtLocal | HostedModel) -> None:
         self._backend = backend
         self._prepared: tuple[str, TrainRequest] | None = None
         """The batch that was sent ahead last, and its unique name."""

@@ -244,6 +244,10 @@ class _Endpoint:
             raise RequestError(
                 400, f"n: {len(prompts)} prompts, {wanted.n} times each; {MAX_CHOICES} answers are the most", param="n"
             )
+        if wanted.alternatives and not served.sampler.gives_alternatives:
+            raise RequestError(
+                400, "top_logprobs: the service that holds this model names no alternatives", param="top_logprobs"
+            )
         longest = max(map(len, prompts))
         room = served.sampler.config.max_tokens - longest
         max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens

@@ -94,6 +94,8 @@ class TokenSampler(Protocol):
     steps: int
     tokens: int
     reused_tokens: int
+    gives_alternatives: bool
+    """Whether it can name the most probable tokens beside the sampled one."""
 
     @property
     def config(self) -> ModelLimits: ...

@@ -47,6 +47,8 @@ SCORED_AT_ONCE = 256
 class Sampler:
     """The thread, the key-value rows and the loaded versions of one model."""
 
+    gives_alternatives = True
+
     def __init__(
         self,
         config: ModelConfig,

@@ -1,0 +1,181 @@
+"""Tokens for the endpoint, from a service with the Tinker API: several versions at once, each opened when asked for.
+
+The service samples until an end token or the length; a stop string is looked for here, and what follows it is cut off.
+So tokens and log-probs are those that were sampled, up to the one that completed the stop string.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from rollbus.schemas.errors import UnavailableError
+from rollbus.trainer.art_server.sampler.growing_text import GrowingText, find_stop
+from rollbus.trainer.art_server.sampler.requests import (
+    FinishReason,
+    Generation,
+    OnToken,
+    SamplingParameters,
+    UnknownVersionError,
+)
+from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE, LogprobsMode
+from rollbus.trainer.backends.tinker.backend import TinkerBackend
+from rollbus.trainer.backends.tinker.service import SampledTokens, SamplingRequest, VersionSampler
+
+logger = logging.getLogger(__name__)
+
+SEEDS = 1 << 31
+"""Services take seeds of a signed 32-bit number."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostedLimits:
+    vocabulary: int
+    max_tokens: int
+
+
+class HostedSampler:
+    """Fulfils `TokenSampler`. Its work is done on the loop that it was made on; any thread may ask."""
+
+    logprobs_mode: LogprobsMode = "raw"
+    gives_alternatives = False
+    reused_tokens = 0
+
+    def __init__(
+        self, backend: TinkerBackend, tokenizer: Any, *, stop_ids: frozenset[int], limits: HostedLimits, keep: int
+    ) -> None:
+        self.config = limits
+        self.steps = self.tokens = 0
+        """Requests to the service, and tokens that it sampled."""
+        self._backend, self._tokenizer = backend, tokenizer
+        self._stop_ids = stop_ids | {int(tokenizer.eos_token_id)}
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._samplers: dict[int, VersionSampler] = {}
+        self._users: dict[int, int] = {}
+        self._pinned: set[int] = set()
+        self._recent: deque[int] = deque(maxlen=keep)
+
+    def loaded(self) -> tuple[int, ...]:
+        """Return the open versions."""
+        return tuple(sorted(self._samplers))
+
+    def count_rows(self) -> tuple[int, int]:
+        """Return how many completions the service is asked for; it says nothing of those that wait."""
+        return sum(self._users.values()), 0
+
+    def submit(
+        self, prompt: Sequence[int], parameters: SamplingParameters, version: int, on_token: OnToken | None = None
+    ) -> Future[Generation]:
+        """Ask for one completion."""
+        if not self._backend.is_stored(version):
+            raise UnknownVersionError(version)
+        return asyncio.run_coroutine_threadsafe(self._generate(prompt, parameters, version, on_token), self._loop)
+
+    def load_version(self, version: int) -> bool:
+        """Have a version answer requests; False if there is none. Not from the sampler's own loop."""
+        return asyncio.run_coroutine_threadsafe(self.open(version), self._loop).result()
+
+    async def open(self, version: int) -> bool:
+        """Have a version answer requests; False if there is none."""
+        if not self._backend.is_stored(version):
+            return False
+        await self._take(version)
+        await self._give_back(version)
+        return True
+
+    async def pin(self, versions: Iterable[int]) -> None:
+        """Keep these versions open, in place of those pinned before."""
+        self._pinned = set(versions)
+        await self._close_unused()
+
+    async def close(self) -> None:
+        """Close every version."""
+        self._pinned.clear()
+        self._recent.clear()
+        samplers, self._samplers = self._samplers, {}
+        for sampler in samplers.values():
+            await sampler.close()
+
+    async def _generate(
+        self, prompt: Sequence[int], parameters: SamplingParameters, version: int, on_token: OnToken | None
+    ) -> Generation:
+        request = SamplingRequest(
+            max_tokens=parameters.max_tokens,
+            temperature=0.0 if parameters.temperature < LEAST_TEMPERATURE else parameters.temperature,
+            top_p=parameters.top_p,
+            seed=parameters.seed % SEEDS,
+            stop_ids=() if parameters.ignore_eos else tuple(sorted(self._stop_ids)),
+        )
+        sampler = await self._take(version)
+        try:
+            scores = await sampler.score(prompt) if parameters.scores_prompt else ()
+            sampled = await sampler.sample(prompt, request)
+        except UnavailableError:
+            await self._forget(version, sampler)
+            raise
+        finally:
+            await self._give_back(version)
+        self.steps += 1
+        self.tokens += len(sampled.token_ids)
+        answer = self._cut(sampled, parameters, version, scores)
+        if on_token is not None:
+            for token_id, logprob in zip(answer.token_ids, answer.logprobs, strict=True):
+                on_token(token_id, logprob, ())
+        return answer
+
+    async def _take(self, version: int) -> VersionSampler:
+        """Return a version's sampler, opened if it is not; it stays open until it is given back."""
+        self._users[version] = self._users.get(version, 0) + 1
+        try:
+            async with self._opening:
+                if version not in self._samplers:
+                    self._samplers[version] = await self._backend.open_sampler(version)
+                self._recent.append(version)
+                return self._samplers[version]
+        except BaseException:
+            self._users[version] -= 1
+            raise
+
+    async def _give_back(self, version: int) -> None:
+        self._users[version] -= 1
+        await self._close_unused()
+
+    def _cut(
+        self, sampled: SampledTokens, parameters: SamplingParameters, version: int, scores: tuple[float, ...]
+    ) -> Generation:
+        """Return the answer, up to its first stop string."""
+        count, at = len(sampled.token_ids), None
+        reason: FinishReason = "stop" if sampled.stopped else "length"
+        growing = GrowingText(self._tokenizer)
+        for place, token_id in enumerate(sampled.token_ids if parameters.stop else (), start=1):
+            if token_id in self._stop_ids:
+                break
+            growing.add(token_id)
+            if find_stop(growing.text, parameters.stop) is not None:
+                at = find_stop(self._decode(sampled.token_ids[:place]), parameters.stop)
+                if at is not None:
+                    count, reason = place, "stop"
+                    break
+        token_ids = sampled.token_ids[:count]
+        text = self._decode(token_ids)[:at]
+        return Generation(token_ids, sampled.logprobs[:count], text, reason, version, (), scores)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    async def _forget(self, version: int, sampler: VersionSampler) -> None:
+        """Open the version anew for the next request: the service may have been restarted."""
+        if self._samplers.get(version) is sampler:
+            del self._samplers[version]
+            await sampler.close()
+
+    async def _close_unused(self) -> None:
+        """Close versions that are neither pinned, nor recent, nor in use."""
+        kept_versions = {*self._pinned, *self._recent}
+        for version in [open_version for open_version in self._samplers if open_version not in kept_versions]:
+            if not self._users.get(version):
+                await self._samplers.pop(version).close()

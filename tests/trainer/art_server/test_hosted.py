@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.hosted.model import HostedModel
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
@@ -141,10 +142,8 @@ async def test_a_canary_answers_its_share_of_the_episodes(backend: HostedModel, 
 
 
 async def test_a_version_that_the_service_forgot_is_opened_again(
-    backend: HostedModel, service: MemoryTinker, ask: Callable[..., Any]
+    backend: HostedModel, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rollbus.schemas.errors import UnavailableError
-
     failures = [UnavailableError("the service was restarted")]
     sampler = backend._sampler
     assert sampler is not None
@@ -156,7 +155,7 @@ async def test_a_version_that_the_service_forgot_is_opened_again(
             raise failures.pop()
         return await sample(*arguments)
 
-    opened.sample = fail_once  # type: ignore[method-assign]
+    monkeypatch.setattr(opened, "sample", fail_once)
     await ask(messages=MESSAGES, status=500)
     assert (await ask(messages=MESSAGES))["model"] == "agent@0"
     assert sampler._samplers[0] is not opened

@@ -57,7 +57,8 @@ class SdkService:
     def __init__(self, access: TinkerAccess) -> None:
         self._access = access
         self.url = access.url.rstrip("/")
-        self._rest: Any = None
+        self._asker = self._new_client()
+        """For questions outside of any session."""
 
     async def is_healthy(self) -> bool:
         """Ask once."""
@@ -70,7 +71,7 @@ class SdkService:
     async def longest_sequence(self) -> int | None:
         """Return what the service says of the base model."""
         async with self.asking("which models it has"):
-            capabilities = await asyncio.to_thread(self._new_client().get_server_capabilities)
+            capabilities = await asyncio.to_thread(self._asker.get_server_capabilities)
             by_name: dict[str | None, int | None] = {
                 model.model_name: model.max_context_length for model in capabilities.supported_models
             }
@@ -81,15 +82,14 @@ class SdkService:
 
     async def begin_run(self) -> TrainingRun:
         """Make an adapter; the same seed each time."""
-        async with self.asking("to begin a run"):
-            client = self._new_client()
+        async with self._session("to begin a run") as client:
             training = await asyncio.to_thread(
                 client.create_lora_training_client,
                 base_model=self._access.base_model,
                 rank=self._access.lora_rank,
                 seed=ADAPTER_SEED,
             )
-        return SdkRun(self, client, training)
+            return SdkRun(self, client, training)
 
     async def resume_run(self, state: str) -> TrainingRun:
         """Load weights and optimizer into a new run."""
@@ -99,7 +99,7 @@ class SdkService:
         """List a run's checkpoints; a service lists those that are complete."""
         try:
             async with self.asking(f"what run {run_id} saved"):
-                rest = await self._open_rest()
+                rest = await asyncio.to_thread(self._asker.create_rest_client)
                 listed = await _answer(await asyncio.to_thread(rest.list_checkpoints, run_id))
         except UnavailableError as error:
             if getattr(error.__cause__, "status_code", None) == NOT_THERE:
@@ -126,11 +126,12 @@ class SdkService:
     async def delete(self, path: str) -> None:
         """Delete a checkpoint."""
         async with self.asking(f"to delete {path}"):
-            rest = await self._open_rest()
+            rest = await asyncio.to_thread(self._asker.create_rest_client)
             await _answer(await asyncio.to_thread(rest.delete_checkpoint_from_tinker_path, path))
 
     async def close(self) -> None:
-        """Nothing to do: sessions end with their runs and samplers."""
+        """Close the connections that belong to no session."""
+        await _close_session(self._asker._rest_holder)
 
     @asynccontextmanager
     async def asking(self, what: str) -> AsyncIterator[None]:
@@ -146,21 +147,26 @@ class SdkService:
             raise kind(f"{self.url} was asked {what}: {type(error).__name__}: {error}") from error
 
     async def _load_run(self, state: str, *, with_optimizer: bool) -> "SdkRun":
-        async with self.asking(f"for a run with the state {state}"):
-            client = self._new_client()
+        async with self._session(f"for a run with the state {state}") as client:
             load = client.create_training_client_from_state
             if with_optimizer:
                 load = client.create_training_client_from_state_with_optimizer
             return SdkRun(self, client, await asyncio.to_thread(load, state))
 
+    @asynccontextmanager
+    async def _session(self, what: str) -> AsyncIterator[Any]:
+        """Give a client with a session of its own, which is ended if what is asked fails."""
+        async with self.asking(what):
+            client = self._new_client()
+            try:
+                yield client
+            except BaseException:
+                await _close_session(client._session_holder)
+                raise
+
     def _new_client(self) -> Any:
         key = self._access.api_key
         return tinker.ServiceClient(base_url=self.url, api_key=key.get_secret_value() if key else None)
-
-    async def _open_rest(self) -> Any:
-        if self._rest is None:
-            self._rest = await asyncio.to_thread(self._new_client().create_rest_client)
-        return self._rest
 
 
 class SdkRun:
@@ -219,7 +225,7 @@ class SdkRun:
         except Exception as error:
             logger.info("%s does not unload run %s: %s", self._service.url, self.run_id, error)
         finally:
-            await asyncio.to_thread(holder.close)
+            await _close_session(holder)
 
 
 class SdkSampler:
@@ -250,11 +256,32 @@ class SdkSampler:
         """Return the log-probs of a prompt."""
         async with self._service.asking("for the log-probs of a prompt"):
             values = await _answer(self._sampling.compute_logprobs(types.ModelInput.from_ints(list(prompt))))
-            return tuple(float(value) for value in values[1:])
+            if len(values) == len(prompt):  # with a first one, which nothing came before
+                values = values[1:]
+            if len(values) != len(prompt) - 1:
+                raise ValueError(f"{len(values)} log-probs came for a prompt of {len(prompt)} tokens")
+            return tuple(map(float, values))
 
     async def close(self) -> None:
         """Let go of the run."""
         await self._run.close()
+
+
+async def _close_session(holder: Any) -> None:
+    """End the heartbeats of a session, and close its connections, which the package leaves open."""
+    if holder is None:  # it was never used
+        return
+    await asyncio.to_thread(holder.close)
+
+    async def close_connections() -> None:
+        for pool in holder._client_pools.values():
+            for client in pool._clients:
+                await client.close()
+
+    try:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close_connections(), holder.get_loop()))
+    except Exception as error:
+        logger.info("the connections of a session are not closed: %s", error)
 
 
 def _make_datum(sequence: LossSequence) -> types.Datum:

@@ -34,7 +34,7 @@ def main(mark: Path, program: str, *arguments: str) -> None:
         die_once(mark)
         return metrics
 
-    sdk.SdkRun.optim_step = dying  # type: ignore[method-assign]
+    setattr(sdk.SdkRun, "optim_step", dying)  # noqa: B010 - a method
     sys.argv = [program, *arguments]
     runpy.run_module(PROGRAMS[program], run_name="__main__", alter_sys=True)
 

@@ -162,17 +162,17 @@ async def test_five_steps_with_a_kill_in_the_third_are_five_versions_and_the_rew
         await loop.start(noun)
     await loop.wait_for_head(0)
     rewards = []
-    for step in range(1, STEPS + 1):
-        if step == KILLED_STEP:
+    for number in range(1, STEPS + 1):
+        if number == KILLED_STEP:
             loop.mark.touch()
-        rewards.append(await loop.play_step(step))
-        if step == KILLED_STEP:
+        rewards.append(await loop.play_step(number))
+        if number == KILLED_STEP:
             died = await asyncio.wait_for(loop.running.pop("art-server").wait(), DEADLINE_S)
             assert died == -signal.SIGKILL
             await loop.kill("trainer")
             for noun in ("art-server", "trainer"):
                 await loop.start(noun)
-        await loop.wait_for_head(step)
+        await loop.wait_for_head(number)
     rewards.append(await loop.play_step(STEPS + 1))
     print("mean reward of each version:", [round(reward, 3) for reward in rewards])
     assert rewards[-1] > rewards[0] + 0.1

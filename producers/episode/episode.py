@@ -132,7 +132,8 @@ class Episode:
         """Report what the episode, or one turn of it, is worth; return the event's id.
 
         The same `key` again is the same report. After the episode's end this is `Recorder.feedback`. In place of a
-        value `signal` says what the user did next, with their words as the comment.
+        value `signal` says what the user did next, with their words as the comment. An episode with rewards under
+        several names is worth their mean, until the settings list those that count.
         """
         fields = {
             "name": report_name(name, signal),

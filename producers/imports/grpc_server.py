@@ -16,7 +16,7 @@ from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.http import MAX_BODY_BYTES, head_of
 from rollbus.producers.imports.otlp_wire import read_message
-from rollbus.runtime.http.guard import TOTAL_BODIES, FindPrincipal, same, token_in
+from rollbus.runtime.http.guard import KEY_REFUSED, TOTAL_BODIES, FindPrincipal, same, token_in
 from rollbus.runtime.http.server import HEAD_S
 from rollbus.schemas.errors import UnavailableError
 
@@ -68,7 +68,7 @@ def _authorization_in(metadata: Any) -> str:
 
 
 def _refuse(messages: object, context: Any) -> None:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the API key is missing or wrong")
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, KEY_REFUSED)
 
 
 def _read_message(messages: Iterator[bytes], context: Any) -> bytes:

@@ -100,6 +100,12 @@ class Door:
     """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""
 
 
+KEY_REFUSED = (
+    "the API key is missing or wrong; `rollbus.read_token(url)` returns it in the folder where the stack was started, "
+    "and elsewhere if ROLLBUS_SECRETS names that folder's .rollbus/secrets"
+)
+
+
 def names_of(host: str) -> Collection[str] | None:
     """Return the names under which a server that listens on `host` is asked."""
     return LOCAL_NAMES if host in LOCAL_NAMES else None
@@ -123,7 +129,7 @@ def token_admits(
             return
         principal = find_principal(given) if find_principal is not None else None
         if principal is None:
-            raise RefusedError(401, "the API key is missing or wrong", {"www-authenticate": "Bearer"})
+            raise RefusedError(401, KEY_REFUSED, {"www-authenticate": "Bearer"})
         if needs is None or (grant := needs(head)) not in principal.may:
             requirement = "the owner's token" if needs is None else f"a token that may {grant}"
             raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {requirement}")

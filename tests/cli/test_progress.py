@@ -3,7 +3,7 @@
 import pytest
 
 from rollbus.cli import progress
-from rollbus.cli.progress import Progress, describe_progress, format_duration, show_progress
+from rollbus.cli.progress import QUIET_S, Progress, Silence, describe_progress, format_duration, show_progress
 from tests.waiting import wait_until
 
 
@@ -42,6 +42,21 @@ def test_a_wait_without_a_terminal_writes_lines(
     with show_progress("evaluating", "tickets") as shown:
         shown(3, 4)
         wait_until(has_written, "no line came")
+
+
+def test_pieces_of_work_that_follow_one_another_are_silent_together_for_no_longer_than_one() -> None:
+    silence = Silence()
+    silence.begin(100.0)
+    assert silence.wait_s(102.0) == QUIET_S - 2.0
+    silence.ended_s = 103.0
+    silence.begin(103.2)
+    assert silence.wait_s(103.2) == pytest.approx(QUIET_S - 3.2)
+    silence.ended_s = 110.0
+    silence.begin(110.1)
+    assert silence.wait_s(110.1) == 0.0
+    silence.ended_s = 111.0
+    silence.begin(120.0)
+    assert silence.wait_s(120.0) == QUIET_S
 
 
 def test_what_is_over_soon_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -386,7 +386,9 @@ JSON_HEADERS = {"Authorization": "Bearer secret", "content-type": "application/j
 
 async def test_a_wrong_key_and_broken_json_are_refused(url: str) -> None:
     async with httpx.AsyncClient() as http:
-        assert (await http.get(f"{url}/v1/models")).status_code == 401
+        refused = await http.get(f"{url}/v1/models")
+        assert refused.status_code == 401
+        assert "ROLLBUS_SECRETS names that folder" in refused.json()["error"]["message"]
         broken = await http.post(f"{url}/v1/chat/completions", content=b"{", headers=JSON_HEADERS)
         assert broken.status_code == 400
         assert "JSON" in broken.json()["error"]["message"]

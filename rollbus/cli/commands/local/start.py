@@ -124,8 +124,9 @@ def _explain_recording(settings: Settings) -> None:
     local = settings.stack_settings()
     echo(
         f"an agent is recorded by `rollbus.init(bootstrap_servers={settings.kafka.bootstrap_servers!r})`, or unchanged "
-        f"by `rollbus capture python agent.py`; the model is {settings.art_server.model!r} at {local.model_url}, and "
-        f"its key is in {local.secrets_dir / 'token'}"
+        f"by `rollbus run python agent.py`; the model is {settings.art_server.model!r} at {local.model_url}. A program "
+        "in this folder finds its key (`rollbus.read_token`), one elsewhere by "
+        f"ROLLBUS_SECRETS={local.secrets_dir.absolute()}"
     )
 
 

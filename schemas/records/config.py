@@ -184,6 +184,10 @@ class GroupingConfig(Config):
         names = [reward.name for reward in self.rewards]
         if len(names) != len(set(names)):
             raise ValueError(f"rewards over groups need different names, got {', '.join(names)}")
+        if self.rewards and self.credit == "turn":
+            raise ValueError("rewards over groups are of whole trajectories; take `credit: trajectory`")
+        if self.turn_discount and self.credit != "turn":
+            raise ValueError(f"turn_discount {self.turn_discount:g} is of `credit: turn`")
         if self.rewards and self.strategy == "single":
             raise ValueError("strategy single makes groups of one, which no reward over groups can compare")
         return self

@@ -31,11 +31,19 @@ class GroupMember:
     """The reward that a single attempt is held against; None in a group whose members are compared."""
     expected_from: str = ""
     """Of which earlier rewards `expected` says most: `example`, `opening` or `task`."""
+    expected_turn: float | None = None
+    """The reward that each rewarded turn of a single attempt is held against, with `credit: turn`."""
     first_seen_ms: int = 0
     """Stream time when the first event of its episode came."""
     turn_advantages: Mapping[str, float] = field(default_factory=dict)
     """By event id of the turn, if turns have advantages of their own; empty if all have `advantage`, else `advantage`
     is their mean."""
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Return all advantages that are trained, in order of the turns' ids."""
+        by_turn = self.turn_advantages
+        return tuple(by_turn[turn_id] for turn_id in sorted(by_turn)) if by_turn else (self.advantage,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

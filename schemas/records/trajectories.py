@@ -133,6 +133,8 @@ class TurnReward:
     """Between 0 and 1; how much it counts among several values of one component."""
     weight: float = 1.0
     """Of the component in the score."""
+    share: float = 1.0
+    """What part of the value is in the component's: 1 in a sum, less in a mean."""
     signal: str = ""
     """The rule that spoke, or `judge`; empty for a reported value."""
     event_id: str = ""

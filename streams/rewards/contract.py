@@ -5,8 +5,9 @@ return nonsense: that harms the score of its trajectory and nothing else. One ov
 None for each member, in their order; where it fails as a whole it harms that group and no other.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
@@ -46,18 +47,18 @@ class TurnValues:
 
     turns: tuple[TurnReward, ...]
     total: float | None = None
-    """What the trajectory is worth; None takes the mean of the turns, weighted by confidence."""
+    """What the trajectory is worth; None if there is nothing to say yet."""
 
-    @property
-    def value(self) -> float | None:
-        """Return what the trajectory is worth; None if every turn is unclear."""
-        if self.total is not None:
-            return self.total
-        clear_turns = [turn for turn in self.turns if turn.value is not None and turn.confidence > 0]
-        confidence = sum(turn.confidence for turn in clear_turns)
-        if not confidence:
-            return None
-        return sum(turn.confidence * (turn.value or 0.0) for turn in clear_turns) / confidence
+
+def averaged(turns: Iterable[TurnReward]) -> TurnValues:
+    """Return turns whose mean, weighted by confidence, is what the trajectory is worth; unclear ones have no part."""
+    turns = tuple(turns)
+    confidences = [turn.confidence if turn.value is not None else 0.0 for turn in turns]
+    if not (whole := math.fsum(confidences)):
+        return TurnValues(tuple(replace(turn, share=0.0) for turn in turns))
+    shares = [confidence / whole for confidence in confidences]
+    total = math.fsum(share * (turn.value or 0.0) for turn, share in zip(turns, shares, strict=True))
+    return TurnValues(tuple(replace(turn, share=share) for turn, share in zip(turns, shares, strict=True)), total)
 
 
 Answer = float | TurnValues | None

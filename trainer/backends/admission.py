@@ -63,7 +63,7 @@ def find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool 
     """
     if not trajectory.turns:
         return DropReason.NO_TURNS
-    if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.advantage)):
+    if not all(map(math.isfinite, (trajectory.reward, trajectory.advantage, *trajectory.advantages))):
         return DropReason.REJECTED_BY_BACKEND
     for turn in trajectory.turns:
         if (reason := _find_turn_refusal(turn, limits)) is not None:
@@ -111,9 +111,11 @@ def _lacks_signal(group: list[TrainTrajectory], *, given: bool) -> bool:
 
     Members with equal rewards may share a given advantage: it was computed with members that were dropped since.
     """
-    advantages = [member.advantage for member in group]
+    advantages = [advantage for member in group for advantage in member.advantages]
     if given and max(map(abs, advantages)) <= NOISE:
         return True
+    if given and any(member.has_turn_advantages for member in group):
+        return False  # equal rewards may come of turns that earned differently
     rewards = [member.reward for member in group]
     size = max(1.0, *(abs(reward) for reward in rewards))
     if len(group) > 1 and max(rewards) - min(rewards) <= ROUNDING * size:

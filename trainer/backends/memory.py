@@ -72,11 +72,11 @@ class MemoryBackend(JournaledBackend):
 
     def _train(self, request: TrainRequest) -> tuple[TrainResult, str]:
         """Chain a digest of the batch's content to that of its base."""
-        trained = [trajectory for trajectory in request.trajectories if trajectory.turns and trajectory.advantage != 0]
+        trained = [trajectory for trajectory in request.trajectories if trajectory.turns and any(trajectory.advantages)]
         dropped = {
             trajectory.trajectory_id: "no_signal"
             for trajectory in request.trajectories
-            if not (trajectory.turns and trajectory.advantage)
+            if not (trajectory.turns and any(trajectory.advantages))
         }
         base = request.base_version
         if not trained:
@@ -104,6 +104,8 @@ def _refuse_to_go_on(point: str, request: TrainRequest) -> None:
 def _content(trajectory: TrainTrajectory) -> bytes:
     parts = [trajectory.trajectory_id.encode(), repr(trajectory.advantage).encode()]
     for turn in trajectory.turns:
+        if turn.advantage is not None:
+            parts.append(repr(turn.advantage).encode())
         parts += [turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs]
     return b"\x1f".join(parts)
 

@@ -39,6 +39,8 @@ class TurnTokens:
     """Of the model itself, or of the distribution at that temperature: then the trainer divides its logits by it."""
     source: str = ""
     """Name of the producer that recorded it; turns of one source agree with the model, or differ from it, together."""
+    advantage: float | None = None
+    """Of each token sampled here; None is the trajectory's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,25 @@ class TrainTrajectory:
     trajectory_id: str
     group_id: str
     advantage: float
-    """As computed by grouping; applied to every sampled token of the trajectory."""
+    """As computed by grouping; applied to every sampled token of the trajectory, but for turns that have their own."""
     reward: float
     """For metrics, and for `advantages="art"`."""
     turns: tuple[TurnTokens, ...]
     """May be empty where the backend `trains_text`."""
+
+    @property
+    def has_turn_advantages(self) -> bool:
+        """Whether some turn has an advantage of its own."""
+        return any(turn.advantage is not None for turn in self.turns)
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Return the advantage of each turn; the trajectory's if there is none."""
+        return tuple(map(self.advantage_of, self.turns)) or (self.advantage,)
+
+    def advantage_of(self, turn: TurnTokens) -> float:
+        """Return the advantage of a turn's sampled tokens."""
+        return self.advantage if turn.advantage is None else turn.advantage
 
 
 class FrozenSettings(BaseModel):

@@ -6,13 +6,13 @@ members keeps its recorded advantages; computed again, they would favour the mem
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.steps import DroppedMember
 from rollbus.schemas.records.trajectories import Trajectory
-from rollbus.trainer.backends.protocol import TrainTrajectory
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.loop.inspection import Inspected
 from rollbus.trainer.loop.shares import over_share
 
@@ -71,7 +71,7 @@ def check_batch(
 
 
 def _with_signal(trajectories: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:
-    groups = {trajectory.group_id for trajectory in trajectories if trajectory.advantage != 0}
+    groups = {trajectory.group_id for trajectory in trajectories if any(trajectory.advantages)}
     return [trajectory for trajectory in trajectories if trajectory.group_id in groups]
 
 
@@ -111,7 +111,7 @@ def _check_group(
                     group_id=group.group_id,
                     advantage=member.advantage,
                     reward=member.reward,
-                    turns=inspected.turns,
+                    turns=_with_advantages(inspected, member),
                 )
             )
         else:
@@ -119,6 +119,17 @@ def _check_group(
     if rules.trains_text or _with_signal(trajectories):
         return trajectories, lost
     return [], lost + _drop(trajectories, DropReason.NO_SIGNAL)
+
+
+def _with_advantages(inspected: Inspected, member: GroupMember) -> tuple[TurnTokens, ...]:
+    """Return the turns that are trained, each with its advantage if it has its own."""
+    by_turn = member.turn_advantages
+    if not by_turn:
+        return inspected.turns
+    return tuple(
+        replace(turn, advantage=by_turn.get(turn_id, member.advantage))
+        for turn_id, turn in zip(inspected.turn_ids, inspected.turns, strict=True)
+    )
 
 
 def _find_refusal(
@@ -136,7 +147,7 @@ def _find_refusal(
         return DropReason.PAYLOAD_LOST
     if inspected.payload.root_episode_id in excluded:
         return DropReason.EXCLUDED
-    if not (math.isfinite(member.advantage) and math.isfinite(member.reward)):
+    if not all(map(math.isfinite, (member.advantage, member.reward, *member.turn_advantages.values()))):
         return DropReason.UNTRAINABLE
     if rules.trains_text:
         return None

@@ -28,6 +28,8 @@ class Inspected:
     """That sampled its trained tokens."""
     turns: tuple[TurnTokens, ...]
     """Empty if it is refused."""
+    turn_ids: tuple[str, ...] = ()
+    """Event ids of these turns, in their order."""
 
 
 def inspect(payload: Trajectory) -> Inspected:
@@ -40,6 +42,9 @@ def inspect(payload: Trajectory) -> Inspected:
         longest_tokens=max((token_count(history.token_ids) for history in payload.histories), default=0),
         policy_versions=frozenset(span.policy_version for history in payload.histories for span in history.spans),
         turns=turns,
+        turn_ids=tuple(payload.turns[span.turn].event_id for history in payload.histories for span in history.spans)
+        if turns
+        else (),
     )
 
 

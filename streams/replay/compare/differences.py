@@ -177,7 +177,7 @@ def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> 
     if mine.has_signal != theirs.has_signal:
         what = "gained" if theirs.has_signal else "lost"
         yield "signal", f"{what} (run {run})", _why_advantages(mine, theirs), False, mine.group_key
-    elif [member.advantage for member in mine.members] != [member.advantage for member in theirs.members]:
+    elif [member.advantages for member in mine.members] != [member.advantages for member in theirs.members]:
         yield "group", f"other advantages (run {run})", _why_advantages(mine, theirs), False, mine.group_key
     else:
         same["group"] += 1

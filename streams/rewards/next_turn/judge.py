@@ -12,7 +12,7 @@ import re
 from hashlib import blake2b
 
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
-from rollbus.streams.rewards.contract import Ask, RewardContext, TurnValues
+from rollbus.streams.rewards.contract import Ask, RewardContext, TurnValues, averaged
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn, next_turns
 from rollbus.streams.rewards.next_turn.rules import CONFIDENCE, UNCLEAR, speak
 
@@ -37,7 +37,7 @@ async def next_turn_judge(trajectory: Trajectory, context: RewardContext) -> Tur
     asked_turns = (
         _judge_once(answered, where, earlier.get(answered.event_id), ask, context) for answered in answered_turns
     )
-    return TurnValues(tuple(await asyncio.gather(*asked_turns)))
+    return averaged(await asyncio.gather(*asked_turns))
 
 
 async def _judge_once(

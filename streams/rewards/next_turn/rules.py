@@ -20,7 +20,7 @@ import re
 from collections import Counter
 
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
-from rollbus.streams.rewards.contract import RewardContext, TurnValues
+from rollbus.streams.rewards.contract import RewardContext, TurnValues, averaged
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn, next_turns
 
 VALUES: dict[str, float | None] = {
@@ -70,7 +70,7 @@ _WORD = re.compile(r"\w+")
 
 def next_turn(trajectory: Trajectory, context: RewardContext) -> TurnValues:
     """Return what the rules say of each turn that was answered."""
-    return TurnValues(tuple(_turn_reward(answered, context) for answered in next_turns(trajectory)))
+    return averaged(_turn_reward(answered, context) for answered in next_turns(trajectory))
 
 
 def _turn_reward(answered: NextTurn, context: RewardContext) -> TurnReward:

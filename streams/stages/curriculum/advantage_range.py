@@ -20,4 +20,8 @@ def advantage_range(window: Window, memory: Memory, config: CurriculumConfig) ->
 
 
 def _outside(group: Group, config: CurriculumConfig) -> bool:
-    return any(not config.advantage_low <= member.advantage <= config.advantage_high for member in group.members)
+    return any(
+        not config.advantage_low <= advantage <= config.advantage_high
+        for member in group.members
+        for advantage in member.advantages
+    )

@@ -64,13 +64,28 @@ def centred(groups: Sequence[Group], kind: str) -> list[Group]:
     if len(singles) < FEWEST_CENTRED:
         return list(groups)
     values = advantages([group.members[0].advantage for group in singles], kind)
+    scale = _scale([group.members[0].advantage for group in singles], values)
     value_by_group = dict(zip((group.group_id for group in singles), values, strict=True))
     return [
-        replace(group, members=(replace(group.members[0], advantage=value_by_group[group.group_id]),))
+        replace(group, members=(_move_advantage(group.members[0], value_by_group[group.group_id], scale),))
         if group.is_single
         else group
         for group in groups
     ]
+
+
+def _scale(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return by what centring multiplied the distances between advantages."""
+    distance = max(before) - min(before)
+    return (max(after) - min(after)) / distance if distance else 1.0
+
+
+def _move_advantage(member: GroupMember, advantage: float, scale: float) -> GroupMember:
+    """Return a member with another advantage, and its turns as far from it as before, by the scale."""
+    by_turn = {
+        turn_id: advantage + scale * (value - member.advantage) for turn_id, value in member.turn_advantages.items()
+    }
+    return replace(member, advantage=advantage, turn_advantages=by_turn)
 
 
 def usual_age_ms(groups_and_admission: Iterable[tuple[Group, int]]) -> int:
@@ -86,11 +101,13 @@ def usual_age_ms(groups_and_admission: Iterable[tuple[Group, int]]) -> int:
 
 def batch_hash(run_id: str, number: int, groups: Sequence[Group]) -> str:
     """Return the hash of everything that a step trains on."""
-    members = [
-        [group.group_id, [[member.trajectory_id, member.reward, member.advantage] for member in group.members]]
-        for group in groups
-    ]
+    members = [[group.group_id, [_trained_of(member) for member in group.members]] for group in groups]
     return content_hash([run_id, number, members])
+
+
+def _trained_of(member: GroupMember) -> list[object]:
+    by_turn = [dict(member.turn_advantages)] if member.turn_advantages else []
+    return [member.trajectory_id, member.reward, member.advantage, *by_turn]
 
 
 def _refusal(member: GroupMember, lineage: VersionPath, max_off_policy_steps: int) -> DropReason | None:

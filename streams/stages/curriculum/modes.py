@@ -50,7 +50,7 @@ Mode = Callable[[Window, Memory, CurriculumConfig], Decision]
 def spread(group: Group) -> float:
     """Return max − min of the rewards; of a single attempt, its distance to what was expected."""
     if group.is_single:
-        return max(abs(member.advantage) for member in group.members)
+        return max(abs(advantage) for member in group.members for advantage in member.advantages)
     return group.reward_max - group.reward_min
 
 

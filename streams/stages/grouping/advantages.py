@@ -7,11 +7,13 @@
 
     expected        A = r − what was expected of a single attempt (`tracker.py`)
 
+With `credit: turn` this is the advantage of what no turn earned alone; `turn_credit.py` adds what turns earned.
+
 A group whose rewards are all equal within the tolerance has no signal, and its advantages are 0.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.ids import stable_id
@@ -19,6 +21,13 @@ from rollbus.schemas.making import copier
 from rollbus.schemas.records.groups import Group, GroupClosedBy, GroupMember
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.tracker import Expectation
+from rollbus.streams.stages.grouping.turn_credit import (
+    TurnCredit,
+    centre,
+    divide,
+    expected_of_others,
+    turn_advantages,
+)
 
 STD_FLOOR = 1e-6
 """As in ART: it keeps near-constant groups finite."""
@@ -30,7 +39,7 @@ ROUNDING = 1e-12
 _member_of = copier(
     *(Score, GroupMember),
     *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision", "expected", "expected_from"),
-    "turn_advantages",
+    *("expected_turn", "turn_advantages"),
 )
 
 
@@ -86,6 +95,8 @@ class GroupFrame:
     closed_by: GroupClosedBy
     closed_at_ms: int
     config_hash: str
+    turn_discount: float | None = None
+    """None gives every token of a trajectory the same advantage."""
 
 
 def make_group(frame: GroupFrame, scores: Iterable[Score]) -> Group:
@@ -93,21 +104,76 @@ def make_group(frame: GroupFrame, scores: Iterable[Score]) -> Group:
     ordered = sorted(scores, key=lambda score: score.trajectory_id)
     rewards_G = [_value(score) for score in ordered]
     stats = statistics(rewards_G)
+    if frame.turn_discount is not None:
+        credits_G = [divide(score) for score in ordered]
+        if any(credit.earned for credit in credits_G):
+            return _group_of_turns(frame, ordered, credits_G, stats)
     signal = stats.spread() > frame.tolerance
     advantages_G = advantages(rewards_G, frame.advantage_kind) if signal else [0.0] * len(ordered)
     return _group(frame, ordered, advantages_G, stats, signal)
 
 
-def make_single(frame: GroupFrame, score: Score, expected: Expectation | None) -> Group:
-    """Return the group of one score, held against what was expected; without an expectation it has no signal."""
+def _group_of_turns(
+    frame: GroupFrame, scores: Sequence[Score], credits_G: Sequence[TurnCredit], stats: Statistics
+) -> Group:
+    """Return a group whose turns have advantages of their own."""
+    rests_G = advantages([credit.rest for credit in credits_G], frame.advantage_kind)
+    earned_G = [[(place, turn_id) for turn_id in credit.earned] for place, credit in enumerate(credits_G)]
+    places = [place_and_turn for of_member in earned_G for place_and_turn in of_member]
+    if frame.advantage_kind == "leave_one_out":
+        centred_G = [
+            centre(credit, expected) for credit, expected in zip(credits_G, expected_of_others(credits_G), strict=True)
+        ]
+    else:
+        centred_G = [dict[str, float]() for _ in credits_G]
+        pool = [credits_G[place].earned[turn_id] for place, turn_id in places]
+        for (place, turn_id), value in zip(places, advantages(pool, frame.advantage_kind), strict=True):
+            centred_G[place][turn_id] = value
+    by_turn_G = [
+        turn_advantages(credit, rest, centred, frame.turn_discount or 0.0)
+        for credit, rest, centred in zip(credits_G, rests_G, centred_G, strict=True)
+    ]
+    return _with_turns(_group(frame, scores, [0.0] * len(scores), stats, False), by_turn_G, frame.tolerance)
+
+
+def _with_turns(group: Group, by_turn_G: Sequence[tuple[float, Mapping[str, float]]], tolerance: float) -> Group:
+    """Return the group with these advantages, of the members and of their turns; without signal all are 0."""
+    largest = max(abs(value) for whole, by_turn in by_turn_G for value in (whole, *by_turn.values()))
+    if largest <= tolerance + ROUNDING * max(abs(group.reward_min), abs(group.reward_max)):
+        return group
+    members = tuple(
+        replace(member, advantage=whole, turn_advantages=by_turn)
+        for member, (whole, by_turn) in zip(group.members, by_turn_G, strict=True)
+    )
+    return replace(group, members=members, has_signal=True)
+
+
+def make_single(
+    frame: GroupFrame, score: Score, expected: Expectation | None, expected_turn: float | None = None
+) -> Group:
+    """Return the group of one score, held against what was expected; without an expectation it has no signal.
+
+    With turn credit `expected` is of what no turn earned alone, and `expected_turn` of each rewarded turn.
+    """
     reward = _value(score)
-    advantage = 0.0 if expected is None else reward - expected.value
-    signal = abs(advantage) > frame.tolerance + ROUNDING * abs(reward)
-    group = _group(frame, [score], [advantage if signal else 0.0], statistics([reward]), signal)
+    credit = TurnCredit(reward) if frame.turn_discount is None else divide(score)
+    advantage = 0.0 if expected is None else credit.rest - expected.value
+    if credit.earned:
+        by_turn = turn_advantages(credit, advantage, centre(credit, expected_turn), frame.turn_discount or 0.0)
+        group = _with_turns(_group(frame, [score], [0.0], statistics([reward]), False), [by_turn], frame.tolerance)
+    else:
+        signal = abs(advantage) > frame.tolerance + ROUNDING * abs(reward)
+        group = _group(frame, [score], [advantage if signal else 0.0], statistics([reward]), signal)
     if expected is None:
         return group
     (member,) = group.members
-    return replace(group, members=(replace(member, expected=expected.value, expected_from=expected.breadth),))
+    member = replace(
+        member,
+        expected=expected.value,
+        expected_from=expected.breadth,
+        expected_turn=expected_turn if credit.earned else None,
+    )
+    return replace(group, members=(member,))
 
 
 def expect_of_others(rewards_G: Sequence[float]) -> list[Expectation]:
@@ -117,11 +183,17 @@ def expect_of_others(rewards_G: Sequence[float]) -> list[Expectation]:
 
 
 def with_members(group: Group, members: Sequence[GroupMember], tolerance: float = 1e-9) -> Group:
-    """Return the group as if it had closed with only these members; it keeps its id."""
+    """Return the group as if it had closed with only these members; it keeps its id.
+
+    If turns have advantages of their own, the members that stay keep theirs: rewards alone do not say them again.
+    """
     rewards_G = [member.reward for member in members]
     stats = statistics(rewards_G)
-    signal = stats.spread() > tolerance
-    advantages_G = advantages(rewards_G, group.advantage_kind) if signal else [0.0] * len(members)
+    if any(member.turn_advantages for member in members):
+        signal, advantages_G = group.has_signal, [member.advantage for member in members]
+    else:
+        signal = stats.spread() > tolerance
+        advantages_G = advantages(rewards_G, group.advantage_kind) if signal else [0.0] * len(members)
     return replace(
         group,
         members=tuple(
@@ -176,6 +248,7 @@ def _member(score: Score, advantage: float) -> GroupMember:
         score_revision=score.revision,
         expected=None,
         expected_from="",
+        expected_turn=None,
         turn_advantages={},
     )
 

@@ -54,6 +54,7 @@ from rollbus.streams.stages.grouping.state import (
     OpenGroup,
 )
 from rollbus.streams.stages.grouping.tracker import Expectation
+from rollbus.streams.stages.grouping.turn_credit import TurnCredit, divide, expected_of_others
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
@@ -167,7 +168,7 @@ class GroupingStage(RunStage[GroupingState]):
         key = self._place(state, score)
         if key is None:
             self._mark_decided(state, score)
-            yield self._hold_against(state, score, state.expect(score))
+            yield self._hold_against(state, score, state.expect(score), state.expect_of_turn(score))
             return
         if refusal := _refusal_of_group(state, key, score):
             yield self._drop_score(state, score, *refusal)
@@ -235,7 +236,7 @@ class GroupingStage(RunStage[GroupingState]):
             yield from self._close(state, key, "window")
         elif config.strategy == "adaptive" and not config.rewards:
             for score in self._remove_group(state, key):
-                yield self._hold_against(state, score, state.expect(score))
+                yield self._hold_against(state, score, state.expect(score), state.expect_of_turn(score))
         else:
             scores = self._remove_group(state, key)
             ids = tuple(sorted(score.trajectory_id for score in scores))
@@ -248,13 +249,11 @@ class GroupingStage(RunStage[GroupingState]):
     def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Iterator[Outgoing]:
         scores = self._remove_group(state, key)
         if key.startswith(BEGINNERS):
-            expectations = expect_of_others([score.value or 0.0 for score in scores]) if len(scores) > 1 else [None]
-            for score, expected in zip(scores, expectations, strict=True):
-                yield self._hold_against(state, score, expected)
+            yield from self._hold_against_one_another(state, scores)
             return
         if _learns(state):
             for score in scores:
-                state.learn_reward(score, score.value or 0.0)
+                state.learn_reward(score)
         strategy = state.config.value.grouping.strategy
         group = make_group(self._frame(state, problem_key(scores[0], strategy), closed_by), scores)
         if state.config.value.grouping.rewards:  # the stage that judges it as a whole comes first
@@ -262,11 +261,21 @@ class GroupingStage(RunStage[GroupingState]):
         else:
             yield Outgoing(RUN_LOG, self.run_id, group)
 
-    def _hold_against(self, state: GroupingState, score: Score, expected: Expectation | None) -> Outgoing:
+    def _hold_against_one_another(self, state: GroupingState, scores: list[Score]) -> Iterator[Outgoing]:
+        """Hold each of a task's first attempts against the others, and the turns of each against theirs."""
+        by_turn = state.config.value.grouping.credit == "turn"
+        turn_credits = [divide(score) if by_turn else TurnCredit(score.value or 0.0) for score in scores]
+        expectations = expect_of_others([credit.rest for credit in turn_credits]) if len(scores) > 1 else [None]
+        for score, expected, of_turn in zip(scores, expectations, expected_of_others(turn_credits), strict=True):
+            yield self._hold_against(state, score, expected, of_turn)
+
+    def _hold_against(
+        self, state: GroupingState, score: Score, expected: Expectation | None, of_turn: float | None
+    ) -> Outgoing:
         """Hold a score against what was expected of it, and learn from it."""
-        state.learn_reward(score, score.value or 0.0)
+        state.learn_reward(score)
         frame = self._frame(state, problem_key(score, state.config.value.grouping.strategy), "single")
-        return Outgoing(RUN_LOG, self.run_id, make_single(frame, score, expected))
+        return Outgoing(RUN_LOG, self.run_id, make_single(frame, score, expected, of_turn))
 
     def _remove_group(self, state: GroupingState, key: str) -> list[Score]:
         """Remove a group and decide its members; return their scores."""
@@ -315,6 +324,7 @@ class GroupingStage(RunStage[GroupingState]):
             closed_by=closed_by,
             closed_at_ms=state.clock.now_ms,
             config_hash=state.config.hash,
+            turn_discount=config.turn_discount if config.credit == "turn" else None,
         )
 
     def _target_size(self, state: GroupingState, key: str, group: OpenGroup) -> int:

@@ -15,6 +15,7 @@ from rollbus.streams.stages.grouping.keys import BEGINNERS, example_key, level_k
 from rollbus.streams.stages.grouping.refusals import is_unfinished
 from rollbus.streams.stages.grouping.rows import HABITS, LEVELS, MARKS, SCORES, Mark, ScoreRow
 from rollbus.streams.stages.grouping.tracker import Expectation, Level, expectation
+from rollbus.streams.stages.grouping.turn_credit import divide
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import INT
 from rollbus.streams.state.stage_state import REMEMBER_MS, StageState, keys_by_kind
@@ -22,6 +23,8 @@ from rollbus.streams.state.table import Table
 
 WAITING_SCORE, OPEN_GROUP, DECIDED, CLOSED_GROUP = "w", "g", "m", "c"
 """First letters of the keys under which `due` watches these."""
+TURN = "turn:"
+"""Begins the keys under which is kept what turns have earned."""
 MOST_BEGINNERS = 64
 """First attempts of a task that wait for one another at most."""
 _NO_HABIT, _NOTHING = Habit(), Level()
@@ -113,12 +116,30 @@ class GroupingState(StageState[RunConfig]):
         )
         return expectation(levels, score.max_policy_version or 0)
 
-    def learn_reward(self, score: Score, reward: float) -> None:
-        """Add a reward to what its example, openings like its own and its task have earned."""
+    def expect_of_turn(self, score: Score) -> float | None:
+        """Return what a rewarded turn of an attempt is expected to earn; None if nothing is known of its task."""
+        levels = (
+            (breadth, [self.levels.find(TURN + key) or _NOTHING for key in keys])
+            for breadth, keys in level_keys(score, self.config.value.grouping.similar_by)
+        )
+        expected = expectation(levels, score.max_policy_version or 0)
+        return None if expected is None else expected.value
+
+    def learn_reward(self, score: Score) -> None:
+        """Add a reward to what its example, openings like its own and its task have earned, and those of its turns."""
+        if self.config.value.grouping.credit == "trajectory":
+            self._learn_value(score, score.value or 0.0)
+            return
+        credit = divide(score)
+        self._learn_value(score, credit.rest)
+        for value in credit.earned.values():
+            self._learn_value(score, value, TURN)
+
+    def _learn_value(self, score: Score, value: float, prefix: str = "") -> None:
         for _, keys in level_keys(score, self.config.value.grouping.similar_by):
             for key in keys:
-                level = self.levels.find(key) or _NOTHING
-                self.levels.put(key, level.add(reward, score.max_policy_version or 0, self.clock.now_ms))
+                level = self.levels.find(prefix + key) or _NOTHING
+                self.levels.put(prefix + key, level.add(value, score.max_policy_version or 0, self.clock.now_ms))
 
     def last_seen_ms(self, score: Score) -> int | None:
         """Return when a reward of its example was last learned; None if none is known."""

@@ -218,7 +218,7 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
             return _failed(f"reward {name!r} gave turn {turn.turn_event_id} {turn.value}")
         if not 0 <= turn.confidence <= 1:
             return _failed(f"reward {name!r} gave turn {turn.turn_event_id} confidence {turn.confidence}, not 0 … 1")
-    answer = _check_value(values.value, name)
+    answer = _check_value(values.total, name)
     if answer.error:
         return answer
     return replace(answer, turns=tuple(replace(turn, component=name) for turn in values.turns))

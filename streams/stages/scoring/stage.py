@@ -27,7 +27,7 @@ from rollbus.schemas.records.trajectories import (
     TurnReward,
 )
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
-from rollbus.streams.rewards.contract import Ask, TurnValues
+from rollbus.streams.rewards.contract import Ask, averaged
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
 from rollbus.streams.stages.scoring.sketch import sketch_opening
@@ -382,7 +382,8 @@ def _keep_own_words(before: ComponentAnswer | None, now: ComponentAnswer) -> Com
     if not own_turns or now.error is not None:
         return now
     turns = own_turns + tuple(turn for turn in now.turns if turn.event_id)
-    return ComponentAnswer(TurnValues(turns).value, turns=turns)
+    values = averaged(turns)
+    return ComponentAnswer(values.total, turns=values.turns)
 
 
 def turns_of(score: Score, component: str) -> tuple[TurnReward, ...]:

@@ -33,6 +33,7 @@ def batch() -> TrainRequest:
                         history,
                         temperature=temperature_of(completion),
                         logprob_mode="processed",
+                        advantage=chance.choice([None, -0.7, 0.0, 1.2]) if group == 3 else None,
                     )
                 )
                 shown = [*shown, *completion, 5] if history == 0 else [7 + turn, *shown]
@@ -58,7 +59,8 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
 
     service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
     backend = RollbusBackend(directory, service)
-    backend.given = {one.trajectory_id: one.advantage for one in batch().trajectories}
+    backend.given = {one.trajectory_id: max(one.advantages, key=abs) for one in batch().trajectories}
+    backend.by_turn = batch().trajectories
     backend.aggregation = aggregation  # type: ignore[assignment]
     model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
     backend.tempered = batch().trajectories
@@ -76,7 +78,9 @@ def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
     rows: list[tuple[int, float, float, float]] = []
     for one in batch().trajectories:
         sampled = [
-            (token, turn.temperature) for turn in one.turns for token in decode_token_ids(turn.completion_token_ids)
+            (token, one.advantage_of(turn), turn.temperature)
+            for turn in one.turns
+            for token in decode_token_ids(turn.completion_token_ids)
         ]
         of_group = sum(
             len(decode_token_ids(turn.completion_token_ids))
@@ -85,6 +89,6 @@ def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
             if other.group_id == one.group_id
         )
         weight = {"trajectory_mean": 1 / len(sampled), "prompt_mean": 1 / of_group}.get(aggregation, 1.0)
-        rows += [(token, one.advantage, weight, temperature) for token, temperature in sampled]
+        rows += [(token, advantage, weight, temperature) for token, advantage, temperature in sampled]
     mean = sum(weight for _, _, weight, _ in rows) / len(rows)
     return [(token, advantage, weight / mean, temperature) for token, advantage, weight, temperature in rows]

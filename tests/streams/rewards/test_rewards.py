@@ -20,7 +20,7 @@ from tests.builders import make_trajectory
 def value(kind: str, trajectory: Trajectory, **options: Any) -> Any:
     call: Any = registry.BUILT_IN[kind].call
     answer = call(trajectory, RewardContext("reward", options))
-    return answer.value if isinstance(answer, TurnValues) else answer
+    return answer.total if isinstance(answer, TurnValues) else answer
 
 
 def reported(*rewards: tuple[float, str | None]) -> Trajectory:
@@ -49,6 +49,39 @@ def test_feedback_says_what_was_reported_under_its_name(
     rewards: list[tuple[float, str | None]], options: dict[str, Any], expected: float | None
 ) -> None:
     assert value("feedback", reported(*rewards), **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("rewards", "options", "shares"),
+    [
+        ([(1.0, "t1"), (0.5, "t2")], {}, {"t1": 1.0, "t2": 1.0}),
+        ([(1.0, "t1"), (0.5, "t2")], {"combine": "mean"}, {"t1": 0.5, "t2": 0.5}),
+        ([(1.0, "t1"), (0.5, "t2")], {"combine": "min"}, {"t1": 0.0, "t2": 1.0}),
+        ([(1.0, "t1"), (0.5, "t2")], {"combine": "last"}, {"t1": 0.0, "t2": 1.0}),
+    ],
+)
+def test_reports_on_turns_say_how_much_of_them_is_in_the_value(
+    rewards: list[tuple[float, str | None]], options: dict[str, Any], shares: dict[str, float]
+) -> None:
+    call: Any = registry.BUILT_IN["feedback"].call
+    answer = call(reported(*rewards), RewardContext("reward", options))
+    assert {turn.turn_event_id: turn.share for turn in answer.turns} == shares
+    assert sum(turn.share * turn.value for turn in answer.turns) == pytest.approx(answer.total)
+
+
+def test_shaped_rewards_are_what_turns_earned_of_the_whole() -> None:
+    steps = tuple(
+        Reward(event_id=turn, name="good.step", value=value, turn_event_id=turn)
+        for turn, value in (("t1", 0.25), ("t2", 0.5))
+    )
+    whole = Reward(event_id="w", name="good", value=1.75)
+    call: Any = registry.BUILT_IN["feedback"].call
+    answer = call(make_trajectory(rewards=(*steps, whole)), RewardContext("good"))
+    assert answer.total == 1.75
+    assert {turn.turn_event_id: (turn.value, turn.share) for turn in answer.turns} == {
+        "t1": (0.25, 1.0),
+        "t2": (0.5, 1.0),
+    }
 
 
 def test_feedback_refuses_an_unknown_way_to_combine() -> None:

@@ -22,6 +22,7 @@ TURNS = st.builds(
     history=st.integers(0, 3),
     temperature=st.floats(0.1, 2),
     logprob_mode=st.sampled_from(("raw", "processed")),
+    advantage=st.none() | st.floats(allow_nan=False, allow_infinity=False),
 )
 NAMES = st.text(min_size=1, max_size=9)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -138,3 +138,25 @@ def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
     loss = grpo.policy_loss(batch, settings, global_tokens=1.0).loss
     assert float(loss.detach()) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.07)
     assert float(gradient(batch, settings)) == pytest.approx(0.5 * (1 - math.exp(-1)))
+
+
+@pytest.mark.parametrize("settings", [CISPO, PPO, TrainConfig(loss="dppo")])
+def test_each_token_is_pushed_by_the_advantage_of_its_own_turn(settings: TrainConfig) -> None:
+    """Two turns of one sequence, +1 and −0.5, the second on-policy by a ratio of e^0.1: the gradient is −A · r / N."""
+    behaviour = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
+    current = (behaviour + torch.tensor([0.0, 0.0, 0.1], dtype=torch.float64)).requires_grad_()
+    batch = TokenBatch(
+        current_N=current,
+        behaviour_N=behaviour,
+        advantages_N=torch.tensor([1.0, 1.0, -0.5], dtype=torch.float64),
+        weights_N=torch.ones(3, dtype=torch.float64),
+        sequence_N=torch.zeros(3, dtype=torch.long),
+        mask_N=torch.ones(3, dtype=torch.bool),
+    )
+    grpo.policy_loss(batch, settings, global_tokens=3.0).loss.backward()  # type: ignore[no-untyped-call]
+    by_hand = torch.tensor([-1.0, -1.0, 0.5 * math.exp(0.1)], dtype=torch.float64) / 3
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad, by_hand)
+    plain = behaviour.clone().add(torch.tensor([0.0, 0.0, 0.1], dtype=torch.float64)).requires_grad_()
+    (-(torch.exp(plain - behaviour) * torch.tensor([1.0, 1.0, -0.5], dtype=torch.float64)).sum() / 3).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(plain.grad, by_hand)

@@ -245,3 +245,32 @@ def test_no_source_ever_has_more_and_every_member_has_one_fate(users: list[list[
     assert sorted(kept + gone) == sorted(names)
     if most == 1.0:
         assert result.dropped == ()
+
+
+def two_turns(trajectory_id: str) -> Trajectory:
+    payload = make_payload(trajectory_id)
+    (history,) = payload.histories
+    first, second = history.spans
+    (turn,) = payload.turns
+    turns = (replace(turn, event_id="first"), replace(turn, event_id="second"))
+    return replace(payload, turns=turns, histories=(replace(history, spans=(first, replace(second, turn=1))),))
+
+
+def test_turns_are_trained_with_their_own_advantages() -> None:
+    members = (
+        make_member("g1-0", 1.0, advantage=0.5, turn_advantages={"first": 1.0, "second": 0.0}),
+        make_member("g1-1", 0.0, advantage=-1.0),
+    )
+    first, second = check(make_group("g1", members=members), [two_turns("g1-0"), make_payload("g1-1")]).admitted
+    assert (first.advantages, second.advantages) == ((1.0, 0.0), (-1.0, -1.0))
+    assert [turn.advantage for turn in second.turns] == [None, None]
+
+
+def test_turns_that_cancel_out_have_signal() -> None:
+    members = (make_member("g1-0", 1.0, turn_advantages={"first": 1.0, "second": -1.0}),)
+    assert len(check(make_group("g1", (1.0,), members=members), [two_turns("g1-0")]).admitted) == 1
+
+
+def test_an_advantage_of_a_turn_that_is_not_finite_is_refused() -> None:
+    members = (make_member("g1-0", 1.0, turn_advantages={"first": math.nan, "second": 1.0}),)
+    assert reasons(check(make_group("g1", (1.0,), members=members), [two_turns("g1-0")])) == {"g1-0": "untrainable"}

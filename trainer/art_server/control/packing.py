@@ -43,6 +43,8 @@ class RollbusBackend(LocalBackend):
         self.aggregation: Aggregation = "token_mean"
         self.tempered: Sequence[TrainTrajectory] = ()
         """The batch again, if some of it was sampled at a temperature other than 1."""
+        self.by_turn: Sequence[TrainTrajectory] = ()
+        """The batch again, with scaled advantages, if some of its turns have their own."""
 
     async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
         if isinstance(self._service, ArtOwnService):
@@ -85,8 +87,14 @@ class RollbusBackend(LocalBackend):
         packed = pack(results)
         if self.tempered and isinstance(self._service, TorchService):
             twins = pack(self._results(art_groups(make_temperature_twins(self.tempered)), self.given))
-            self._service.temperatures = place_temperatures(packed, twins)
-        return undo_scaling(packed, results)
+            self._service.temperatures = -place_column(packed, twins)
+        packed = undo_scaling(packed, results)
+        if self.by_turn:
+            highest = max(advantage for trajectory in self.by_turn for advantage in trajectory.advantages)
+            twins = pack(self._results(art_groups(make_advantage_twins(self.by_turn, highest)), self.given))
+            advantages = (place_column(packed, twins) + highest).to(packed["advantages"].dtype)
+            packed["advantages"] = torch.where(packed["assistant_mask"].bool(), advantages, packed["advantages"])
+        return packed
 
     def _results(self, groups: list[TrajectoryGroup], given: Mapping[str, float]) -> list[TokenizedResult]:
         return [
@@ -140,21 +148,39 @@ def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> Packe
 def make_temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
     """Return the same tokens with −temperature instead of log-probs, since ART's packing carries no other column."""
     return [
-        replace(trajectory, turns=tuple(replace(turn, logprobs=_temperatures(turn)) for turn in trajectory.turns))
+        replace(trajectory, turns=tuple(_filled(turn, -turn.temperature) for turn in trajectory.turns))
         for trajectory in trajectories
     ]
 
 
-def place_temperatures(packed: PackedTensors, twins: PackedTensors) -> Tensor:
-    """The twins' log-prob column: the temperature of each sampled token, at its place in `packed`."""
+def scale_advantages(trajectory: TrainTrajectory, scale: float) -> TrainTrajectory:
+    """Return a trajectory with the advantages of all its turns multiplied."""
+    turns = (replace(turn, advantage=scale * trajectory.advantage_of(turn)) for turn in trajectory.turns)
+    return replace(trajectory, advantage=scale * trajectory.advantage, turns=tuple(turns))
+
+
+def make_advantage_twins(trajectories: Iterable[TrainTrajectory], highest: float) -> list[TrainTrajectory]:
+    """Return the same tokens with their turn's advantage instead of log-probs, less the highest: none is above 0."""
+    return [
+        replace(
+            trajectory,
+            turns=tuple(_filled(turn, trajectory.advantage_of(turn) - highest) for turn in trajectory.turns),
+        )
+        for trajectory in trajectories
+    ]
+
+
+def place_column(packed: PackedTensors, twins: PackedTensors) -> Tensor:
+    """The twins' log-prob column: what is known of each sampled token, at its place in `packed`."""
     for name in ("tokens", "group_ids", "assistant_mask"):
         if not torch.equal(packed[name], twins[name]):
-            raise RejectedError("ART packed the same batch twice in two ways; its temperatures cannot be placed")
-    return -twins["logprobs"]
+            raise RejectedError("ART packed the same batch twice in two ways; its columns cannot be placed")
+    return twins["logprobs"]
 
 
-def _temperatures(turn: TurnTokens) -> bytes:
-    return encode_logprobs([-turn.temperature] * len(decode_logprobs(turn.logprobs)))
+def _filled(turn: TurnTokens, value: float) -> TurnTokens:
+    """Return a turn with one value in place of all log-probs."""
+    return replace(turn, logprobs=encode_logprobs([value] * len(decode_logprobs(turn.logprobs))))
 
 
 def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:

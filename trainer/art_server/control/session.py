@@ -21,7 +21,7 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import read_provenance
 from rollbus.trainer.art_server.checkpoints.journal import Journal, recover
 from rollbus.trainer.art_server.checkpoints.keeping import Keeping
 from rollbus.trainer.art_server.control.engine import internal_config, lora_config, server_config, update_arguments
-from rollbus.trainer.art_server.control.packing import RollbusBackend, art_arguments, art_groups
+from rollbus.trainer.art_server.control.packing import RollbusBackend, art_arguments, art_groups, scale_advantages
 from rollbus.trainer.art_server.learner.art_plan import Provenance, StepPlan, arts_plan
 from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS, TorchService
@@ -206,8 +206,11 @@ class ArtSession:
             if config.advantage_scale == "batch_std":
                 scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
             backend.given = {
-                trajectory.trajectory_id: trajectory.advantage * scale for trajectory in admitted.trajectories
+                trajectory.trajectory_id: max(trajectory.advantages, key=abs) * scale
+                for trajectory in admitted.trajectories
             }
+            if any(trajectory.has_turn_advantages for trajectory in admitted.trajectories):
+                backend.by_turn = [scale_advantages(trajectory, scale) for trajectory in admitted.trajectories]
         backend.aggregation = config.aggregation
         if any(turn.temperature != 1 for trajectory in admitted.trajectories for turn in trajectory.turns):
             backend.tempered = admitted.trajectories
@@ -233,7 +236,7 @@ class ArtSession:
                 f"{request.base_version}; look at its log, and at docs/gpu.md if it ran out of memory"
             ) from error
         finally:
-            backend.given, backend.tempered = None, ()
+            backend.given, backend.tempered, backend.by_turn = None, (), ()
             if isinstance(self.service, TorchService):
                 self.service.plan, self.service.temperatures = None, None
 

@@ -88,7 +88,7 @@ class JournaledBackend(JobBackend):
                 f"but the model has moved on to {self.weights_tree.head}"
             )
         for trajectory in request.trajectories:
-            if not (math.isfinite(trajectory.advantage) and math.isfinite(trajectory.reward)):
+            if not all(map(math.isfinite, (trajectory.advantage, trajectory.reward, *trajectory.advantages))):
                 raise RejectedError(f"trajectory {trajectory.trajectory_id}: its reward or advantage is not finite")
 
     def next_version(self) -> int:

@@ -98,7 +98,7 @@ def make_sequences(
     if loss.name == "dro":  # not proportional to the advantage: its pull is brought to the same scale
         loss = ServiceLoss(loss.name, {"beta": loss.bounds["beta"] / whole})
     return [
-        draft.finish(trajectory.advantage * scale * weights[trajectory.trajectory_id] / mean / whole)
+        draft.finish(trajectory, scale * weights[trajectory.trajectory_id] / mean / whole)
         for trajectory, draft in drafts
     ], loss
 
@@ -130,11 +130,11 @@ class SequenceDraft:
         end = len(self.token_ids) - 1  # targets begin with the second token
         self.spans.append(SampledSpan(end - len(completion), end, turn))
 
-    def finish(self, advantage: float) -> TrainSequence:
-        """Return the sequence, with this advantage on each sampled token."""
+    def finish(self, trajectory: TrainTrajectory, scale: float) -> TrainSequence:
+        """Return the sequence, with its turn's advantage on each sampled token."""
         advantages = [0.0] * (len(self.token_ids) - 1)
         for span in self.spans:
-            advantages[span.start : span.end] = [advantage] * (span.end - span.start)
+            advantages[span.start : span.end] = [scale * trajectory.advantage_of(span.turn)] * (span.end - span.start)
         sequence = LossSequence(
             tuple(self.token_ids[:-1]), tuple(self.token_ids[1:]), tuple(self.logprobs[1:]), tuple(advantages)
         )

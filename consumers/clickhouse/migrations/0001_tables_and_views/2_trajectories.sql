@@ -213,6 +213,7 @@ CREATE TABLE IF NOT EXISTS turn_rewards
     value Nullable(Float64) COMMENT 'null is unclear: no reward',
     confidence Float64,
     weight Float64,
+    share Float64 COMMENT 'part of the value that is in the component',
     signal LowCardinality(String) COMMENT 'the rule that spoke, or judge; empty for a reported value',
     event_id String,
     ${origin}

@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS group_members
     resampled Bool,
     expected Nullable(Float64),
     expected_from LowCardinality(String),
+    expected_turn Nullable(Float64) COMMENT 'with credit: turn, what each rewarded turn is held against',
     first_seen_ms Int64 CODEC(Delta, ZSTD(1)),
     turn_advantages Map(String, Float64) COMMENT 'by event id of the turn; empty if all have `advantage`',
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),

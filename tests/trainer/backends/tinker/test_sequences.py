@@ -1,6 +1,7 @@
 """Turns become sequences token for token, and `aggregation` is in the advantages."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -118,3 +119,14 @@ def test_what_no_service_has_is_named(changes: dict[str, object], name: str) -> 
 def test_each_loss_has_its_bounds(config: TrainConfig, bounds: dict[str, float]) -> None:
     loss = make_loss(config)
     assert (loss.name, dict(loss.bounds)) == (config.loss, bounds)
+
+
+def test_each_turn_of_a_sequence_has_its_own_advantage() -> None:
+    first = replace(make_turn([1, 2], [3]), advantage=2.0)
+    second = replace(make_turn([1, 2, 3, 4], [5, 6]), advantage=-1.0)
+    (trained,), _ = make_sequences([make_trajectory(first, second)], TrainConfig())
+    whole = trained.sequence.advantages
+    assert len(whole) == 5
+    assert (whole[0], whole[2]) == (0.0, 0.0)
+    assert whole[1] == pytest.approx(-2 * whole[3])
+    assert whole[3] == whole[4]

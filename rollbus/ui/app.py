@@ -8,6 +8,8 @@
     GET /api/health          what `rollbus status --json` says: {"verdict": {…}, "funnels": […], …}
     POST /api/session        a token and a name → a session; GET says whose it is, DELETE ends it
     POST /api/verdicts       a reward for an episode, into the log, of a session
+    GET /api/actions         what the owner can do, and what each will do
+    POST /api/actions        do it, of a session of the owner's, or show what it would do
     POST /api/data-sets      a trajectory into a data set, or out of it, of a session of the owner's
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
@@ -41,6 +43,7 @@ from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same, token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.ui.acting import Acting
+from rollbus.ui.actions import Commands, describe_actions
 from rollbus.ui.asking import Asking
 from rollbus.ui.sessions import PageJudge, Sessions, make_cookie
 from rollbus.ui.token_text import Texts
@@ -52,8 +55,8 @@ if TYPE_CHECKING:
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
 SESSION = "/api/session"
-VERDICTS, DATA_SETS = "/api/verdicts", "/api/data-sets"
-WRITING = (VERDICTS, DATA_SETS)
+VERDICTS, DATA_SETS, ACTIONS = "/api/verdicts", "/api/data-sets", "/api/actions"
+WRITING = (VERDICTS, DATA_SETS, ACTIONS)
 FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
@@ -76,10 +79,11 @@ def make_app(
     health: "StatusWatch | None" = None,
     acting: Acting | None = None,
     sessions: Sessions | None = None,
+    commands: Commands | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
-    api = _Api(asking, namespace, texts, lags, health, acting, sessions or Sessions(None), pulse_s)
+    api = _Api(asking, namespace, texts, lags, health, acting, sessions or Sessions(None), commands, pulse_s)
     return Starlette(
         routes=[
             Route("/", _send_page),
@@ -88,6 +92,7 @@ def make_app(
             Route("/api/health", api.show_health),
             Route("/api/reasons", _send_reasons),
             Route(SESSION, api.change_session, methods=["GET", "POST", "DELETE"]),
+            Route(ACTIONS, _send_actions, methods=["GET"]),
             *(Route(path, api.act, methods=["POST"]) for path in WRITING),
             Route("/api/live", api.stream),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -109,6 +114,10 @@ async def _send_reasons(_: Request) -> Response:
     )
 
 
+async def _send_actions(_: Request) -> Response:
+    return JSONResponse(describe_actions())
+
+
 @dataclass(frozen=True, slots=True)
 class _Api:
     """The answers below /api."""
@@ -120,6 +129,7 @@ class _Api:
     health: "StatusWatch | None"
     acting: Acting | None
     sessions: Sessions
+    commands: Commands | None
     pulse_s: float
 
     async def ask(self, request: Request) -> JSONResponse:
@@ -170,6 +180,10 @@ class _Api:
                 raise ConfigurationError("nothing can be written here")
             if request.url.path == VERDICTS:
                 return JSONResponse({"event_id": await self.acting.report(judge, values)})
+            if request.url.path == ACTIONS:
+                if self.commands is None:
+                    raise ConfigurationError("nothing can be done here")
+                return JSONResponse(await self.commands.act(judge.name, values))
             await self.acting.change_member(values)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)

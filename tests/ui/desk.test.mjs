@@ -94,4 +94,25 @@ test("a verdict, its words and a data set take one key each, and what is judged 
   await page.waitForFunction(() => /of 1,/.test(document.querySelector('[data-card="found"]')?.innerText));
 });
 
+test("an action says what it will do, asks for a reason, and is done only as it was shown", async () => {
+  await open("#/audit/", { address: BUSY, tolerated: /400/ });
+  assert.match(await text("audit"), /run pause main/);
+  await logIn("ann");
+  await card("act").getByRole("button", { name: "Pause the run" }).click();
+  const dialog = page.locator("#dialog"), submit = dialog.locator("[type=submit]");
+  assert.match(await dialog.innerText(), /cuts no more batches/);
+  await dialog.locator("[name=reason]").fill("the loss rises");
+  await submit.click();
+  await dialog.getByText("rollbus run pause main '--comment=ann: the loss rises'").waitFor({ timeout: 60000 });
+  await shot("confirm");
+  await dialog.locator("[name=reason]").fill("it does not learn");
+  assert.equal(await submit.innerText(), "Show what it will do");
+  await submit.click();
+  await dialog.getByText("it does not learn").waitFor({ timeout: 60000 });
+  await submit.click();
+  await dialog.getByText("pause is in the log of run main").waitFor({ timeout: 60000 });
+  await page.keyboard.press("Escape");
+  await shot("audit");
+});
+
 const insert = async (body) => assert.equal((await fetch(CLICKHOUSE, { method: "POST", body })).status, 200);

@@ -42,6 +42,9 @@ export async function meaningOf(reason) {
   return (await reasons)[reason] ?? { what: `was dropped as ${reason.replaceAll("_", " ")}`, remedy: "" };
 }
 
+/** What the owner can do: [{name, title, does, needs}, …]. */
+export const askActions = async () => answered(await get("/api/actions"));
+
 /** Write something into the log: verdicts, data-sets. It takes a session, which the browser's cookie names. */
 export const send = (what, values) => post(what, values, localStorage.getItem(KEY) ?? "");
 

@@ -1,9 +1,11 @@
 """What the owner writes on the page: into a real Kafka, by the sink into ClickHouse, and back onto the page."""
 
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
@@ -16,6 +18,7 @@ from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.replay.kafka.source import read_whole
 from rollbus.streams.stages.assembly.rewards import TakenReport, standing
 from rollbus.ui.acting import Acting
+from rollbus.ui.actions import Commands
 from rollbus.ui.asking import Asking
 from rollbus.ui.sessions import PageJudge
 from tests.services.clickhouse.sink_fixtures import create_topics, run_until_written, sink_settings
@@ -71,6 +74,28 @@ async def test_of_a_judges_verdicts_the_newest_is_in_force_beside_those_of_other
         taken = [(decode(raw.value), KEYS.signer_of(topic, raw)) async for raw in raws]
     reports = [TakenReport(report, at, signer or "") for at, (report, signer) in enumerate(taken)]
     assert [(reward.principal, reward.value) for reward in standing(reports)] == [("bob", 0.5), ("ann", 1.0)]
+
+
+async def test_what_the_owner_does_is_a_record_with_who_and_why_and_shows_in_the_audit(
+    settings: SinkSettings, tmp_path: Path
+) -> None:
+    await create_topics(settings)
+    content = {
+        "namespace": settings.namespace,
+        "kafka": {"bootstrap_servers": settings.kafka.bootstrap_servers},
+        "runs": [{"run_id": "main"}],
+    }
+    (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(content))
+    commands = Commands(("--config", str(tmp_path / "rollbus.yaml")))
+    given = {"action": "pause", "run": "main", "reason": "the loss rises"}
+    shown = await commands.act("ann", given | {"is_preview": True})
+    done = await commands.act("ann", given)
+    assert shown["command"] == done["command"] == "rollbus run pause main '--comment=ann: the loss rises'"
+    assert "pause is in the log of run main" in done["output"]
+    await run_until_written(settings)
+    columns, rows = Asking(settings.clickhouse, settings.namespace).ask("audit", {})
+    (row,) = [dict(zip(columns, row, strict=True)) for row in rows]
+    assert (row["what"], row["subject"], row["reason"]) == ("run pause", "main", "ann: the loss rises")
 
 
 async def test_a_kafka_that_is_away_is_named_and_nothing_is_said_to_be_written() -> None:

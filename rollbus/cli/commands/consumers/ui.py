@@ -33,11 +33,13 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.health.status import StatusWatch
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.acting import Acting
+    from rollbus.ui.actions import Commands
     from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 
+    config = click.get_current_context().find_root().params.get("config")
     place = tokenizer or settings.art_server.base_model
     texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
     log_to_stderr()
@@ -54,6 +56,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
             texts=texts,
             acting=Acting(settings.kafka, settings.namespace, signing=settings.signing),
             sessions=sessions,
+            commands=Commands(() if config is None else ("--config", str(config))),
             lags=LagOfGroups(settings.kafka, settings.namespace).ask,
             health=StatusWatch(settings),
         )

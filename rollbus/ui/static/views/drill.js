@@ -72,7 +72,7 @@ export async function trajectory(run, id) {
   return [
     make("h1", {}, "Trajectory ", make("code", {}, id)),
     await caseOf(run, { trajectory: found, episode: found.episode_id, events, rewards }),
-    await judging(found, rewards),
+    await judging(run, found, rewards),
     family,
     card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
     decisions(decided),

@@ -2,6 +2,7 @@
 
 import { ask, send } from "../ask.js";
 import { card, make, shown } from "../dom.js";
+import { doing } from "../doing.js";
 import { keyed } from "../keys.js";
 import { logIn, mayAct, who } from "../session.js";
 import { searchFor } from "./links.js";
@@ -15,7 +16,7 @@ const remembered = (name, otherwise) => localStorage.getItem(`rollbus-${name}`) 
 export const isJudged = (row) => [...new Set([...row.judges, ...(given.has(row.episode_id) ? [given.get(row.episode_id).judge] : [])])].join(", ");
 
 /** The card of a trajectory; without a session, the way to one. */
-export async function judging(found, rewards) {
+export async function judging(run, found, rewards) {
   if (who() === null) {
     return card("Judge", "A verdict is a reward like any other, with its author. Log in to give one.",
       make("p", {}, make("button", { type: "button", class: "more", onclick: logIn, ...keyed("l") }, "log in")), { wide: true, name: "judging" });
@@ -31,6 +32,7 @@ export async function judging(found, rewards) {
       field("data_set", "data set", { required: true, list: "data-sets", value: remembered("set", "") }), make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set }))),
       make("button", { type: "submit", "aria-label": "put it into this data set", ...keyed("i") }, "Put into this data set ", make("kbd", { "aria-hidden": "true" }, "i"))),
     memberOf(found, sets.filter((row) => row.has_it)),
+    await doing(run, ["exclude"], { episode: found.episode_id }),
     make("p", { class: "answer label", role: "status", "data-key": "answer" })), { wide: true, name: "judging" });
 }
 

@@ -6,12 +6,12 @@ Their fields, defaults and meanings are those of the toolkit's OpenPipe ART plug
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.llm.openai_llm import OpenAIModelConfig
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from rollbus.nemo.runs.folder import DATA_DIR
 from rollbus.nemo.training_args import USED, refusals
@@ -38,6 +38,22 @@ class BusTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_traj_bui
     failure_reward: float | None = Field(
         default=None, description="Reward of an attempt that crashed every time; left out without it."
     )
+
+
+class LogTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_log_builder"):
+    """Plays episodes of the log: production traffic is what trains."""
+
+    source: Literal["log"] = "log"
+    settings_file: Path | None = Field(
+        default=None, description="Settings of the agents' log, as the exporter has them; relative to this file."
+    )
+    since: AwareDatetime | None = Field(default=None, description="Episodes that began at this time or later.")
+    until: AwareDatetime | None = Field(default=None, description="Episodes that began before this time.")
+    tasks: tuple[str, ...] = Field(default=(), description="Their tasks; all without it.")
+    labels: dict[str, str] = Field(default={}, description="Labels that they have.")
+    group_size: int = Field(default=8, ge=2, description="Most attempts at one example that are compared.")
+    include_tool_calls: bool = Field(default=True, description="Whether trajectories contain tool calls.")
+    min_episode_length: int = Field(default=2, ge=1, description="Fewest messages of a trajectory.")
 
 
 class ARTInitArgs(BaseModel):

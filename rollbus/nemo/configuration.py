@@ -29,7 +29,7 @@ from nat.utils.io.yaml_tools import yaml_load
 from pydantic import BaseModel, ValidationError
 
 from rollbus.nemo import troubles
-from rollbus.nemo.components import ART_TYPES, BusConfig
+from rollbus.nemo.components import ART_TYPES, BusConfig, LogTrajectoryBuilderConfig
 from rollbus.nemo.runs.plan import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
@@ -87,6 +87,9 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         if not mistakes:
             if bus.settings_file is not None:
                 bus = bus.model_copy(update={"settings_file": path.parent / bus.settings_file})
+            for builder in config.trajectory_builders.values():
+                if isinstance(builder, LogTrajectoryBuilderConfig) and builder.settings_file is not None:
+                    builder.settings_file = path.parent / builder.settings_file
             return Plan(config, bus)
     raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
 
@@ -200,9 +203,10 @@ def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
         if name not in entries:
             yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), entries)}"
     reward, entries = chosen.reward_function, config.eval.evaluators
+    builder = config.trajectory_builders.get(chosen.trajectory_builder or "")
     if reward is None:
         yield ("finetuning", "reward_function"), "is not set; name an entry of eval.evaluators"
-    elif reward.name not in entries:
+    elif reward.name not in entries and not isinstance(builder, LogTrajectoryBuilderConfig):  # rewards on the log
         hint = nearest(reward.name, entries)
         yield ("finetuning", "reward_function", "name"), f"eval.evaluators has no entry {reward.name!r}; {hint}"
 

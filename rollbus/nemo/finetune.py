@@ -164,9 +164,11 @@ def describe(options: FinetuneOptions) -> str:
     tuning, builder = plan.config.finetuning, plan.builder
     dataset = run.dataset or getattr(plan.config.eval.general.dataset, "file_path", None)
     attempts = getattr(builder, "num_generations", "?")
+    played = f"{attempts} attempts at each of {examples} examples of {dataset}"
+    episodes = "episodes of the log" if plan.is_from_log else played
     return "\n".join(
         (
-            f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
+            f"builder {builder.type}: {episodes}",
             *repeated,
             f"adapter {plan.adapter.type}: model {plan.model!r}",
             f"trainer {plan.config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} times over the examples",
@@ -239,14 +241,14 @@ def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
         held_out = _count_examples(other, run.validation_dataset)
     elif run.validation_dataset:
         held_out = _count_examples(plan.config, run.validation_dataset)
-    return _count_examples(plan.config, run.dataset), held_out
+    return 0 if plan.is_from_log else _count_examples(plan.config, run.dataset), held_out
 
 
 def repeated_ids(options: FinetuneOptions) -> Iterator[str]:
     """Yield a message for each dataset in which rows share an id: the toolkit's loader keeps the first of them."""
     config, run = options.plan.config, options.run
     held_out = (run.validation_dataset,) if run.validation_dataset is not None else ()
-    for dataset in (run.dataset, *held_out):
+    for dataset in (*(() if options.plan.is_from_log else (run.dataset,)), *held_out):
         chosen: Any = with_dataset(config, dataset).eval.general.dataset
         if chosen is None or isinstance(chosen, EvalDatasetCustomConfig):
             continue

@@ -21,12 +21,14 @@ from rollbus.nemo.components import (
     BusTrainerAdapterConfig,
     BusTrainerConfig,
     BusTrajectoryBuilderConfig,
+    LogTrajectoryBuilderConfig,
     RecordedOpenAIConfig,
     WorkflowTelemetryConfig,
 )
 
 PARTS: tuple[tuple[Any, type[Any], str], ...] = (
     (register_trajectory_builder, BusTrajectoryBuilderConfig, "trajectory_builder:BusTrajectoryBuilder"),
+    (register_trajectory_builder, LogTrajectoryBuilderConfig, "log_builder:BusLogBuilder"),
     (register_trainer_adapter, BusTrainerAdapterConfig, "trainer_adapter:BusTrainerAdapter"),
     (register_trainer, BusTrainerConfig, "trainer:BusTrainer"),
 )

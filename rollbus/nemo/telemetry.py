@@ -51,8 +51,7 @@ async def telemetry_exporter(config: WorkflowTelemetryConfig) -> AsyncIterator[B
 
 def recorder_of(config: WorkflowTelemetryConfig) -> Recorder:
     """Return a recorder to the Kafka of the settings file, else of this machine's stack."""
-    path = config.settings_file or (LOCAL_FILE if LOCAL_FILE.exists() else None)
-    settings = load_settings(Settings, path, os.environ).with_stack_addresses().with_credentials(os.environ)
+    settings = production_settings(config.settings_file)
     return init(
         security=settings.kafka,
         bootstrap_servers=config.bootstrap_servers,
@@ -63,6 +62,12 @@ def recorder_of(config: WorkflowTelemetryConfig) -> Recorder:
         spool_folder=config.spool_folder,
         route=tuple(run.model for run in settings.runs if run.delivery is not None),
     )
+
+
+def production_settings(settings_file: Path | None) -> Settings:
+    """Return the settings of a file, else of `rollbus.yaml` in the folder, else of this machine's stack."""
+    path = settings_file or (LOCAL_FILE if LOCAL_FILE.exists() else None)
+    return load_settings(Settings, path, os.environ).with_stack_addresses().with_credentials(os.environ)
 
 
 @asynccontextmanager

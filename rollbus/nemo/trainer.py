@@ -284,7 +284,8 @@ class BusTrainer(Trainer):
 
     def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
         rewards = [[total(member) for member in group] for group in collection.trajectories if group]
-        single = self._run.plan.attempts.num_generations < 2
+        plan = self._run.plan
+        single = plan.is_from_log or plan.attempts.num_generations < 2
         differ = single or any(max(group) > min(group) for group in rewards)
         self._flat = 0 if count(chosen) and differ else self._flat + 1
         everything = [reward for group in rewards for reward in group]

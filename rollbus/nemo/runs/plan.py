@@ -10,6 +10,7 @@ from rollbus.nemo.components import (
     BusTrainerAdapterConfig,
     BusTrainerConfig,
     BusTrajectoryBuilderConfig,
+    LogTrajectoryBuilderConfig,
 )
 from rollbus.schemas.errors import ConfigurationError
 
@@ -37,7 +38,17 @@ class Plan:
     @property
     def attempts(self) -> BusTrajectoryBuilderConfig:
         """How attempts are made and kept; the fields of a user's own builder are its own, and ask nothing of stages."""
+        if isinstance(self.builder, LogTrajectoryBuilderConfig):
+            names = {"include_tool_calls", "min_episode_length"}
+            return BusTrajectoryBuilderConfig(
+                num_generations=self.builder.group_size, **self.builder.model_dump(include=names)
+            )
         return self.builder if isinstance(self.builder, BusTrajectoryBuilderConfig) else OWN_BUILDER
+
+    @property
+    def is_from_log(self) -> bool:
+        """Whether the episodes are production traffic, and not attempts at a dataset."""
+        return isinstance(self.builder, LogTrajectoryBuilderConfig)
 
     @property
     def model(self) -> str:

@@ -99,7 +99,7 @@ def _target_model(plan: Plan, name: str) -> str:
 
 
 def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
-    single, text = generations == 1, plan.trained is None
+    text = plan.trained is None
     everything = CurriculumLearningConfig()
     curriculum = plan.config.finetuning.curriculum_learning if plan.curriculum_on_bus else everything
     return {
@@ -107,7 +107,7 @@ def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any
         "model": model,
         "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model), "without_tokens": text},
         "grouping": {
-            "strategy": "single" if single else "by_example",
+            "strategy": _strategy(plan),
             "group_size": generations,
             "min_group_size": 1 if text else min(2, generations),
             "window_ms": GROUP_WINDOW_MS,
@@ -125,6 +125,13 @@ def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any
             "flush_ms": 1,
         },
     }
+
+
+def _strategy(plan: Plan) -> str:
+    """Return how attempts are compared: those of the log with one another where several came, else with before."""
+    if plan.is_from_log:
+        return "adaptive"
+    return "single" if plan.attempts.num_generations == 1 else "by_example"
 
 
 def _models(plan: Plan, model: str) -> list[str]:

@@ -1,0 +1,236 @@
+"""A trajectory builder whose epochs are production traffic: episodes of the log, played into the run as they were.
+
+    episode-events of the agents' namespace ─▶ whole root episodes of a time range ─▶ the run's own episode-events
+
+Tokens, log-probs, tools and rewards stay what they were; episode, group and labels are the run's. So the run's stages
+target, filter, score and group them as any traffic. Attempts at one example are one group; what came once is held
+against what its task earned before.
+"""
+
+import asyncio
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import batched
+from typing import Any
+
+from aiokafka import TopicPartition
+from nat.data_models.evaluate_runtime import EvaluationRunOutput
+from nat.data_models.finetuning import TrajectoryCollection
+from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
+
+from rollbus.nemo.bus.publishing import TASK, count, labels_of
+from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
+from rollbus.nemo.components import LogTrajectoryBuilderConfig
+from rollbus.nemo.evaluation import evaluate
+from rollbus.nemo.runs.outputs import append_line
+from rollbus.nemo.runs.run import Run, current_run
+from rollbus.nemo.telemetry import production_settings
+from rollbus.runtime.kafka.partitions import require_topics
+from rollbus.runtime.kafka.reading import open_reader, read_from
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    Excluded,
+    RewardReported,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.trainer.ledger.log import Publication
+
+logger = logging.getLogger(__name__)
+
+LAST = (EpisodeEnded, WriterClosed)
+"""Written after everything else of an episode, later rewards included: then it is complete at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEpisode:
+    """A root episode that is whole."""
+
+    start: EpisodeStarted
+    events: tuple[Event, ...]
+    """All of them, in the order of the log."""
+
+
+class BusLogBuilder(TrajectoryBuilder):
+    """Plays the log."""
+
+    def __init__(self, trajectory_builder_config: LogTrajectoryBuilderConfig) -> None:
+        super().__init__(trajectory_builder_config)
+        self.config = trajectory_builder_config
+        self.read: Callable[[LogTrajectoryBuilderConfig], Awaitable[Sequence[Event]]] = read_events
+        """Where the events come from."""
+        self._trajectory_ids: dict[str, list[str]] = {}
+        self._epochs: dict[str, int] = {}
+
+    async def run_eval(self) -> EvaluationRunOutput:
+        """Run the held-out dataset through the workflow; only validations do."""
+        return await evaluate(self.run_config, self._run())
+
+    async def start_run(self, run_id: str, meta: dict[str, Any] | None = None) -> None:
+        """Play an epoch: every episode that was chosen, once."""
+        if run_id in self._trajectory_ids:
+            raise ValueError(f"Run {run_id} is already in progress.")
+        epoch = self._epochs[run_id] = (meta or {}).get("epoch", self._epochs.get(run_id, -1) + 1)
+        events = await self.read(self.config)
+        episodes, left_out = choose_episodes(events, self.config)
+        logger.info("Playing %d episodes of the log for run_id: %s", len(episodes), run_id)
+        if left_out:
+            reasons = ", ".join(f"{reason}: {number}" for reason, number in sorted(left_out.items()))
+            logger.warning("left out of the log: %s", reasons)
+        run = self._run()
+        for episode in episodes:
+            run.tally.add(episode.events)
+        plan, self._trajectory_ids[run_id] = run.plan, []
+        base = plan.trained or ("", plan.model)
+        publications: list[Publication] = []
+        for attempt, episode, group in attempts_at(episodes, run.run_id, epoch, self.config.group_size):
+            self._trajectory_ids[run_id].append(attempt.trajectory_id)
+            copies = copied(episode, attempt, group, base)
+            publications += (Publication(EPISODE_EVENTS, attempt.episode_id, event) for event in copies)
+        await run.log.publish(publications)
+
+    async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+        """Return the epoch's trajectories, once the stream has grouped or dropped every one."""
+        if run_id not in self._trajectory_ids:
+            raise ValueError(f"No episodes were played for run_id: {run_id}")
+        played, run = self._trajectory_ids.pop(run_id), self._run()
+        await run.settle(played, self._epochs[run_id])
+        groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
+        collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
+        logger.info("Built %d trajectories in %d groups for run_id: %s", count(collection), len(groups), run_id)
+        return collection
+
+    def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Append a line to trajectory_builder_<run>.jsonl."""
+        folder = output_dir or self.run_config.output_dir
+        append_line(os.path.join(folder, f"trajectory_builder_{run_id}.jsonl"), {"run_id": run_id, **metrics})
+
+    def _run(self) -> Run:
+        return current_run("rollbus_log_builder")
+
+
+def choose_episodes(
+    events: Iterable[Event], config: LogTrajectoryBuilderConfig
+) -> tuple[list[LoggedEpisode], Counter[str]]:
+    """Return the root episodes of the range that are whole, and how many others there are, by reason."""
+    by_episode: dict[str, list[Event]] = defaultdict(list)
+    seen: set[str] = set()
+    for event in events:
+        if event.event_id not in seen:
+            seen.add(event.event_id)
+            by_episode[event.episode_id].append(event)
+    episodes, left_out = [], Counter[str]()
+    for own_events in by_episode.values():
+        start = next((event for event in own_events if isinstance(event, EpisodeStarted)), None)
+        if start is None or not _is_chosen(start, config):
+            continue
+        if (reason := _incomplete(start, own_events)) is not None:
+            left_out[reason] += 1
+            continue
+        episodes.append(LoggedEpisode(start, tuple(own_events)))
+    return episodes, left_out
+
+
+def attempts_at(
+    episodes: Sequence[LoggedEpisode], run_id: str, epoch: int, group_size: int
+) -> Iterator[tuple[ExampleAttempt, LoggedEpisode, tuple[str, int]]]:
+    """Yield each episode with its attempt in the run, and its group's id and size: attempts at one example share it."""
+    by_example: dict[tuple[str, str], list[LoggedEpisode]] = defaultdict(list)
+    for episode in episodes:
+        start = episode.start
+        by_example[start.task, start.example_id or start.episode_id].append(episode)
+    for (task, example), attempts in by_example.items():
+        for part, members in enumerate(batched(attempts, group_size)):
+            group_id = group_id_of(run_id, epoch, f"{task}:{example}:{part}")
+            for generation, episode in enumerate(members):
+                attempt = ExampleAttempt(run_id, epoch, episode.start.episode_id, generation)
+                yield attempt, episode, (group_id, len(members))
+
+
+def copied(
+    episode: LoggedEpisode, attempt: ExampleAttempt, group: tuple[str, int], base: tuple[str, str]
+) -> Iterator[Event]:
+    """Yield the events of an episode as the run's; turns of the base model are of version 0 of the trained one."""
+    base_name, name = base
+    for event in sorted(episode.events, key=lambda event: isinstance(event, LAST)):
+        ours = replace(event, episode_id=attempt.episode_id, root_episode_id=attempt.episode_id)
+        if isinstance(ours, EpisodeStarted):
+            labels = {**ours.labels, "task": ours.task, **labels_of(attempt)}
+            example = ours.example_id or ours.episode_id
+            group_id, size = group
+            ours = replace(ours, task=TASK, example_id=example, group_id=group_id, group_size=size, labels=labels)
+        elif isinstance(ours, TurnRecorded) and ours.policy_version is None and ours.model == base_name:
+            ours = replace(ours, model=f"{name}@0", policy_version=0)
+        yield ours
+
+
+def _is_chosen(start: EpisodeStarted, config: LogTrajectoryBuilderConfig) -> bool:
+    """Say whether the configuration asks for an episode."""
+    began_ms = start.occurred_at_ms
+    return (
+        (config.since is None or began_ms >= _ms(config.since))
+        and (config.until is None or began_ms < _ms(config.until))
+        and (not config.tasks or start.task in config.tasks)
+        and all(start.labels.get(name) == value for name, value in config.labels.items())
+    )
+
+
+def _incomplete(start: EpisodeStarted, events: Sequence[Event]) -> str | None:
+    """Return what keeps an episode from being played; None if nothing does."""
+    if start.parent_episode_id is not None:
+        return "part of another episode"
+    if any(isinstance(event, Excluded) for event in events):
+        return "excluded"
+    ended = next((event for event in events if isinstance(event, EpisodeEnded)), None)
+    if ended is None:
+        return "not ended"
+    counts = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
+    inside = {event.writer_id for event in events if event.sequence >= 0 and not isinstance(event, RewardReported)}
+    sequences: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        sequences[event.writer_id].add(event.sequence)
+    for writer_id in (*inside, *ended.writer_ids):
+        written = counts.get(writer_id)
+        if written is None or not sequences[writer_id].issuperset(range(written)):
+            return "events are missing"
+    return None
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+async def read_events(config: LogTrajectoryBuilderConfig) -> list[Event]:
+    """Read the events of a namespace from the beginning of the range to the present end of the log."""
+    settings = production_settings(config.settings_file)
+    topic, connection = EPISODE_EVENTS.full_name(settings.namespace), settings.kafka
+    counts = await require_topics(connection, [topic])
+    places = [TopicPartition(topic, number) for number in range(counts[topic])]
+    starts = dict.fromkeys(places, 0)
+    if config.since is not None:
+        async with open_reader(connection) as consumer:
+            found = await consumer.offsets_for_times(dict.fromkeys(places, _ms(config.since)))
+            ends = await consumer.end_offsets(places)
+        starts = {place: ends[place] if (at := found[place]) is None else at.offset for place in places}
+    events, unreadable = [], 0
+    async for message in read_from(connection, starts):
+        try:
+            record = decode(message.value) if message.value is not None else None
+        except RecordError:
+            unreadable += 1
+            continue
+        if isinstance(record, Event):
+            events.append(record)
+        await asyncio.sleep(0)
+    if unreadable:
+        logger.warning("%d records of %s cannot be read", unreadable, topic)
+    return events

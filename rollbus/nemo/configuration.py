@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,12 @@ from pydantic import BaseModel, ValidationError
 from rollbus.nemo import troubles
 from rollbus.nemo.components import ART_TYPES, BusConfig, LogTrajectoryBuilderConfig
 from rollbus.nemo.runs.plan import Plan
+from rollbus.nemo.toolkit_version import require_toolkit
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED = "1.9."
-"""Versions of the toolkit, whose interfaces change from one to the next."""
 REPLACED = "nat.plugins.openpipe.register"
 """The toolkit's own ART plugin: to import it is to import ART and torch, which takes seconds."""
 COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
@@ -55,8 +53,7 @@ DATASETS: dict[str, Any] = {
 
 def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
-    if not (installed := version("nvidia-nat-core")).startswith(SUPPORTED):
-        raise ConfigurationError(f"nvidia-nat-core is {installed}; install {SUPPORTED}x: pip install 'rollbus[nat]'")
+    require_toolkit()
     _, lines, first_mistakes = read_document(path, os.environ)
     try:
         values = yaml_load(path)

@@ -7,8 +7,8 @@ import pytest
 from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, TrajectoryCollection
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.nemo import finetune as ft
 from rollbus.nemo.bus.publishing import example_names
+from rollbus.nemo.checks import FinetuneOptions, require_runnable
 from rollbus.nemo.runs.folder import newest_run
 from rollbus.nemo.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
@@ -30,7 +30,7 @@ def test_settings_of_another_shape_are_a_configuration_error(tmp_path: Path, tra
     plain["rollbus"]["settings"] = {"trainer": trainer}
     config = read(tmp_path, plain)
     with pytest.raises(ConfigurationError):
-        ft.require_runnable(ft.FinetuneOptions(config, FinetuneRunConfig()))
+        require_runnable(FinetuneOptions(config, FinetuneRunConfig()))
 
 
 class Scored(EvalOutputItem):

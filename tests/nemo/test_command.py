@@ -14,8 +14,9 @@ from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, Tra
 
 import rollbus.nemo.finetune
 from rollbus.cli.root import rollbus as command
+from rollbus.nemo.checks import FinetuneOptions
 from rollbus.nemo.configuration import load_plan
-from rollbus.nemo.finetune import FinetuneOptions, concluded_well, name_run
+from rollbus.nemo.finetune import concluded_well, name_run
 from rollbus.nemo.runs.folder import RunRecord, hold_run, newest_run, read_run, write_run
 from rollbus.nemo.runs.processes import Processes
 from rollbus.nemo.runs.run import locked

@@ -1,7 +1,9 @@
 """The guides' YAML is read as it stands; every mistake is named with its nearest right word; overrides reach all."""
 
 import json
+import sys
 from functools import reduce
+from importlib import import_module
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -153,9 +155,13 @@ def test_what_training_names_reaches_the_trainer() -> None:
 
 
 def test_another_version_of_the_toolkit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbus.nemo.configuration.version", lambda name: "1.4.1")
-    with pytest.raises(ConfigurationError, match=r"nvidia-nat-core is 1\.4\.1; install 1\.9\.x"):
+    monkeypatch.setattr("rollbus.nemo.toolkit_version.version", lambda name: "1.4.1")
+    message = r"made for nvidia-nat-core 1\.9\.x, and 1\.4\.1 is installed"
+    with pytest.raises(ConfigurationError, match=message):
         load(GUIDES / "art.yml")
+    monkeypatch.delitem(sys.modules, "rollbus.nemo.register", raising=False)
+    with pytest.raises(ConfigurationError, match=message):
+        import_module("rollbus.nemo.register")
 
 
 def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.plugins.eval.runtime.evaluate import EvaluationRun
 
+from rollbus.nemo.checks import _count_examples
 from rollbus.nemo.configuration import load_plan
-from rollbus.nemo.finetune import _count_examples
 from tests.web import QuietHandler, serve
 
 ROOT = Path(__file__).parents[2]

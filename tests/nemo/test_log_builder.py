@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nat.data_models.finetuning import FinetuneRunConfig
 from openai import OpenAI
 
+from rollbus.nemo.checks import FinetuneOptions, describe
 from rollbus.nemo.components import LogTrajectoryBuilderConfig
-from rollbus.nemo.log_builder import BusLogBuilder, attempts_at, choose_episodes, copied
+from rollbus.nemo.production.log_builder import BusLogBuilder, attempts_at, choose_episodes, copied
 from rollbus.producers import MemorySink, init
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import Event, TurnRecorded, WriterClosed
@@ -124,3 +126,8 @@ def test_what_is_not_whole_is_left_out_and_counted() -> None:
 def test_a_time_without_a_zone_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"trajectory_builders\.b\.since: Input should have timezone info"):
         read(tmp_path, log_document(tmp_path, since="2026-11-01T00:00:00"))
+
+
+def test_a_check_needs_no_dataset(tmp_path: Path) -> None:
+    plan = read(tmp_path, log_document(tmp_path))
+    assert "builder rollbus_log_builder: episodes of the log" in describe(FinetuneOptions(plan, FinetuneRunConfig()))

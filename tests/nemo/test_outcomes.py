@@ -14,7 +14,8 @@ from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, TrainingStatusEnum
 from rich.console import Console
 
-from rollbus.nemo.finetune import FinetuneOptions, concluded_well, describe
+from rollbus.nemo.checks import FinetuneOptions, describe
+from rollbus.nemo.finetune import concluded_well
 from rollbus.nemo.finetune import run_epochs as start_epochs
 from rollbus.nemo.runs.folder import RunRecord, read_run
 from rollbus.nemo.runs.run import opened_run

@@ -30,8 +30,8 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 from nat.runtime.session import SessionManager
 
 from rollbus.nemo.configuration import _register_components
-from rollbus.nemo.eval_scores import new_scores
-from rollbus.nemo.telemetry import recorded_requests
+from rollbus.nemo.production.eval_scores import new_scores
+from rollbus.nemo.production.telemetry import recorded_requests
 from rollbus.producers import MemorySink, init
 from rollbus.schemas.records.events import (
     AliasDeclared,

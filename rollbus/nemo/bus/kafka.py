@@ -1,7 +1,11 @@
-"""The bus on a real broker: a reader of the run's topics from their beginning, and an idempotent producer."""
+"""The bus on a real broker: a reader of the run's topics from their beginning, and an idempotent producer.
+
+The log of the agents, of which a run may be played, is read here too.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -10,7 +14,7 @@ from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.runtime.kafka.clients import kafka_errors, new_producer, start_client, stop_clients
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import require_topics
-from rollbus.runtime.kafka.reading import new_reader
+from rollbus.runtime.kafka.reading import new_reader, open_reader, read_from
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.records.control import Tick
@@ -133,3 +137,21 @@ class KafkaBus:
             return decode(one.value)
         except RecordError:
             return None
+
+
+async def read_since(connection: KafkaConnection, topic: str, since_ms: int | None) -> list[Any]:
+    """Return the records of a topic from a time on, or all; what cannot be read is a dead letter of its stage."""
+    counts = await require_topics(connection, [topic])
+    places = [TopicPartition(topic, number) for number in range(counts[topic])]
+    starts = dict.fromkeys(places, 0)
+    if since_ms is not None:
+        async with open_reader(connection) as consumer:
+            at_time = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
+            ends = await consumer.end_offsets(places)
+        starts = {place: ends[place] if (at := at_time[place]) is None else at.offset for place in places}
+    records = []
+    async with aclosing(read_from(connection, starts)) as messages:
+        async for message in messages:
+            with suppress(RecordError):
+                records.append(None if message.value is None else decode(message.value))
+    return records

@@ -5,6 +5,7 @@ verdicts from another process later. No settings file and no `rollbus finetune`.
 """
 
 import asyncio
+import copy
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import yaml
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
-from rollbus.schemas.records.events import EpisodeStarted, TurnRecorded
+from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.topics import EPISODE_EVENTS
 from tests.console import ROLLBUS
 from tests.installs import hide_art_plugin, own_environment, run
@@ -46,10 +47,10 @@ rb.close()
 """It knows the requests by the ids that its own client gave them."""
 
 
-@pytest.fixture
-def workflow(user: NewUser, tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def workflow(user: NewUser, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A workflow as the page has it, with the model of this stack."""
-    user.environment["PYTHONPATH"] = str(hide_art_plugin(tmp_path / "site"))
+    user.environment["PYTHONPATH"] = str(hide_art_plugin(tmp_path_factory.mktemp("site")))
     read_token = f"import rollbus; print(rollbus.read_token({user.model_url!r}))"
     token = run(sys.executable, "-c", read_token, cwd=user.folder).stdout.strip()
     model = {"_type": "openai", "model_name": "agent", "base_url": user.model_url, "api_key": token, "max_tokens": 2}
@@ -102,40 +103,82 @@ async def ask_all(url: str) -> None:
             tasks.create_task(ask(number))
 
 
-def test_requests_at_once_are_trained_by_verdicts_that_come_later(user: NewUser, workflow: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def verdicts(user: NewUser, workflow: dict[str, Any]) -> dict[str, float]:
+    """What each request's answer was worth, by its episode: served, recorded, and reported from another process."""
+    with served(user, workflow) as url:
+        asyncio.run(ask_all(url))
+    events = user.read(EPISODE_EVENTS)
+    starts = [event for event in events if isinstance(event, EpisodeStarted) and event.task == "chat_completion"]
+    orders = {event.episode_id: event.labels["workflow_run_id"] for event in starts}
+    assert sorted(orders.values()) == sorted(f"order-{number}" for number in range(REQUESTS))
+    turns = [event for event in events if isinstance(event, TurnRecorded) and event.episode_id in orders]
+    assert len(turns) == REQUESTS
+    for turn in turns:
+        assert turn.trainable, turn.untrainable_reason
+        number = orders[turn.episode_id].removeprefix("order-")
+        assert (turn.added_messages[-1].content or "").startswith(f"Ticket {number}:"), "of its own request"
+    worth = {order: float(int(order.removeprefix("order-")) % 3 == 0) for order in orders.values()}
+    reported = subprocess.run(
+        [sys.executable, "-c", VERDICTS, user.kafka],
+        input=json.dumps(worth), text=True, capture_output=True, cwd=user.folder, env=own_environment(), timeout=120,
+    )  # fmt: skip
+    assert reported.returncode == 0, reported.stderr
+    return {episode_id: worth[order] for episode_id, order in orders.items()}
+
+
+def test_requests_at_once_are_trained_by_verdicts_that_come_later(user: NewUser, verdicts: dict[str, float]) -> None:
     with user.running("worker", "trainer"):
-        with served(user, workflow) as url:
-            asyncio.run(ask_all(url))
-        events = user.read(EPISODE_EVENTS)
-        starts = [event for event in events if isinstance(event, EpisodeStarted) and event.task == "chat_completion"]
-        orders = {event.episode_id: event.labels["workflow_run_id"] for event in starts}
-        assert sorted(orders.values()) == sorted(f"order-{number}" for number in range(REQUESTS))
-        turns = [event for event in events if isinstance(event, TurnRecorded) and event.episode_id in orders]
-        assert len(turns) == REQUESTS
-        for turn in turns:
-            assert turn.trainable, turn.untrainable_reason
-            number = orders[turn.episode_id].removeprefix("order-")
-            assert (turn.added_messages[-1].content or "").startswith(f"Ticket {number}:"), "of its own request"
-        verdicts = {order: float(int(order.removeprefix("order-")) % 3 == 0) for order in orders.values()}
-        reported = subprocess.run(
-            [sys.executable, "-c", VERDICTS, user.kafka],
-            input=json.dumps(verdicts), text=True, capture_output=True, cwd=user.folder, env=own_environment(),
-            timeout=120,
-        )  # fmt: skip
-        assert reported.returncode == 0, reported.stderr
-        trained = wait_until(lambda: user.trained(orders), f"nothing was trained:\n{user.logs()}", within_s=240)
-    assert trained.items() <= {episode_id: verdicts[order] for episode_id, order in orders.items()}.items()
+        trained = wait_until(lambda: user.trained(verdicts), f"nothing was trained:\n{user.logs()}", within_s=240)
+    assert trained.items() <= verdicts.items()
+
+
+def test_the_toolkits_configuration_trains_on_the_same_traffic(
+    user: NewUser, workflow: dict[str, Any], verdicts: dict[str, float]
+) -> None:
+    with user.running("worker"):  # which finds the episodes that the verdicts name
+        wait_until(
+            lambda: sum(isinstance(event, RewardReported) for event in user.read(EPISODE_EVENTS)) >= len(verdicts),
+            f"the verdicts are not with their episodes:\n{user.logs()}",
+        )
+    stack = {f"{name}_port": port for name, port in user.ports.items()}
+    (user.folder / "stack.yaml").write_text(yaml.safe_dump({"stack": stack}))
+    backend = {"ip": "127.0.0.1", "port": user.ports["art"], "name": "agent", "base_model": "base"}
+    plain = {name: workflow[name] for name in ("llms", "workflow")} | {
+        "trajectory_builders": {"log": {"_type": "rollbus_log_builder", "source": "log", "tasks": ["chat_completion"]}},
+        "trainer_adapters": {"art": {"_type": "openpipe_art_trainer_adapter", "backend": backend}},
+        "trainers": {"art": {"_type": "openpipe_art_trainer"}},
+        "finetuning": {
+            "enabled": True,
+            "trainer": "art",
+            "trajectory_builder": "log",
+            "trainer_adapter": "art",
+            "reward_function": {"name": "thumbs"},
+            "output_dir": "output",
+        },
+        "rollbus": {"run_id": "from-log", "data_dir": "state", "settings_file": "stack.yaml"},
+    }
+    plain["trajectory_builders"]["log"]["settings_file"] = "stack.yaml"
+    (user.folder / "log.yml").write_text(yaml.safe_dump(plain))
+    finetuned = user.rollbus("finetune", "--config_file", "log.yml", check=False)
+    assert finetuned.returncode == 0, finetuned.stdout[-6000:] + finetuned.stderr[-3000:] + user.logs()
+    (line,) = (user.folder / "output" / "training_metrics.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert row["num_trajectories"] == REQUESTS
+    assert row["step_trained"] > 0
+    assert row["avg_reward"] == pytest.approx(sum(verdicts.values()) / REQUESTS)
 
 
 def test_an_evaluation_by_the_toolkits_command_is_in_sql(user: NewUser, workflow: dict[str, Any]) -> None:
     rows = [{"id": number, "question": f"Ticket {number}: where is it?", "answer": ""} for number in range(ITEMS)]
     (user.folder / "held_out.json").write_text(json.dumps(rows))
-    workflow["general"]["telemetry"]["tracing"]["rollbus"]["task"] = "held-out"
-    workflow["eval"] = {
+    document = copy.deepcopy(workflow)
+    document["general"]["telemetry"]["tracing"]["rollbus"]["task"] = "held-out"
+    document["eval"] = {
         "general": {"output_dir": "results", "dataset": {"_type": "json", "file_path": "held_out.json"}},
         "evaluators": {"speed": {"_type": "avg_llm_latency"}},
     }
-    (user.folder / "eval.yml").write_text(yaml.safe_dump(workflow))
+    (user.folder / "eval.yml").write_text(yaml.safe_dump(document))
 
     def answer(statement: str) -> list[dict[str, Any]]:
         answered = user.rollbus("sql", "query", "-o", "json", statement, check=False)

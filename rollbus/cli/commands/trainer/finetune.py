@@ -12,7 +12,7 @@ from rollbus.cli.output import Console, OutputTable, echo, format_count, show_ro
 from rollbus.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from rollbus.nemo.finetune import FinetuneOptions
+    from rollbus.nemo.checks import FinetuneOptions
     from rollbus.nemo.runs.folder import RunRecord
 
 EXISTING = click.Path(exists=True, dir_okay=False)
@@ -66,7 +66,7 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     if config_file is None:
         raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
     with show_progress(f"reading {config_file}, and importing the toolkit and its components"):
-        from rollbus.nemo.finetune import describe
+        from rollbus.nemo.checks import describe
         from rollbus.nemo.runs.folder import newest_run
 
         chosen = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
@@ -83,8 +83,8 @@ def _options(
     """`settings_file` wins over the configuration's own, and `otherwise` is read where neither names one."""
     from nat.data_models.finetuning import FinetuneRunConfig
 
+    from rollbus.nemo.checks import FinetuneOptions
     from rollbus.nemo.configuration import load_plan
-    from rollbus.nemo.finetune import FinetuneOptions
 
     plan = load_plan(Path(config_file), options["override"])
     if chosen_file := settings_file or plan.bus.settings_file or otherwise:

@@ -20,8 +20,8 @@ from nat.data_models.intermediate_step import IntermediateStep, IntermediateStep
 from nat.observability.exporter.base_exporter import BaseExporter
 
 from rollbus.nemo.components import WorkflowTelemetryConfig
-from rollbus.nemo.eval_scores import EVALUATION, EvaluationScores
 from rollbus.nemo.llms import active_function
+from rollbus.nemo.production.eval_scores import EVALUATION, EvaluationScores
 from rollbus.nemo.runs.recording import FLUSH_S, RECORDING
 from rollbus.producers import Episode, Recorder, init
 from rollbus.producers.episode import context

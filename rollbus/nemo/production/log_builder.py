@@ -7,7 +7,6 @@ target, filter, score and group them as any traffic. Attempts at one example are
 against what its task earned before.
 """
 
-import asyncio
 import logging
 import os
 from collections import Counter, defaultdict
@@ -17,22 +16,18 @@ from datetime import datetime
 from itertools import batched
 from typing import Any
 
-from aiokafka import TopicPartition
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
 from nat.data_models.finetuning import TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
+from rollbus.nemo.bus.kafka import read_since
 from rollbus.nemo.bus.publishing import TASK, count, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.components import LogTrajectoryBuilderConfig
 from rollbus.nemo.evaluation import evaluate
+from rollbus.nemo.production.telemetry import production_settings
 from rollbus.nemo.runs.outputs import append_line
 from rollbus.nemo.runs.run import Run, current_run
-from rollbus.nemo.telemetry import production_settings
-from rollbus.runtime.kafka.partitions import require_topics
-from rollbus.runtime.kafka.reading import open_reader, read_from
-from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.events import (
     EpisodeEnded,
     EpisodeStarted,
@@ -210,27 +205,8 @@ def _ms(moment: datetime) -> int:
 
 
 async def read_events(config: LogTrajectoryBuilderConfig) -> list[Event]:
-    """Read the events of a namespace from the beginning of the range to the present end of the log."""
+    """Read the events of the agents' namespace, from the beginning of the range to the present end of the log."""
     settings = production_settings(config.settings_file)
-    topic, connection = EPISODE_EVENTS.full_name(settings.namespace), settings.kafka
-    counts = await require_topics(connection, [topic])
-    places = [TopicPartition(topic, number) for number in range(counts[topic])]
-    starts = dict.fromkeys(places, 0)
-    if config.since is not None:
-        async with open_reader(connection) as consumer:
-            found = await consumer.offsets_for_times(dict.fromkeys(places, _ms(config.since)))
-            ends = await consumer.end_offsets(places)
-        starts = {place: ends[place] if (at := found[place]) is None else at.offset for place in places}
-    events, unreadable = [], 0
-    async for message in read_from(connection, starts):
-        try:
-            record = decode(message.value) if message.value is not None else None
-        except RecordError:
-            unreadable += 1
-            continue
-        if isinstance(record, Event):
-            events.append(record)
-        await asyncio.sleep(0)
-    if unreadable:
-        logger.warning("%d records of %s cannot be read", unreadable, topic)
-    return events
+    since_ms = None if config.since is None else _ms(config.since)
+    records = await read_since(settings.kafka, EPISODE_EVENTS.full_name(settings.namespace), since_ms)
+    return [record for record in records if isinstance(record, Event)]

@@ -188,8 +188,11 @@ async def test_two_requests_of_two_calls_are_two_episodes_of_two_turns(framework
             "talk-"
         )
         talks.add(started.labels["conversation_id"])
-        (alias,) = (record.alias for record in aliases if record.episode_id == started.episode_id)
-        assert alias == started.labels["workflow_run_id"], "feedback may name the request by the toolkit's own id"
+        names = {record.conversation: record.alias for record in aliases if record.episode_id == started.episode_id}
+        talk = f"conversation:{started.labels['conversation_id']}"
+        assert names == {True: talk, False: started.labels["workflow_run_id"]}, (
+            "feedback may name the request by the toolkit's own id, and what a user says next is known by the talk's"
+        )
         assert [tokens_of(turn) for turn in turns_of(events)] == SAMPLED
         assert [turn.function for turn in turns_of(events)] == ["<workflow>"] * 2
         (tool,) = (event for event in events if isinstance(event, ToolCalled))

@@ -23,6 +23,8 @@ from rollbus.streams.rewards.next_turn.rules import next_turn
 ENTRY_POINTS = "rollbus.rewards"
 Registry = Mapping[str, RewardFunction]
 
+NEXT_TURN = "next_turn"
+"""The one that reads what users did next, and the name of the reports that conversations give."""
 NEXT_TURN_JUDGE = "next_turn_judge"
 """The one that is asked when a user has spoken, and not with the trajectory."""
 BUILT_IN: Registry = {
@@ -33,7 +35,7 @@ BUILT_IN: Registry = {
     "judge": RewardFunction(judge, version="2"),
     "judge_relative": RewardFunction(judge_relative, per="group"),
     "length": RewardFunction(length, quick=True),
-    "next_turn": RewardFunction(next_turn, quick=True, reads_feedback=True),
+    NEXT_TURN: RewardFunction(next_turn, quick=True, reads_feedback=True),
     NEXT_TURN_JUDGE: RewardFunction(next_turn_judge, reads_feedback=True),
     "refused": RewardFunction(refused, quick=True),
     "regex": RewardFunction(regex, quick=True),

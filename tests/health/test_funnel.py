@@ -15,6 +15,7 @@ from rollbus.health.funnel.numbers import (
     EpisodeCount,
     FunnelNumbers,
     FunnelSettings,
+    NextTurnCount,
     RewardCount,
     RunCount,
     TurnCount,
@@ -265,3 +266,31 @@ def test_data_without_a_process_is_a_problem_and_an_empty_namespace_is_not() -> 
     assert give_verdict(empty, (funnel(),)).text == "nothing is recorded yet, and no process runs"
     (missing,) = draw_picture(Look(now_ms=NOW_MS, events=None), LagHistory(300), AlarmLimits()).problems
     assert missing.alarm == "no_topics"
+
+
+def test_what_users_did_next_is_one_line() -> None:
+    counts = (
+        NextTurnCount("signal", "thanks", 6, 0),
+        NextTurnCount("signal", "correction", 3, 0),
+        NextTurnCount("signal", "unclear", 4, 4),
+        NextTurnCount("pair", "judge and next", 5, 4),
+        NextTurnCount("verdict", "next", 8, 7),
+    )
+    drawn = funnel(count(2), next_turns=counts)
+    assert drawn.next_turns == (
+        "users answered 13 turns: 6 thanks, 3 correction, 4 unclear; judge and next agree on 4 of 5; "
+        "next agrees with explicit verdicts on 7 of 8"
+    )
+    assert funnel(count(2)).next_turns == ""
+
+
+def test_words_that_no_component_reads_have_their_own_remedy() -> None:
+    drawn = funnel(
+        count(2),
+        settings=FunnelSettings(scoring=NAMED_REWARD),
+        rewards=(RewardCount("next_turn", 3, 3), RewardCount("reward", 1, 1)),
+    )
+    assert "{type: next_turn, name: next_turn}" in words_of(drawn, "unread_rewards")
+    assert names_read(ScoringConfig(rewards=(RewardConfig(type="next_turn_judge", name="judge"),))) == frozenset(
+        {"next_turn"}
+    )

@@ -1,6 +1,6 @@
 """ClickHouse → the counts of each run; the one reader of the funnel's numbers.
 
-It asks four questions of a run about the newest day, each of one pass over that day's rows. Where no ClickHouse
+It asks five questions of a run about the newest day, each of one pass over that day's rows. Where no ClickHouse
 answers, or no sink has written, the funnel says so instead of numbers.
 """
 
@@ -17,6 +17,7 @@ from rollbus.health.funnel.numbers import (
     EpisodeCount,
     FunnelNumbers,
     FunnelSettings,
+    NextTurnCount,
     RewardCount,
     RunCount,
     TurnCount,
@@ -90,6 +91,9 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
         rewards=tuple(
             RewardCount(row["name"], row["number"], row["episodes"], row["late"], row["p50_ms"], row["p90_ms"])
             for row in ask("funnel_rewards")
+        ),
+        next_turns=tuple(
+            NextTurnCount(row["kind"], row["name"], row["turns"], row["other"]) for row in ask("funnel_next_turns")
         ),
         run=make_run_count(run),
     )

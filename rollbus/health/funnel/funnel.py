@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rollbus.health.funnel.forecast import Forecast, forecast_step
 from rollbus.health.funnel.losses import agree, explain_loss
+from rollbus.health.funnel.next_turns import describe_next_turns
 from rollbus.health.funnel.notices import Notice, find_notices
 from rollbus.health.funnel.numbers import EPISODES, IN_STEP, STAGES, EpisodeCount, FunnelNumbers, FunnelSettings
 from rollbus.runtime.health.alarms.problem import say_duration
@@ -65,6 +66,8 @@ class Funnel:
     stages: tuple[FunnelStage, ...] = ()
     unassembled: UnassembledEpisodes | None = None
     notices: tuple[Notice, ...] = ()
+    next_turns: str = ""
+    """What users did next, in a line; empty if no component reads it."""
     forecast: Forecast | None = None
     blocked_at: str | None = None
     """The stage that no episode reaches although all that could were tried."""
@@ -93,6 +96,7 @@ def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
         stages=stages,
         unassembled=_find_unassembled(numbers, settings),
         notices=find_notices(numbers, settings),
+        next_turns=describe_next_turns(numbers.next_turns),
         forecast=forecast,
         blocked_at=None if blocked_at is None else blocked_at.name,
         verdict=_give_verdict(numbers, stages, blocked_at, forecast),

@@ -13,7 +13,7 @@ from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCou
 from rollbus.runtime.health.alarms.problem import say_duration
 from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.drops import DropReason
-from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.rewards.registry import BUILT_IN, NEXT_TURN, NEXT_TURN_JUDGE
 
 ROUND_TO_MS = 5_000
 
@@ -71,14 +71,20 @@ def find_unread_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Ite
         return
     unread = [rewards.name for rewards in numbers.rewards if rewards.name not in names]
     components = [_describe_component(reward) for reward in settings.scoring.rewards]
-    components += [{"type": "feedback", "name": name} for name in unread]
+    components += [{"type": _type_for(name), "name": name} for name in unread]
     change = SettingChange(("scoring", "rewards"), components)
     for rewards in numbers.rewards:
         if rewards.name not in names:
             read = ", ".join(sorted(names)) or "none"
             what = f"{rewards.reports} reports are named {rewards.name!r}, which no component reads (read: {read})"
-            remedy = f"`scoring: {{rewards: [{{type: feedback, name: {rewards.name}}}]}}`, or report under another name"
+            kind = _type_for(rewards.name)
+            remedy = f"`scoring: {{rewards: [{{type: {kind}, name: {rewards.name}}}]}}`, or report under another name"
             yield Notice("unread_rewards", what, remedy, change)
+
+
+def _type_for(name: str) -> str:
+    """Return the type of the component that reads reports of a name: a conversation's are words, and no values."""
+    return NEXT_TURN if name == NEXT_TURN else "feedback"
 
 
 def _describe_component(reward: RewardConfig) -> dict[str, Any]:
@@ -91,7 +97,10 @@ def names_read(scoring: ScoringConfig) -> frozenset[str] | None:
     if any(reward.type not in BUILT_IN for reward in scoring.rewards):
         return None
     readers = [reward for reward in scoring.rewards if BUILT_IN[reward.type].reads_feedback]
-    names = frozenset(str(reward.options.get("report") or reward.name) for reward in readers)
+    names = frozenset(
+        NEXT_TURN if reward.type in (NEXT_TURN, NEXT_TURN_JUDGE) else str(reward.options.get("report") or reward.name)
+        for reward in readers
+    )
     return None if EVERY_NAME in names else names
 
 

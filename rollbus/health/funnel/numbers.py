@@ -53,6 +53,18 @@ class RewardCount:
 
 
 @dataclass(frozen=True, slots=True)
+class NextTurnCount:
+    """Turns that users answered, or that two sources speak of."""
+
+    kind: str
+    """`signal`; `pair` of two components that speak of the same turns; `verdict` on the whole episode."""
+    name: str
+    turns: int
+    matching: int
+    """Of a signal, those that are unclear; of the others, those on which both agree."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunCount:
     """Groups, batches and steps of one run."""
 
@@ -95,6 +107,7 @@ class FunnelNumbers:
     episodes: tuple[EpisodeCount, ...] = ()
     turns: tuple[TurnCount, ...] = ()
     rewards: tuple[RewardCount, ...] = ()
+    next_turns: tuple[NextTurnCount, ...] = ()
     run: RunCount = RunCount()
 
 

@@ -22,6 +22,8 @@ def render_funnel(funnel: Funnel) -> RenderableType:
     parts: list[RenderableType] = [head, table]
     if funnel.unassembled is not None:
         parts.append(Text(funnel.unassembled.sentence))
+    if funnel.next_turns:
+        parts.append(Text(funnel.next_turns))
     parts += [Text.assemble(("! ", "yellow"), f"{notice.what} → {notice.remedy}") for notice in funnel.notices]
     return Group(*parts, Text())
 

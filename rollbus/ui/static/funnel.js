@@ -31,7 +31,7 @@ function bar(share) {
 }
 
 /** What else a person should know, a sentence each. */
-function remarks({ unassembled, notices }) {
-  const sentences = [...(unassembled ? [unassembled.sentence] : []), ...notices.map((notice) => `${notice.what} → ${notice.remedy}`)];
+function remarks({ unassembled, notices, next_turns }) {
+  const sentences = [...(unassembled ? [unassembled.sentence] : []), ...(next_turns ? [next_turns] : []), ...notices.map((notice) => `${notice.what} → ${notice.remedy}`)];
   return sentences.length ? make("ul", { class: "notices", "aria-label": "Notices" }, sentences.map((sentence) => make("li", {}, sentence))) : null;
 }

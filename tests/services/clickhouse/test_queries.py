@@ -25,7 +25,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import TrainedMember
-from rollbus.schemas.records.trajectories import Reward
+from rollbus.schemas.records.trajectories import Reward, TurnReward
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.ui.asking import Asking
 from tests.builders import (
@@ -671,6 +671,41 @@ def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[st
     counted = count_run(client, NAMESPACE, FunnelSettings(), START_MS)
     client.close()
     assert (counted.run.step, counted.run.open_batches) == (1, 1)
+
+
+def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:
+    return TurnReward(turn_event_id=turn, component=component, value=value, signal=signal, confidence=0.8)
+
+
+def test_what_users_did_next_is_counted_from_the_newest_scores(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    good = (spoken("t", "next", 1.0, "thanks"), spoken("t", "judge", 0.0, "judge"))
+    bad = (spoken("u", "next", 0.0, "correction"), spoken("u", "judge", 0.2, "judge"))
+    verdicts = tuple(Reward(event_id=f"r{value}", name="reward", value=value, turn_event_id=None) for value in (1.0,))
+    episode = make_trajectory("e1", rewards=verdicts)
+    records: list[Record] = [
+        ("scores", "k", make_score(trajectory_id("e1"), 1.0, turn_rewards=bad)),
+        ("scores", "k", make_score(trajectory_id("e1"), 1.0, revision=1, turn_rewards=good)),
+        ("scores", "k", make_score("t2", 0.0, turn_rewards=bad)),
+        ("scores", "k", make_score("t3", None, turn_rewards=(spoken("v", "next", None, "unclear"),))),
+        ("scores", "k", make_score("t4", 0.0, turn_rewards=good)),
+        ("scores", "k", make_score("t4", None, revision=1)),
+        ("trajectories", "k", episode),
+    ]
+    for delivery in range(2):
+        write(client, NAMESPACE, records, first_offset=delivery * 1000)
+    counted = count_run(client, NAMESPACE, FunnelSettings(), START_MS).next_turns
+    client.close()
+    assert {(count.kind, count.name): (count.turns, count.matching) for count in counted} == {
+        ("signal", "thanks"): (1, 0),
+        ("signal", "correction"): (1, 0),
+        ("signal", "judge"): (2, 0),
+        ("signal", "unclear"): (1, 1),
+        ("pair", "judge and next"): (2, 1),
+        ("verdict", "next"): (1, 1),
+        ("verdict", "judge"): (1, 0),
+    }
 
 
 def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number(filled: ClickHouseSettings) -> None:

@@ -21,6 +21,10 @@ Grant = Literal["record", "feedback"]
 GRANTS: tuple[Grant, ...] = get_args(Grant)
 OWNER = "owner"
 """The principal that may everything; its token has no name in it."""
+OPERATOR = "operator"
+"""The principal of what the owner reports on the page."""
+DOORS = (OPERATOR, "proxy", "ingest", "import")
+"""Principals of what the owner's token brings to a door of ours: no token has such a name."""
 PREFIX = "rb"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 BY_OWNER = 0
@@ -47,8 +51,10 @@ class Principal:
 
 def make_principal(name: str, may: Iterable[str], generation: int = 1) -> Principal:
     """Return a principal; raises ConfigurationError for a name or a grant that is none."""
-    if NAME.fullmatch(name) is None or name == OWNER:
+    if NAME.fullmatch(name) is None:
         raise ConfigurationError(f"{name!r} names no principal: use small letters, digits, `-` and `_`, 63 at most")
+    if name in (OWNER, *DOORS):
+        raise ConfigurationError(f"{name!r} is a principal of rollbus's own; take another name")
     grants = frozenset(may)
     if not grants or grants - set(GRANTS):
         raise ConfigurationError(f"a principal may {' and '.join(GRANTS)}, or one of them; got {', '.join(grants)}")

@@ -5,11 +5,15 @@ the last report on the episode counts, or else the sum over the turns, which is 
 
 With the option `report: "*"` each name gives a value in this way, and the component is their mean: every reward that is
 reported counts before anything is configured, and a name that only some episodes have does not change the scale.
+
+Without `combine` each principal has one voice, however many reports and names it has, and the component is the mean of
+the voices: nobody's report replaces another's by coming last. Verdicts of `operator` on the page outweigh all others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
+from rollbus.schemas.principals import OPERATOR
 from rollbus.schemas.records.config import EVERY_NAME
 from rollbus.schemas.records.trajectories import Reward, Trajectory, TurnReward
 from rollbus.streams.rewards.contract import RewardContext, TurnValues
@@ -23,6 +27,8 @@ _COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
 }
+Voice = Mapping[str, Sequence[Reward]]
+"""Reports that count together, by name."""
 
 
 def feedback(trajectory: Trajectory, context: RewardContext) -> float | TurnValues | None:
@@ -31,21 +37,36 @@ def feedback(trajectory: Trajectory, context: RewardContext) -> float | TurnValu
     Reports of what a user did next have no value, and `next_turn` reads them.
     """
     name, source = context.options.get("report") or context.name, context.options.get("source")
-    reports_by_name: dict[str, list[Reward]] = {}
-    for report in trajectory.rewards:
-        if not report.signal and name in (report.name, EVERY_NAME) and source in (report.source, None, ""):
-            reports_by_name.setdefault(report.name, []).append(report)
-    if not reports_by_name:
+    reports = [
+        report
+        for report in trajectory.rewards
+        if not report.signal and name in (report.name, EVERY_NAME) and source in (report.source, None, "")
+    ]
+    if not reports:
         return None
-    names = len(reports_by_name)
-    total = fmean(_value_of(reports, context) for reports in reports_by_name.values())
-    turns = [turn for reports in reports_by_name.values() for turn in _turns_of(reports, context, names)]
+    voices = _voices_of(reports, is_one=bool(context.options.get("combine")))
+    total = fmean(fmean(_value_of(of_name, context) for of_name in voice.values()) for voice in voices.values())
+    turns: list[TurnReward] = []
+    for voice in voices.values():
+        for of_name in voice.values():
+            turns += _turns_of(of_name, context, len(voice) * len(voices))
     steps = [report for report in trajectory.rewards if report.name == f"{name}.{STEP}" and report.turn_event_id]
-    turns += [_turn_reward(report, context, 1.0, 1) for report in steps if name in reports_by_name]
+    for principal, voice in voices.items():
+        if name in voice:
+            of_voice = [step for step in steps if principal in (step.principal, None)]
+            turns += [_turn_reward(step, context, 1.0, len(voices)) for step in of_voice]
     return TurnValues(tuple(turns), total) if turns else total
 
 
-def _turns_of(reports: Sequence[Reward], context: RewardContext, names: int) -> list[TurnReward]:
+def _voices_of(reports: Iterable[Reward], *, is_one: bool) -> Mapping[str | None, Voice]:
+    """Return the reports of each principal, only the owner's where there are some; or all as one voice of nobody."""
+    voices: dict[str | None, dict[str, list[Reward]]] = {}
+    for report in reports:
+        voices.setdefault(None if is_one else report.principal, {}).setdefault(report.name, []).append(report)
+    return {OPERATOR: voices[OPERATOR]} if OPERATOR in voices else voices
+
+
+def _turns_of(reports: Sequence[Reward], context: RewardContext, parts: int) -> list[TurnReward]:
     """Return what the turns were reported under one name, with its share in the value; none if the episode's counts."""
     if any(report.turn_event_id is None for report in reports):
         return []
@@ -53,16 +74,17 @@ def _turns_of(reports: Sequence[Reward], context: RewardContext, names: int) -> 
     combine = str(context.options.get("combine") or "sum")
     if combine in ("sum", "mean"):
         share = 1.0 if combine == "sum" else 1 / len(values)
-        return [_turn_reward(report, context, share, names) for report in reports]
+        return [_turn_reward(report, context, share, parts) for report in reports]
     chosen = len(values) - 1 if combine == "last" else values.index(_COMBINE[combine](values))
-    return [_turn_reward(report, context, float(place == chosen), names) for place, report in enumerate(reports)]
+    return [_turn_reward(report, context, float(place == chosen), parts) for place, report in enumerate(reports)]
 
 
-def _turn_reward(report: Reward, context: RewardContext, share: float, names: int) -> TurnReward:
+def _turn_reward(report: Reward, context: RewardContext, share: float, parts: int) -> TurnReward:
+    """Return a turn's reward in a component that is the mean of so many parts."""
     return TurnReward(
         turn_event_id=report.turn_event_id or "",
         component=context.name,
-        value=report.value / names,
+        value=report.value / parts,
         share=share,
         event_id=report.event_id,
     )

@@ -43,8 +43,9 @@ def test_a_token_names_its_principal_and_no_other_key_makes_it() -> None:
 
 
 def test_the_owner_is_no_principal_and_no_door_takes_what_a_process_of_the_owner_signs_with() -> None:
-    with pytest.raises(ConfigurationError, match="names no principal"):
-        make_principal("owner", ["record"])
+    for name in ("owner", "operator", "proxy"):
+        with pytest.raises(ConfigurationError, match="rollbus's own"):
+            make_principal(name, ["record"])
     with pytest.raises(ConfigurationError, match="may record and feedback"):
         make_principal("agent-7", ["train"])
     internal = make_token(ROOT, Principal("proxy", frozenset({"record"}), BY_OWNER))

@@ -3,16 +3,19 @@
 An episode counts if chance alone chose its version: one version answered all of it, and the draw by its id, at the
 share when it began, says the same version. So an operator's own requests for a version do not count, nor what a router
 served that had not yet heard of a decision. Nor does what one principal has more of in an arm than chance gives.
+
+No verdict rests on one principal that has less than half of the episodes: it counts if it is also certain without it.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from rollbus.schemas.records.config import DeliveryConfig, MetricConfig
 from rollbus.schemas.records.delivery import EpisodeObserved, is_drawn
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
-from rollbus.streams.stages.delivery.evidence.verdict import Goal, Verdict, judge
+from rollbus.streams.stages.delivery.evidence.verdict import Goal, Verdict, agree, judge
 from rollbus.streams.stages.delivery.evidence.waiting import UNSEEN
 from rollbus.streams.stages.delivery.state import DeliveryState
 
@@ -40,6 +43,8 @@ class MetricVerdict:
 
     metric: Metric
     verdict: Verdict
+    rests_on_one: bool
+    """Whether it is worse, and not certainly so without one principal."""
 
 
 def metrics_of(config: DeliveryConfig) -> list[Metric]:
@@ -85,7 +90,9 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
         key = state.stratum_key(metric.name, observed.task)
         stratum = state.strata.get(key) or Stratum()
         effect = state.effects.get(metric.name) or Effect()
-        state.effects.put(metric.name, effect.add(outcome, stratum, is_canary=is_canary, share=share))
+        added = effect.add(outcome, stratum, is_canary=is_canary, share=share)
+        state.effects.put(metric.name, added)
+        state.add_part(observed.principal, metric.name, effect, added)
         state.strata.put(key, stratum.add(outcome, is_canary=is_canary))
 
 
@@ -118,21 +125,23 @@ def _outstanding_margin(state: DeliveryState, metric: Metric) -> float:
 def findings(state: DeliveryState, config: DeliveryConfig) -> list[MetricVerdict]:
     """Return each metric's verdict; all of them together are wrong with probability alpha at most."""
     metrics = metrics_of(config)
-    alpha = config.alpha / len(metrics)
-    return [
-        MetricVerdict(
-            metric,
-            judge(
-                state.effects.get(metric.name) or Effect(),
-                goal=metric.goal,
-                margin=metric.margin,
-                tolerance=metric.tolerance,
-                alpha=alpha,
-                unseen=_outstanding_margin(state, metric),
-            ),
-        )
-        for metric in metrics
-    ]
+    return [_find(state, metric, config.alpha / len(metrics)) for metric in metrics]
+
+
+def _find(state: DeliveryState, metric: Metric, alpha: float) -> MetricVerdict:
+    judge_effect = partial(
+        judge,
+        goal=metric.goal,
+        margin=metric.margin,
+        tolerance=metric.tolerance,
+        alpha=alpha,
+        unseen=_outstanding_margin(state, metric),
+    )
+    of_all = judge_effect(state.effects.get(metric.name) or Effect())
+    if of_all == "unknown":
+        return MetricVerdict(metric, of_all, rests_on_one=False)
+    verdict = agree(of_all, map(judge_effect, state.effects_without_one(metric.name)))
+    return MetricVerdict(metric, verdict, rests_on_one=of_all == "worse" and verdict == "unknown")
 
 
 def known_episodes(state: DeliveryState) -> dict[str, int]:

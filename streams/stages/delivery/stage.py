@@ -43,6 +43,8 @@ OUTSIDE = f"outside:{REWARD}"
 """The reason where a reward of either version lay outside its declared bounds: what was clipped proves nothing good."""
 UNBALANCED = "unbalanced"
 """The reason where the canary has more or fewer of the episodes that nobody signed than chance gives it."""
+ONE_PRINCIPAL = "one_principal:"
+"""Begins the reason where a metric is worse only by the episodes of one principal, which has less than half of them."""
 STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
 """States that a version never leaves."""
 
@@ -129,12 +131,14 @@ class DeliveryStage(RunStage[DeliveryState]):
             yield from self._quarantine(state, config, canary, f"worse:{fatal[0].metric.name}", measures)
             return
         yield from self._report_alarms(state, config, canary, worse)
+        in_doubt = [f"{ONE_PRINCIPAL}{verdict.metric.name}" for verdict in verdicts if verdict.rests_on_one]
+        yield from self._report_unproven(state, config, canary, in_doubt)
         episodes = rewarded_episodes(state)
         if state.head.unserved >= UNSERVED:
             yield from self._stop(state, config, canary, "reject", "not_served")
         elif episodes >= config.max_episodes:
             yield from self._stop(state, config, canary, "reject", "undecided")
-        elif not state.head.held and episodes - head.episodes_before >= config.min_episodes:
+        elif not in_doubt and not state.head.held and episodes - head.episodes_before >= config.min_episodes:
             yield from self._move_on(state, config, canary, verdicts, episodes)
 
     def _move_on(

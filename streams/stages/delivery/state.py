@@ -6,7 +6,7 @@ versions grow, a row each; evaluations are kept from the serving version on.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 
 from rollbus.schemas.records.config import RunConfig
@@ -26,7 +26,7 @@ MOST_STRATA = 100
 """Tasks that are compared with themselves; episodes of all others are compared with one another."""
 MOST_PRINCIPALS = 1_000
 """Principals whose episodes are counted apart; those of all others are counted as one's."""
-EVERYBODY = "*"
+EVERYBODY, OTHERS = "*", "others"
 HEARD_MS = 5_000
 """After a change of the shares, episodes do not count for so long: not every router has heard of it."""
 _KEY = "head"
@@ -166,11 +166,13 @@ class DeliveryState(StageState[RunConfig]):
         self.strata: Table[Stratum] = Table("stratum", _STRATA)
         self.balances: Table[Balance] = Table("balance", _BALANCES)
         """By principal, after a letter; `EVERYBODY` has the sum."""
+        self.parts: Table[Effect] = Table("part", _EFFECTS)
+        """Each principal's part of an effect, by its key in `balances`, then by metric."""
         self.evaluations: Table[Measured] = Table("evaluation", _MEASURED)
         super().__init__(
             config,
             *(self.heads, self.versions, self.waiting, self.dues, self.seen.table, self.followed, self.delays),
-            *(self.effects, self.strata, self.balances, self.evaluations),
+            *(self.effects, self.strata, self.balances, self.parts, self.evaluations),
         )
         self.order = 0
         self.followed_by_arm: Counter[bool] = Counter()
@@ -243,17 +245,37 @@ class DeliveryState(StageState[RunConfig]):
     def take_principal(self, principal: str, *, is_canary: bool, share: float, most: float) -> bool:
         """Count an episode of a principal in an arm; return False if it may not count.
 
-        What nobody signed cannot be told apart, so it all counts; `is_unsigned_by_chance` says whether it is believed.
+        What nobody signed is one principal's beside those who sign. Where nobody signs it cannot be told apart: it all
+        counts, and `is_unsigned_by_chance` says whether it is believed.
         """
-        key = "p" + principal
-        if key not in self.balances.rows and len(self.balances.rows) > MOST_PRINCIPALS:
-            key = "others"
+        key = self.key_of(principal)
         mine, everybodys = self.balances.get(key) or Balance(), self.balances.get(EVERYBODY) or Balance()
-        if principal and not may_count(mine, everybodys, is_canary=is_canary, share=share, most=most):
+        is_apart = principal or everybodys.episodes > mine.episodes
+        if is_apart and not may_count(mine, everybodys, is_canary=is_canary, share=share, most=most):
             return False
         self.balances.put(key, mine.add(is_canary=is_canary, share=share))
         self.balances.put(EVERYBODY, everybodys.add(is_canary=is_canary, share=share))
         return True
+
+    def key_of(self, principal: str) -> str:
+        """Return under which key a principal's episodes are counted: many share one where there are very many."""
+        key = "p" + principal
+        return key if key in self.balances.rows or len(self.balances.rows) <= MOST_PRINCIPALS else OTHERS
+
+    def add_part(self, principal: str, metric: str, before: Effect, after: Effect) -> None:
+        """Add to a principal's part of an effect what an episode of it has changed."""
+        key = f"{self.key_of(principal)}{SEPARATOR}{metric}"
+        part = self.parts.get(key) or Effect()
+        self.parts.put(key, part.plus(after.without(before)))
+
+    def effects_without_one(self, metric: str) -> Iterator[Effect]:
+        """Yield a metric's effect without each principal that has less than half of the episodes that count."""
+        effect, everybodys = self.effects.get(metric) or Effect(), self.balances.get(EVERYBODY) or Balance()
+        for key, balance in self.balances.rows.items():
+            if key != EVERYBODY and 2 * balance.episodes < everybodys.episodes:
+                part = self.parts.get(f"{key}{SEPARATOR}{metric}")
+                if part is not None:
+                    yield effect.without(part)
 
     def is_unsigned_by_chance(self) -> bool:
         """Say whether chance may have given the canary as many of the episodes that nobody signed."""
@@ -262,7 +284,7 @@ class DeliveryState(StageState[RunConfig]):
     def forget_evidence(self) -> None:
         """Forget the canary's episodes and their sums."""
         self.followed_by_arm.clear()
-        evidence = (self.effects, self.strata, self.balances)
+        evidence = (self.effects, self.strata, self.balances, self.parts)
         for table in (self.waiting, self.dues, *evidence, self.followed, self.delays):
             for key in list(table.rows):
                 table.delete(key)

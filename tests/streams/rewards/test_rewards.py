@@ -84,6 +84,50 @@ def test_shaped_rewards_are_what_turns_earned_of_the_whole() -> None:
     }
 
 
+def spoken(*reports: tuple[str, str, float]) -> Trajectory:
+    """A trajectory with reports: principal, name and value of each, in the broker's order."""
+    rewards = [
+        Reward(event_id=str(place), name=name, value=value, principal=principal)
+        for place, (principal, name, value) in enumerate(reports)
+    ]
+    return make_trajectory(rewards=tuple(rewards))
+
+
+MANY = [("stranger", "reward", -1.0)] * 1_000
+
+
+@pytest.mark.parametrize(
+    ("reports", "options", "expected"),
+    [
+        ([("agent", "reward", 0.0), ("agent", "reward", 1.0)], {}, 1.0),
+        ([("agent", "reward", 1.0), ("stranger", "reward", -1.0)], {}, 0.0),
+        ([("agent", "reward", 1.0), *MANY], {}, 0.0),
+        ([("agent", "reward", 1.0), *((who, f"n{number}", value) for number, (who, _, value) in enumerate(MANY))],
+         {"report": "*"}, 0.0),
+        ([("agent", "reward", 1.0), ("stranger", "reward", -1.0)], {"combine": "last"}, -1.0),
+        ([("agent", "reward", 1.0), *MANY, ("operator", "reward", 0.5), ("agent", "reward", 1.0)], {}, 0.5),
+    ],
+)  # fmt: skip
+def test_each_principal_has_one_voice_and_the_owner_the_last_word(
+    reports: list[tuple[str, str, float]], options: dict[str, Any], expected: float
+) -> None:
+    assert value("feedback", spoken(*reports), **options) == expected
+
+
+def test_what_one_of_two_principals_says_of_turns_is_half_of_the_value() -> None:
+    by = {"agent": 1.0, "stranger": -3.0}
+    rewards = [
+        Reward(event_id=f"{who}-{turn}", name="reward", value=worth, turn_event_id=turn, principal=who)
+        for who, worth in by.items()
+        for turn in ("t1", "t2")
+    ]
+    strange = Reward(event_id="step", name="reward.step", value=9.0, turn_event_id="t1", principal="nobody-else")
+    call: Any = registry.BUILT_IN["feedback"].call
+    answer = call(make_trajectory(rewards=(*rewards, strange)), RewardContext("reward"))
+    assert (answer.total, {turn.value for turn in answer.turns}) == (-2.0, {0.5, -1.5})
+    assert sum(turn.share * turn.value for turn in answer.turns) == answer.total
+
+
 def test_feedback_refuses_an_unknown_way_to_combine() -> None:
     with pytest.raises(ValueError, match="combine 'median' is none of last, sum"):
         value("feedback", reported((1.0, None)), combine="median")

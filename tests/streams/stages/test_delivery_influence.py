@@ -1,9 +1,11 @@
 """Who wants a canary stopped or promoted cannot choose the draw, and brings no more than chance gives it."""
 
 import numpy as np
+import pytest
 
 from benchmarks.delivery.adversary import Attack, Balances, attack
 from rollbus.schemas.records.delivery import is_drawn, route
+from rollbus.streams.stages.delivery.collecting import findings
 from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
 from tests.builders import START_MS, make_tick, make_version
 from tests.streams.stages.test_delivery import Delivery, run_of
@@ -75,6 +77,57 @@ def test_what_nobody_signed_holds_the_canary_where_chance_does_not_explain_it() 
     assert delivery.now.canary == 1
 
 
+def play_liar(delivery: Delivery, liar: str, *, share: float, canary: float, serving: float, episodes: int) -> None:
+    """Let honest episodes, of which 60 % are good, and those of a liar come by chance, a tick for each hundred."""
+    chance = np.random.default_rng(5)
+    for number in range(episodes):
+        is_canary = route(delivery.now, f"l{number}") == 1
+        is_lie, worth = chance.random() < share, chance.random()
+        value = (canary if is_canary else serving) if is_lie else float(worth < 0.6)
+        delivery.feed(delivery.observed(f"l{number}", value, principal=liar if is_lie else "honest"))
+        if number % 100 == 99:
+            delivery.tick(1)
+        if delivery.now.canary is None:
+            return
+
+
+@pytest.mark.parametrize("liar", ["liar", ""])
+def test_no_canary_is_stopped_by_the_episodes_of_one_that_has_less_than_half(liar: str) -> None:
+    delivery = Delivery(run_of(metrics=()))
+    delivery.restore()
+    play_liar(delivery, liar, share=0.3, canary=0.0, serving=1.0, episodes=3_000)
+    assert (delivery.now.action, delivery.now.reason) == ("hold", "one_principal:reward")
+    assert (delivery.now.canary, delivery.now.numbers["reward.high"] < 0) == (1, True), "all of it says worse"
+
+
+def test_no_canary_is_promoted_by_the_episodes_of_one_that_has_less_than_half() -> None:
+    delivery = Delivery(run_of(metrics=(), margin=0.01))
+    play_liar(delivery, "liar", share=0.3, canary=1.0, serving=0.0, episodes=3_000)
+    assert delivery.now.canary == 1
+    config = delivery.state.config.value.delivery
+    (verdict,) = findings(delivery.state, config)
+    assert (verdict.verdict, delivery.state.effects.rows["reward"].log_evidence_above(0.0) > 10) == ("unknown", True)
+
+
+def test_a_canary_that_all_find_worse_is_stopped_whoever_brings_how_much() -> None:
+    delivery = Delivery(run_of(metrics=()))
+    for number in range(4_000):
+        value = 0.0 if route(delivery.now, f"w{number}") == 1 else 1.0
+        delivery.feed(delivery.observed(f"w{number}", value, principal=f"agent-{number % 3}"))
+        if number % 100 == 99:
+            delivery.tick(1)
+        if delivery.now.canary is None:
+            break
+    assert (delivery.now.action, delivery.now.reason) == ("quarantine", "worse:reward")
+
+
+def test_what_nobody_signed_is_one_principals_beside_those_who_sign() -> None:
+    delivery = Delivery(run_of(metrics=()))
+    delivery.play(100, canary=0.6, principal="honest")
+    flood(delivery, "")
+    assert (delivery.now.canary, delivery.state.head.unbalanced > 280) == (1, True)
+
+
 def test_a_principal_may_have_a_share_of_an_arm_at_most() -> None:
     mine, everybody = Balance(), Balance()
     counted = 0
@@ -103,5 +156,5 @@ def test_a_tenth_of_the_episodes_decides_nothing_by_giving_up_the_others() -> No
     """Without a bound it stops a canary that is better by 5 points in all runs; `make bench-delivery` has the table."""
     plan = Attack(0.1, 0.05, chooses=True)
     assert attack(plan, runs=10, seed=7).stopped.sum() == 0
-    unbounded = Attack(0.1, 0.05, chooses=True, is_bounded=False)
+    unbounded = Attack(0.1, 0.05, chooses=True, is_bounded=False, may_decide=True)
     assert attack(unbounded, runs=10, seed=7).stopped.sum() == 10

@@ -35,6 +35,11 @@ class Balance:
             variance=self.variance + share * (1 - share),
         )
 
+    @property
+    def episodes(self) -> int:
+        """Of both arms."""
+        return self.canary + self.serving
+
     def in_arm(self, *, is_canary: bool) -> int:
         """Return how many episodes of an arm there are."""
         return self.canary if is_canary else self.serving

@@ -43,7 +43,7 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Sums over all episodes of both arms."""
+    """Sums over all episodes of both arms, or over those of one principal."""
 
     total: float = 0.0
     variance: float = 0.0
@@ -62,6 +62,26 @@ class Effect:
             weight=self.weight + weight,
             canary=self.canary + is_canary,
             serving=self.serving + (not is_canary),
+        )
+
+    def plus(self, part: "Effect") -> "Effect":
+        """Return the effect of the episodes of both."""
+        return Effect(
+            total=self.total + part.total,
+            variance=self.variance + part.variance,
+            weight=self.weight + part.weight,
+            canary=self.canary + part.canary,
+            serving=self.serving + part.serving,
+        )
+
+    def without(self, part: "Effect") -> "Effect":
+        """Return the effect of the episodes that are not in this part of it."""
+        return Effect(
+            total=self.total - part.total,
+            variance=max(0.0, self.variance - part.variance),
+            weight=max(0.0, self.weight - part.weight),
+            canary=self.canary - part.canary,
+            serving=self.serving - part.serving,
         )
 
     @property

@@ -1,5 +1,6 @@
-"""An effect and its tolerance → better, not worse, worse, or not yet known."""
+"""An effect and its tolerance → better, not worse, worse, or not yet known; and whether it rests on one principal."""
 
+from collections.abc import Iterable
 from math import log
 from typing import Literal
 
@@ -7,6 +8,7 @@ from rollbus.streams.stages.delivery.evidence.effect import Effect
 
 Verdict = Literal["better", "not_worse", "worse", "unknown"]
 Goal = Literal["more", "less"]
+GOOD: tuple[Verdict, ...] = ("better", "not_worse")
 
 
 def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha: float, unseen: float = 0.0) -> Verdict:
@@ -30,3 +32,15 @@ def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha:
     if gain_above(unseen):
         return "better"
     return "not_worse" if gain_above(-margin + unseen) else "unknown"
+
+
+def agree(verdict: Verdict, verdicts_without: Iterable[Verdict]) -> Verdict:
+    """Return what is also certain without each principal that might have decided it, or "unknown"."""
+    for other in verdicts_without:
+        if verdict == "worse" and other != "worse":
+            return "unknown"
+        if verdict in GOOD and other not in GOOD:
+            return "unknown"
+        if verdict == "better":
+            verdict = other
+    return verdict

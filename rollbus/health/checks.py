@@ -44,6 +44,7 @@ def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
         ("disk", find_disk),
         ("GPU", find_gpus),
         ("services", find_services),
+        ("principals", find_principals),
         ("topics", lambda settings: find_topics(settings, stages)),
         ("permissions", find_permissions),
     )
@@ -105,6 +106,17 @@ def find_gpus(settings: Settings) -> Iterator[CheckResult]:
         return
     for line in answer.stdout.splitlines():
         yield CheckResult("GPU", "ok", line.strip())
+
+
+def find_principals(settings: Settings) -> Iterator[CheckResult]:
+    """Yield whether canaries are judged by episodes whose producer can be known."""
+    runs = [run.run_id for run in settings.runs if run.delivery is not None]
+    if runs and not settings.signing.principals:
+        what = (
+            f"{', '.join(runs)} judges canaries, and no producer has a token: one that gives up what it does not like"
+        )
+        remedy = "`rollbus token create NAME --may record,feedback` (docs/delivery.md)"
+        yield CheckResult("principals", "note", f"{what} can stop a good one", remedy)
 
 
 def find_services(settings: Settings) -> Iterator[CheckResult]:

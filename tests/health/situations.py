@@ -1,7 +1,7 @@
 """What goes wrong on the way to a step, as rows in ClickHouse: one namespace in which each situation is once.
 
 `main` reads the reward `reward`, and gets `thumbs`, late; `narrow` filters a task that no episode has; `other` trains a
-model that the agent does not ask.
+model that the agent does not ask; `judged` has a canary, and a step of two principals.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,9 @@ from typing import Any
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.drops import Drop, DropReason, DropUnit
+from rollbus.schemas.records.steps import TrainedMember
 from tests.builders import (
     make_episode,
     make_group,
@@ -19,6 +21,7 @@ from tests.builders import (
     make_reward,
     make_score,
     make_started,
+    make_step,
     make_trajectory,
     make_turn,
 )
@@ -28,7 +31,9 @@ RUNS = [
     {"run_id": "main", "batching": {"groups_per_step": 16}},
     {"run_id": "narrow", "model": "small", "filter": {"tasks": ["refunds"], "models": ["agent"]}},
     {"run_id": "other", "model": "qwen"},
+    {"run_id": "judged", "model": "canaries", "delivery": {"reward_low": 0, "reward_high": 1}},
 ]
+TRAINER = {"serve": "after_evaluation"}
 SCORING = {"rewards": [{"type": "feedback", "name": "reward"}]}
 UNTRAINABLE: dict[str, Any] = {"model": "gpt-4o", "server": "https://api.openai.com", "prompt": None}
 AGE_MS, STEP_MS = 1_800_000, 100
@@ -41,6 +46,14 @@ SENTENCES = {
     "late_rewards": "5 of 5 reports named 'thumbs' came too late for their score",
     "short_groups": "6 groups closed with 1.0 of 8 members on average",
     "other_prompts": "example 't-7' began with 3 prompts besides its group's",
+    "too_many_reports": "2 events do not count (too_many_reports), since their episodes have more reports by one "
+    "principal than `assembly: max_reports:`: reward 'thumbs' by source 'user' and principal 'stranger'",
+    "reward_not_allowed": "1 event does not count (reward_not_allowed)",
+    "share_without_bound": "2 principals recorded what was trained, and agent-7 has 75% of the absolute advantage",
+    "outsized_episode": f"trajectory {trajectory_id('huge')} alone has 90% of the absolute advantage of step 1",
+    "unsigned_evidence": "25 of 26 episodes are signed by nobody",
+    "held_canary": "version 3 is held as the canary: one_principal:reward, unbalanced",
+    "unbalanced": "17 episodes do not count for or against version 3 (unbalanced)",
     "no_signal": "2 of 3 groups have equal rewards",
     "other_model": "run other trains qwen: the learner serves no version that the agent asked for",
     "empty_filter": "the filter of run narrow (tasks refunds, models agent) matches none of 26 episodes",
@@ -68,6 +81,48 @@ def records() -> Iterator[tuple[str, Any]]:
         yield from _episode(f"wait-{number}")
     for number in range(5):
         yield "episode-events", replace(make_reward(f"late-{number}", sequence=9), name="thumbs")
+    for number in range(2):
+        detail = "reward 'thumbs' by source 'user' and principal 'stranger', episode late-1"
+        yield "drops", _refusal(f"report-{number}", DropReason.TOO_MANY_REPORTS, detail)
+    yield (
+        "drops",
+        _refusal("report", DropReason.REWARD_NOT_ALLOWED, "reward 'correct' by source 'user', episode late-2"),
+    )
+    yield "training-steps", make_step(1, run_id="judged", model="canaries", trained=tuple(_trained()))
+    for number, (action, reason) in enumerate(
+        [("canary", "newest_candidate"), ("hold", "unbalanced"), ("hold", "one_principal:reward")], 1
+    ):
+        yield "policy-decisions", _decision(number, action, reason)
+
+
+def _trained() -> Iterator[TrainedMember]:
+    """Yield the members of eight groups: two that signed otherwise, and one whose reward is of another size."""
+    signed = [("good-0", -0.25, "good"), ("good-1", 0.75, "good"), ("huge", 9.0, "huge")]
+    for name, advantage, group in [*signed, *((f"m{number}", 0.0, f"g{number}") for number in range(6))]:
+        yield TrainedMember(
+            trajectory_id=trajectory_id(name), group_id=group, lag=0, advantage=advantage, sampled_tokens=1
+        )
+
+
+def _refusal(name: str, reason: DropReason, detail: str) -> Drop:
+    return Drop(unit="event", unit_id=name, reason=reason, stage="assembly", detail=detail, dropped_at_ms=0)
+
+
+def _decision(number: int, action: Any, reason: str) -> PolicyDecision:
+    numbers = {"unbalanced": 17.0} if action == "hold" else {}
+    return PolicyDecision(
+        model="canaries",
+        run_id="judged",
+        number=number,
+        action=action,
+        version=3,
+        serving=2,
+        canary=3,
+        share=0.01,
+        reason=reason,
+        numbers=numbers,
+        decided_at_ms=0,
+    )
 
 
 def _episode(name: str, *, verdict: str | None = None, **of_score: Any) -> Iterator[tuple[str, Any]]:
@@ -76,10 +131,11 @@ def _episode(name: str, *, verdict: str | None = None, **of_score: Any) -> Itera
         turn = make_turn(name, **UNTRAINABLE, untrainable=verdict) if verdict else event
         yield "episode-events", turn if is_turn else event
     trained: dict[str, Any] = {"trainable": verdict is None, "untrainable_reason": verdict}
-    yield "trajectories", make_trajectory(name, reward=None, **trained)
+    principal = "agent-7" if name == "good-1" else ""
+    yield "trajectories", replace(make_trajectory(name, reward=None, **trained), principal=principal)
     value = of_score.pop("value", 0.5)
     yield "scores", make_score(trajectory_id(name), value, episode_id=name, **trained, **of_score)
-    for run in ("narrow", "other"):
+    for run in ("narrow", "other", "judged"):
         yield "drops", _drop(name, DropReason.NOT_TARGETED, "trajectory", run)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.checks import examine, find_disk
+from rollbus.health.checks import examine, find_disk, find_principals
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.schemas.records.config import DeliveryConfig, RunConfig
 from rollbus.settings import Settings
 
 
@@ -26,3 +27,15 @@ def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatc
     (found,) = find_disk(Settings())
     assert (found.state, found.what.partition(" of ")[0]) == ("problem", "1.0")
     assert "data_dir" in found.remedy
+
+
+def test_a_canary_that_nobody_with_a_token_judges_is_noted() -> None:
+    judged = Settings.model_validate(
+        {"runs": [RunConfig(delivery=DeliveryConfig()).model_dump()], "trainer": {"serve": "after_evaluation"}}
+    )
+    (note,) = find_principals(judged)
+    assert (note.state, note.what.partition(",")[0]) == ("note", "main judges canaries")
+    assert "token create" in note.remedy
+    keyed = judged.model_copy(update={"signing": judged.signing.model_copy(update={"principals": ("a-key",)})})
+    assert not list(find_principals(keyed))
+    assert not list(find_principals(Settings()))

@@ -15,7 +15,9 @@ from rollbus.health.funnel.numbers import (
     EpisodeCount,
     FunnelNumbers,
     FunnelSettings,
+    InfluenceCount,
     NextTurnCount,
+    RefusedCount,
     RewardCount,
     RunCount,
     TurnCount,
@@ -27,6 +29,7 @@ from rollbus.runtime.health.alarms.lags import LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.schemas.records.config import (
     BatchingConfig,
+    DeliveryConfig,
     FilterConfig,
     GroupingConfig,
     RewardConfig,
@@ -294,3 +297,42 @@ def test_words_that_no_component_reads_have_their_own_remedy() -> None:
     assert names_read(ScoringConfig(rewards=(RewardConfig(type="next_turn_judge", name="judge"),))) == frozenset(
         {"next_turn"}
     )
+
+
+def test_what_does_not_count_is_said_with_its_number_reason_and_one_of_them() -> None:
+    refused = (RefusedCount("too_many_reports", 700, "reward 'thumbs' by source 'user'"), RefusedCount("late_event", 1))
+    drawn = funnel(count(5, "", 10), refused=refused)
+    first, second = [notice for notice in drawn.notices if notice.code == "refused_events"]
+    assert first.what.startswith("700 events do not count (too_many_reports)")
+    assert first.what.endswith("`assembly: max_reports:`: reward 'thumbs' by source 'user'")
+    assert second.what.startswith("1 event does not count (late_event)")
+
+
+def test_who_moved_the_training_is_said_where_several_did_and_no_bound_is_set() -> None:
+    influence = InfluenceCount(recorded=10, movers=2, mover="agent-7", share=0.9)
+    assert words_of(funnel(count(5, "", 10), influence=influence), "share_without_bound").startswith(
+        "2 principals recorded what was trained, and agent-7 has 90% of the absolute advantage"
+    )
+    bounded = RunConfig(batching=BatchingConfig(max_share_per_source={"principal": 0.5}))
+    for alone, settings in ((influence, FunnelSettings(bounded)), (replace(influence, movers=1), FunnelSettings())):
+        assert "share_without_bound" not in {
+            notice.code for notice in funnel(count(5, "", 10), influence=alone, settings=settings).notices
+        }
+
+
+def test_an_episode_that_is_most_of_a_step_is_named() -> None:
+    influence = InfluenceCount(largest=0.5, trajectory="t1", step=3)
+    assert words_of(funnel(count(5, "", 10), influence=influence), "outsized_episode").startswith(
+        "trajectory t1 alone has 50% of the absolute advantage of step 3"
+    )
+    assert funnel(count(5, "", 10), influence=replace(influence, largest=0.25)).notices == ()
+
+
+def test_evidence_that_nobody_signed_and_a_canary_that_waits_are_said_where_canaries_are_judged() -> None:
+    influence = InfluenceCount(recorded=10, unsigned=4, canary=3, holds=("one_principal:reward",), unbalanced=7)
+    codes = ("unsigned_evidence", "held_canary", "unbalanced_evidence")
+    judged = FunnelSettings(RunConfig(delivery=DeliveryConfig()))
+    drawn = funnel(count(5, "", 10), influence=influence, settings=judged)
+    assert tuple(notice.code for notice in drawn.notices) == codes
+    assert words_of(drawn, "unsigned_evidence").startswith("4 of 10 episodes are signed by nobody")
+    assert funnel(count(5, "", 10), influence=influence).notices == ()

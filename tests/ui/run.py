@@ -27,7 +27,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
-from tests.health.situations import RUNS, SCORING, SENTENCES, write_situations
+from tests.health.situations import RUNS, SCORING, SENTENCES, TRAINER, write_situations
 from tests.ui import database, hostile, world
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
@@ -60,7 +60,7 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "long", folder) as long,
                 page(port, "fresh", folder, run="orders") as fresh,
                 page(port, "page", folder, kafka=broker.address) as busy,
-                page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING) as lost,
+                page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER) as lost,
             ):
                 told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
                 told |= {"FRESH": fresh, "OWNER": OWNER, "LOST": lost, "SENTENCES": json.dumps(SENTENCES)}

@@ -1,6 +1,6 @@
 """ClickHouse → the counts of each run; the one reader of the funnel's numbers.
 
-It asks five questions of a run about the newest day, each of one pass over that day's rows. Where no ClickHouse
+It asks seven questions of a run about the newest day, each of one pass over that day's rows. Where no ClickHouse
 answers, or no sink has written, the funnel says so instead of numbers.
 """
 
@@ -17,7 +17,9 @@ from rollbus.health.funnel.numbers import (
     EpisodeCount,
     FunnelNumbers,
     FunnelSettings,
+    InfluenceCount,
     NextTurnCount,
+    RefusedCount,
     RewardCount,
     RunCount,
     TurnCount,
@@ -95,13 +97,21 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
         next_turns=tuple(
             NextTurnCount(row["kind"], row["name"], row["turns"], row["other"]) for row in ask("funnel_next_turns")
         ),
+        refused=tuple(RefusedCount(**row) for row in ask("funnel_refused")),
+        influence=make_influence_count(ask("funnel_influence")[0]),
         run=make_run_count(run),
     )
 
 
 def make_run_count(row: Mapping[str, Any]) -> RunCount:
     """Return the row as a count; a column without a value has the count's default."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list | tuple) else value for name, value in row.items() if value
-    }
-    return RunCount(**values)
+    return RunCount(**_values_of(row))
+
+
+def make_influence_count(row: Mapping[str, Any]) -> InfluenceCount:
+    """Return the row as a count."""
+    return InfluenceCount(**_values_of(row))
+
+
+def _values_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in row.items() if value}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.health.funnel.losses import advise_turns
+from rollbus.health.funnel.losses import advise_turns, explain_loss
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCount
 from rollbus.runtime.health.alarms.problem import say_duration
 from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, RewardConfig, ScoringConfig
@@ -16,6 +16,10 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.streams.rewards.registry import BUILT_IN, NEXT_TURN, NEXT_TURN_JUDGE
 
 ROUND_TO_MS = 5_000
+OUTSIZED = 0.25
+"""Share of a step of eight groups or more. Within its group an episode has half of the absolute advantage at most."""
+PRINCIPAL = "principal"
+"""The source of a share that is no label: whose token signed the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,68 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
             yield Notice("late_rewards", what, f"`runs: grouping: reward_wait_ms: {value_ms}`", change)
 
 
+def find_refused_events(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield each reason for which reports and other events do not count: they cost no episode by themselves."""
+    for refused in numbers.refused:
+        loss = explain_loss(refused.reason)
+        events = "event does" if refused.events == 1 else "events do"
+        example = f": {refused.example}" if refused.example else ""
+        what = f"{refused.events} {events} not count ({refused.reason}), since their episodes {loss.what}{example}"
+        yield Notice("refused_events", what, loss.remedy)
+
+
+def find_unsigned_evidence(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that a canary is judged by episodes that nobody signed."""
+    influence = numbers.influence
+    if settings.run.delivery is not None and influence.unsigned:
+        what = (
+            f"{influence.unsigned} of {influence.recorded} episodes are signed by nobody: a producer that gives up "
+            "what it does not like among them can stop a canary"
+        )
+        remedy = "`rollbus token create NAME --may record,feedback` for each producer (docs/delivery.md)"
+        yield Notice("unsigned_evidence", what, remedy)
+
+
+def find_held_canary(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield why a canary waits, and how much of its evidence does not count."""
+    influence = numbers.influence
+    if settings.run.delivery is None or influence.canary < 0:
+        return
+    remedy = "`rollbus sql run who_moved_this_model` shows whose; `rollbus policy promote` or `reject` decides"
+    if influence.holds:
+        what = f"version {influence.canary} is held as the canary: {', '.join(influence.holds)}"
+        yield Notice("held_canary", what, "see docs/delivery.md, When something is wrong; " + remedy)
+    if influence.unbalanced:
+        what = (
+            f"{influence.unbalanced} episodes do not count for or against version {influence.canary} (unbalanced): "
+            "their principal has more of them than chance gives, or than `delivery: max_share_per_principal:`"
+        )
+        yield Notice("unbalanced_evidence", what, remedy)
+
+
+def find_outsized_episode(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that one episode moved most of a step: its reward is of another size than all others'."""
+    influence = numbers.influence
+    if influence.largest > OUTSIZED:
+        what = (
+            f"trajectory {influence.trajectory} alone has {influence.largest:.0%} of the absolute advantage of step "
+            f"{influence.step}: its reward is far from those of all other groups"
+        )
+        yield Notice("outsized_episode", what, "`scoring: {clip_low: …, clip_high: …}` bounds what one reward can be")
+
+
+def find_share_without_bound(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield how much of the training one of several principals moved, where no bound is set."""
+    influence, bounds = numbers.influence, settings.run.batching.max_share_per_source
+    if influence.movers > 1 and PRINCIPAL not in bounds:
+        what = (
+            f"{influence.movers} principals recorded what was trained, and {influence.mover or 'what nobody signed'} "
+            f"has {influence.share:.0%} of the absolute advantage; no bound is set"
+        )
+        remedy = "`runs: batching: {max_share_per_source: {principal: SHARE}}` sets one; 1 is none (docs/security.md)"
+        yield Notice("share_without_bound", what, remedy)
+
+
 def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that groups wait for members who never come."""
     run, grouping = numbers.run, settings.run.grouping
@@ -211,7 +277,12 @@ FINDINGS: tuple[Find, ...] = (
     find_untrainable_turns,
     find_unread_rewards,
     find_late_rewards,
+    find_refused_events,
     find_short_groups,
     find_other_prompts,
     find_no_signal,
+    find_outsized_episode,
+    find_share_without_bound,
+    find_unsigned_evidence,
+    find_held_canary,
 )

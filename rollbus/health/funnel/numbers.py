@@ -97,6 +97,43 @@ class RunCount:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedCount:
+    """Events that do not count, for one reason."""
+
+    reason: str
+    events: int
+    example: str = ""
+    """The detail of the newest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class InfluenceCount:
+    """Whose the episodes are, who moved most of what they trained, and why the canary waits."""
+
+    recorded: int = 0
+    unsigned: int = 0
+    """Of them: nobody's."""
+    movers: int = 0
+    """Principals whose episodes were trained."""
+    mover: str = ""
+    """The one with the largest share."""
+    share: float = 0.0
+    """Of the absolute advantage."""
+    largest: float = 0.0
+    """Largest share of one episode in a step of eight groups or more."""
+    trajectory: str = ""
+    """Its trajectory."""
+    step: int = 0
+    canary: int = -1
+    """−1 for none."""
+    holds: tuple[str, ...] = ()
+    """Reasons for which it was held."""
+    unbalanced: int = 0
+    """Of its episodes, and those of the version that serves: more of one principal than chance gives, by the newest
+    decision."""
+
+
+@dataclass(frozen=True, slots=True)
 class FunnelNumbers:
     """All counts of one run."""
 
@@ -108,6 +145,8 @@ class FunnelNumbers:
     turns: tuple[TurnCount, ...] = ()
     rewards: tuple[RewardCount, ...] = ()
     next_turns: tuple[NextTurnCount, ...] = ()
+    refused: tuple[RefusedCount, ...] = ()
+    influence: InfluenceCount = InfluenceCount()
     run: RunCount = RunCount()
 
 

@@ -14,7 +14,7 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.builders import make_started
-from tests.health.situations import RUNS, SCORING, SENTENCES, write_situations
+from tests.health.situations import RUNS, SCORING, SENTENCES, TRAINER, write_situations
 from tests.installs import own_environment
 from tests.services.stack.health_world import World, make_world, send_records
 from tests.web import QuietHandler, serve
@@ -35,7 +35,7 @@ def ask_page(world: World) -> dict[str, Any]:
 def test_each_situation_is_said_by_status_by_its_json_and_by_the_page(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
-    with make_world(tmp_path, kafka, clickhouse, namespace, runs=RUNS, scoring=SCORING) as world:
+    with make_world(tmp_path, kafka, clickhouse, namespace, runs=RUNS, scoring=SCORING, trainer=TRAINER) as world:
         world.rollbus("topics", "create")
         settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=world.database)
         migrate(settings)

@@ -54,7 +54,7 @@ def make_principal(name: str, may: Iterable[str], generation: int = 1) -> Princi
     if NAME.fullmatch(name) is None:
         raise ConfigurationError(f"{name!r} names no principal: use small letters, digits, `-` and `_`, 63 at most")
     if name in (OWNER, *DOORS):
-        raise ConfigurationError(f"{name!r} is a principal of rollbus's own; take another name")
+        raise ConfigurationError(f"{name!r} names no principal: it is the name of rollbus's own; take another")
     grants = frozenset(may)
     if not grants or grants - set(GRANTS):
         raise ConfigurationError(f"a principal may {' and '.join(GRANTS)}, or one of them; got {', '.join(grants)}")

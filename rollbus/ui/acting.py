@@ -20,12 +20,13 @@ from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas import ids
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.principals import OPERATOR
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.events import RewardReported
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DATA_SETS, EPISODE_EVENTS
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.ui.sessions import OPERATOR, PageJudge
+from rollbus.ui.sessions import PageJudge
 
 Form = TypeVar("Form", bound=BaseModel)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")

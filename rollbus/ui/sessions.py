@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
 from rollbus.runtime.http.guard import FindPrincipal, RefusedError, same
-from rollbus.schemas.principals import Principal, make_principal
+from rollbus.schemas.principals import OPERATOR, Principal, make_principal
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 COOKIE = "rollbus-desk-"
@@ -22,8 +22,6 @@ LASTS_S = 12 * 3600
 """A working day."""
 MOST = 100
 """Sessions at a time; the oldest end first."""
-OPERATOR = "operator"
-"""Who judges with the owner's token, if no name is given; and the source of what is said with it."""
 JUDGE = "judge"
 """Source of what a principal says, who has no more than verdicts."""
 
@@ -69,7 +67,8 @@ class Sessions:
         """Open a session and return its secret; raises ConfigurationError for a name that signs no record."""
         principal = self.check_token(token)
         judge = PageJudge(principal.name if principal else name or OPERATOR, is_owner=principal is None)
-        make_principal(judge.name, ["feedback"])
+        if judge.name != OPERATOR:
+            make_principal(judge.name, ["feedback"])
         while len(self._open) >= MOST:
             del self._open[next(iter(self._open))]
         secret = secrets.token_urlsafe(32)

@@ -1,8 +1,8 @@
 """What delivery remembers of one run: who serves, versions, the present canary's episodes, and their sums.
 
-Bounded: the sums are one row per metric and kind of task, or principal, an episode waits `wait_ms` at most and is then a number, a
-thousand episodes are followed for their delays, and the ids of those counted are forgotten beyond 100,000. Only
-versions grow, a row each; evaluations are kept from the serving version on.
+Bounded: the sums are one row per metric and kind of task, or principal, an episode waits `wait_ms` at most and is then
+a number, a thousand episodes are followed for their delays, and the ids of those counted are forgotten beyond 100,000.
+Only versions grow, a row each; evaluations are kept from the serving version on.
 """
 
 from collections import Counter

@@ -3,16 +3,20 @@
     python -m benchmarks.model.learning [--seed 0] NAME [NAME ...]     names of TRIALS; `default` is the demo
 
 Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
-updates. Tickets, verdicts, prompts, advantages and loss are the demo's. Prints the share of 832 unseen tickets that the
+updates. Tickets, verdicts, prompts, advantages and loss are the demo's. The trials `single` make one attempt at each
+ticket, held against what the grouping stage expects of it; in `words` the reward is what `next_turn` reads in what the
+example's customers say, and nobody gives a verdict. Prints the share of 832 unseen tickets that the
 most probable answer names rightly, with its 95 % interval, after each 800 tickets of traffic. Nothing is timed, so
 trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core.
 """
 
 import argparse
 import random
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
@@ -24,7 +28,17 @@ from rollbus.demo.routing.evaluation import unseen_tickets
 from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, RoutingJob
 from rollbus.demo.routing.prompt import messages
 from rollbus.demo.routing.tasks import ROUTING
+from rollbus.demo.routing.tickets import Ticket
+from rollbus.schemas.records.config import GroupingConfig, RunConfig
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.groups import Group
+from rollbus.streams.rewards.contract import RewardContext
+from rollbus.streams.rewards.next_turn.exchanges import NextTurn
+from rollbus.streams.rewards.next_turn.rules import speak
+from rollbus.streams.stages.curriculum.batching import centred
 from rollbus.streams.stages.grouping.advantages import advantages
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.stages.scoring.sketch import sketch_opening
 from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 from rollbus.trainer.art_server.checkpoints.base_version import write_base_version
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
@@ -38,10 +52,15 @@ from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.validation.evaluation import wilson_interval
+from tests.builders import make_score
+from tests.stepping import Stepper
 
 TICKETS, BETWEEN = 1600, 800
 """Of traffic: in all, and from one evaluation to the next."""
 MAX_TOKENS = 256
+SAMPLED_TOGETHER = 32
+"""Single attempts between two looks at whether a step is full."""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "routing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,8 @@ class Trial:
     """Of each batch."""
     kl: float = RoutingJob.kl
     """Coefficient of the KL to the base model (k3) in the loss."""
+    in_words: bool = False
+    """Whether the reward is what a customer says next, in place of a verdict."""
 
 
 TRIALS = {
@@ -67,6 +88,9 @@ TRIALS = {
     "two-updates": Trial(updates=2, kl=0.0),
     "four-attempts": Trial(group_size=4, groups=16),
     "sixteen-attempts": Trial(group_size=16, groups=4),
+    "single": Trial(group_size=1, groups=64),
+    "single-words": Trial(group_size=1, groups=64, in_words=True),
+    "single-words-32": Trial(group_size=1, groups=32, in_words=True),
 }
 
 
@@ -173,6 +197,69 @@ def attempts(policy: Policy, trial: Trial, seed: int, numbers: Iterator[int], ch
     return batch
 
 
+class SingleAttempts:
+    """One attempt at each ticket: its reward, and its advantage by the grouping stage itself."""
+
+    def __init__(self, policy: Policy, trial: Trial, seed: int, chance: random.Random) -> None:
+        self._policy, self._trial, self._seed, self._chance = policy, trial, seed, chance
+        grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage="mean_std")
+        self._grouping = Stepper(GroupingStage(RunConfig(grouping=grouping)))
+        self._grouping.tick()
+        self._attempts: dict[str, Attempts] = {}
+        self._waiting: list[Group] = []
+
+    def next_batch(self, numbers: Iterator[int]) -> list[Attempts]:
+        """Return the attempts of the next step, or of fewer tickets if traffic ends."""
+        while len(self._waiting) < self._trial.groups and (some := list(islice(numbers, SAMPLED_TOGETHER))):
+            self._attempt(some)
+        groups, self._waiting = self._waiting[: self._trial.groups], self._waiting[self._trial.groups :]
+        return [
+            replace(self._attempts.pop(group.members[0].trajectory_id), advantages_G=[group.members[0].advantage])
+            for group in centred(groups, "mean_std")
+        ]
+
+    def _attempt(self, numbers: Sequence[int]) -> None:
+        tickets = [ROUTING.traffic.ticket(self._seed, number) for number in numbers]
+        prompts = [self._policy.prompt(ticket.text) for ticket in tickets]
+        answers = self._policy.answer(prompts, ROUTING.temperature, self._chance)
+        for ticket, prompt, answer in zip(tickets, prompts, answers, strict=True):
+            if (reward := self._reward(ticket, answer.text)) is None:
+                continue
+            self._attempts[ticket.order] = Attempts(prompt, [answer], [0.0])
+            score = make_score(
+                ticket.order,
+                reward,
+                version=self._policy.version,
+                example_id=None,
+                prompt_hash=ticket.order,
+                opening_sketch=sketch_opening((Message(role="user", content=ticket.text),)),
+            )
+            self._take(self._grouping.feed(score))
+        self._take(self._grouping.tick(1))
+
+    def _take(self, records: Sequence[object]) -> None:
+        self._waiting += [record for record in records if isinstance(record, Group) and record.has_signal]
+
+    def _reward(self, ticket: Ticket, answer: str) -> float | None:
+        """Return the reward of an answer; None if nobody says anything, or nothing clear."""
+        if not self._trial.in_words:
+            verdict = verdict_of(ticket, self._seed)
+            return None if verdict is None else float(answer == verdict.teams[-1])
+        rng = random.Random(f"words:{self._seed}:{ticket.order}")
+        words = customers_words(answer == ticket.team, ticket.team, rng)
+        if words is None:
+            return None
+        return speak(NextTurn("", "reply", ticket.text, answer, words), RewardContext("next"))[1]
+
+
+def customers_words(is_right: bool, team: str, rng: random.Random) -> str | None:
+    """Return what the customers of examples/routing say."""
+    if str(EXAMPLE) not in sys.path:
+        sys.path.append(str(EXAMPLE))
+    words: str | None = import_module("customers").next_words(is_right, team, rng)
+    return words
+
+
 def learn(name: str, seed: int, folder: Path, device: str) -> None:
     """Let a trial learn from the traffic of a seed, and print what it reaches."""
     trial, chance = TRIALS[name], random.Random(seed)
@@ -187,9 +274,12 @@ def learn(name: str, seed: int, folder: Path, device: str) -> None:
         print(f"{name}, seed {seed}: {tickets} tickets, {policy.version} steps: {share} % [{low}, {high}]", flush=True)
 
     numbers = iter(range(TICKETS))
+    singles = SingleAttempts(policy, trial, seed, chance)
     for seen in range(BETWEEN, TICKETS + BETWEEN, BETWEEN):
         some = islice(numbers, BETWEEN)
-        while batch := attempts(policy, trial, seed, some, chance):
+        while batch := (
+            singles.next_batch(some) if trial.group_size == 1 else attempts(policy, trial, seed, some, chance)
+        ):
             policy.train(batch, trial)
         evaluate(seen)
     policy.close()

@@ -1,7 +1,9 @@
 """The desk's users: customers write tickets in bursts, and colleagues report later what became of each, by its order.
 
 A verdict is feedback from this process, not from the desk's. A tenth of them name a wrong team, one in twenty is taken
-back, and a tenth of the tickets get none. Prints how many tickets the desk sent to the right team; Ctrl-C ends it.
+back, and a tenth of the tickets get none. With --words nobody
+reports a verdict: the customers say what they think of the answer, and some of them the wrong thing, nothing, or what
+could mean anything. Prints how many tickets the desk sent to the right team; Ctrl-C ends it.
 """
 
 import argparse
@@ -73,11 +75,29 @@ def write_ticket(task: str, order: str, rng: random.Random) -> tuple[str, str]:
     return rng.choice(STYLES).format(text=text, order=order), team
 
 
+PLEASED = ("thanks", "Perfect, thank you!", "great, exactly that", "thx", "cheers")
+CORRECTIONS = ("no, it's about the {team}", "that's wrong, I meant {team}", "Nope. {team}.", "not what I asked")
+VAGUE = ("ok", "hm", "and when will I hear from you?")
+NO_WORD, MISSPOKEN, MEANT_NOTHING = 0.1, 0.1, 0.1
+"""Shares of the customers who say nothing, the wrong thing, and what could mean anything."""
+
+
+def next_words(is_right: bool, team: str, rng: random.Random) -> str | None:
+    """Return what a customer says after the answer; None for nothing."""
+    shares = (1 - NO_WORD - MISSPOKEN - MEANT_NOTHING, MISSPOKEN, MEANT_NOTHING, NO_WORD)
+    (kind,) = rng.choices(("meant", "misspoken", "vague", "silent"), weights=shares)
+    if kind == "silent":
+        return None
+    if kind == "vague":
+        return rng.choice(VAGUE)
+    return rng.choice(PLEASED if is_right == (kind == "meant") else CORRECTIONS).format(team=team)
+
+
 class Customers:
     """Writes the tickets, and reports what became of them."""
 
-    def __init__(self, task: str, recorder: rollbus.Recorder, desk: httpx.AsyncClient) -> None:
-        self.task, self.recorder, self.desk = task, recorder, desk
+    def __init__(self, task: str, recorder: rollbus.Recorder, desk: httpx.AsyncClient, *, in_words: bool) -> None:
+        self.task, self.recorder, self.desk, self.in_words = task, recorder, desk, in_words
         self.answered = self.right = 0
 
     async def write(self, order: str, rng: random.Random) -> None:
@@ -87,10 +107,18 @@ class Customers:
             body = {"order": order, "text": text, "task": self.task}
             answer = (await self.desk.post("/tickets", json=body)).raise_for_status().json()
             self.count(answer == team)
-            if rng.random() >= SILENT:
+            if self.in_words:
+                await self.speak(order, next_words(answer == team, team, rng), rng)
+            elif rng.random() >= SILENT:
                 await self.report(order, answer, team, rng)
         except httpx.HTTPError as error:
             print(f"ticket {order} failed: {error!r}", flush=True)
+
+    async def speak(self, order: str, words: str | None, rng: random.Random) -> None:
+        """Say something to the desk, or nothing."""
+        await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S))
+        if words is not None:
+            (await self.desk.post(f"/tickets/{order}/messages", json={"text": words})).raise_for_status()
 
     async def report(self, order: str, answer: str | None, team: str, rng: random.Random) -> None:
         """Say once or twice which team it is; the last word ends the ticket."""
@@ -114,13 +142,13 @@ class Customers:
             self.right = 0
 
 
-async def bring_traffic(task: str, tickets: int, per_second: float) -> None:
+async def bring_traffic(task: str, tickets: int, per_second: float, *, in_words: bool) -> None:
     """Write so many tickets, in bursts."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, producer="customers")
     orders = random.sample(range(100_000, 1_000_000), tickets)
     try:
         async with httpx.AsyncClient(base_url=DESK, timeout=60) as desk, asyncio.TaskGroup() as writing:
-            customers = Customers(task, recorder, desk)
+            customers = Customers(task, recorder, desk, in_words=in_words)
             while orders:
                 burst = [orders.pop() for _ in range(min(random.randint(1, BURST), len(orders)))]
                 for order in burst:
@@ -135,6 +163,8 @@ if __name__ == "__main__":
     parser.add_argument("--task", choices=("routing", "orders"), default="routing")
     parser.add_argument("--tickets", type=int, default=1600)
     parser.add_argument("--rate", type=float, help="tickets per second; by default what two cores keep up with")
+    parser.add_argument("--words", action="store_true", help="customers answer in words, and nobody reports a verdict")
     chosen = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        asyncio.run(bring_traffic(chosen.task, chosen.tickets, chosen.rate or RATE[chosen.task]))
+        per_second = chosen.rate or RATE[chosen.task]
+        asyncio.run(bring_traffic(chosen.task, chosen.tickets, per_second, in_words=chosen.words))

@@ -1,6 +1,7 @@
 """An agent behind a web service that learns from late verdicts: it names the team that answers a support ticket.
 
     POST /tickets {order, text, task} → the team, or null; an episode whose alias is the order's number
+    POST /tickets/ORDER/messages {text} → what the customer says next; a person reads it, and rollbus learns from it
     PUT  /tickets/ORDER/team {team}   → the ticket has ended with this team
     GET  /tickets/ORDER/team          → the team, once the ticket has ended; null after WAIT_S
 
@@ -20,6 +21,10 @@ Then each of these in a terminal of its own, with the same ROLLBUS_CONFIG:
     uvicorn --factory desk:build_desk --port 8080
     rollbus resample run desk:again --concurrency 256
     python customers.py    # or: python customers.py --task orders
+
+Without any verdict, from what customers say next alone, and from one attempt at each ticket: take words.yaml as
+ROLLBUS_CONFIG, leave out `rollbus resample`, and let customers answer by `python customers.py --words`. Then
+`rollbus status` says how many turns they answered, and what of it was clear.
 
 And look at what was learnt from it:
 
@@ -65,6 +70,12 @@ class Ticket(BaseModel):
     """`routing`: the text says what is wrong. `orders`: it only names the order, which the agent looks up."""
 
 
+class Message(BaseModel):
+    """What a customer says after the answer."""
+
+    text: str
+
+
 class Ended(BaseModel):
     """What became of a ticket."""
 
@@ -88,9 +99,14 @@ def build_desk() -> FastAPI:
 
     @desk.post("/tickets")
     async def route(ticket: Ticket) -> str | None:
-        async with recorder.episode(task=ticket.task, agent="router", labels={"order": ticket.order}) as episode:
+        fields = {"agent": "router", "labels": {"order": ticket.order}, "conversation": ticket.order}
+        async with recorder.episode(task=ticket.task, message=ticket.text, **fields) as episode:
             episode.alias(ticket.order)
             return await ask(client, MODEL, ticket.task, begin_chat(ticket.task, ticket.text))
+
+    @desk.post("/tickets/{order}/messages")
+    async def hear(order: str, message: Message) -> None:
+        recorder.feedback(conversation=order, signal="reply", comment=message.text)
 
     @desk.put("/tickets/{order}/team")
     async def end(order: str, ended: Ended) -> None:

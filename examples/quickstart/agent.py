@@ -1,4 +1,4 @@
-"""The smallest agent that trains: it is rewarded for even numbers, and gets feedback on one answer later.
+"""The smallest agent that trains: it learns to tell even numbers from odd ones, and gets feedback on one answer later.
 
 Start the parts first, each in a terminal of its own:
 
@@ -16,6 +16,7 @@ Then run this program, and look at what became of its episodes:
 """
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 
 from openai import OpenAI
 
@@ -26,22 +27,31 @@ ATTEMPTS = 8
 
 
 def main() -> None:
-    """Play every ticket several times and report how good each answer was."""
+    """Ask about every number several times at once, and report how good each answer was."""
     arguments = _parse()
     recorder = rollbus.init(
         bootstrap_servers=arguments.kafka, namespace=arguments.namespace, producer="quickstart", logprobs="force"
     )
     client = recorder.wrap(OpenAI(base_url=arguments.endpoint, api_key=rollbus.read_token(arguments.endpoint)))
-    for ticket in range(arguments.tickets):
-        for _ in range(ATTEMPTS):
-            with recorder.episode(task="quickstart", example_id=f"ticket-{ticket}") as episode:
-                answer = client.chat.completions.create(
-                    model=arguments.model, messages=[{"role": "user", "content": f"ticket {ticket}"}], max_tokens=8
-                )
-                text = answer.choices[0].message.content or ""
-                episode.reward(float(text[:1] in {"2", "4", "6", "8"}))
+
+    def answer(number: int) -> tuple[str, float]:
+        with recorder.episode(task="quickstart", example_id=f"number-{number}") as episode:
+            question = f"Is {number} an even number? Answer yes or no."
+            reply = client.chat.completions.create(
+                model=arguments.model, messages=[{"role": "user", "content": question}], max_tokens=8
+            )
+            says_even = "yes" in (reply.choices[0].message.content or "").lower()
+            reward = float(says_even == (number % 2 == 0))
+            episode.reward(reward)
+        return episode.id, reward
+
+    with ThreadPoolExecutor(ATTEMPTS) as threads:
+        for ticket in range(arguments.tickets):
+            answers = list(threads.map(answer, [ticket] * ATTEMPTS))
+            right = sum(reward for _, reward in answers)
+            print(f"is {ticket} even? {right:.0f} of {ATTEMPTS} answers are right", flush=True)
     # Feedback may come at any time, from any process that knows the episode's id.
-    recorder.feedback(episode.id, name="thumbs", reward=1.0, key="user-17")
+    recorder.feedback(answers[-1][0], name="thumbs", reward=1.0, key="user-17")
     delivered = recorder.flush(timeout=30)
     print(f"all events are with the broker: {delivered}; {dict(recorder.counters)}")
     recorder.close()

@@ -27,6 +27,8 @@ from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 HOOK = "opentelemetry"
 HOOKED_SCOPES = ("langchain", "langgraph", "llamaindex", "openaiagents", "googleadk", "litellm", "gcp.vertex.agent")
 """Ends of the names of instrumentations whose framework has a hook of ours, which reports the same."""
+UNSEEN_SCOPES = ("langfuse-sdk",)
+"""Instrumentations whose span of a call is not the current one in it: it cannot say whether a client saw the call."""
 NS_IN_MS = 1_000_000
 
 
@@ -181,7 +183,9 @@ class RollbusSpanProcessor(SpanProcessor):
             latency_ms = ((span.end_time or 0) - (span.start_time or 0)) // NS_IN_MS
             if self._formats.is_tool(self._fields_of(open_span)):
                 self._report_tool(open_span, episode, error, latency_ms)
-            elif not open_span.captured and isinstance(call := self._content_of(open_span), self._foreign.ImportedCall):
+            elif _is_unrecorded(open_span) and isinstance(
+                call := self._content_of(open_span), self._foreign.ImportedCall
+            ):
                 self._report_call(open_span, call, episode, latency_ms)
 
     def _report_tool(self, open_span: OpenSpan, episode: Episode, error: str | None, latency_ms: int) -> None:
@@ -212,3 +216,9 @@ class RollbusSpanProcessor(SpanProcessor):
         episode.record(exchange, self._agent_around(open_span.ancestry()) or current_function())
         for outer in open_span.ancestry():
             outer.captured = True
+
+
+def _is_unrecorded(open_span: OpenSpan) -> bool:
+    """Say whether no client has recorded a call in this span, as far as the span can say so."""
+    scope = open_span.span.instrumentation_scope
+    return not open_span.captured and (scope is None or scope.name not in UNSEEN_SCOPES)

@@ -55,7 +55,13 @@ def read_answer(
     counts = usage if isinstance(usage, Mapping) else {}
     prompt, completion = _count(counts, INPUT_TOKENS), _count(counts, OUTPUT_TOKENS)
     choices = tuple(
-        replace(choice, finish_reason=spell_finish_reason(choice.finish_reason or finish_reason))
+        replace(
+            choice,
+            finish_reason=spell_finish_reason(choice.finish_reason or finish_reason),
+            tool_calls=tuple(  # a place in a stream is none of a call's own fields
+                {field: content for field, content in call.items() if field != "index"} for call in choice.tool_calls
+            ),
+        )
         for choice in answer.choices
     )
     return replace(

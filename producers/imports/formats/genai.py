@@ -41,7 +41,7 @@ def is_call(operation: str | None, fields: Fields) -> bool:
 
 
 def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
-    """Return the call of a span and its events; None where no answer was recorded."""
+    """Return the call of a span and its events, which may have got no answer; None where nothing says that it asked."""
     sampling: dict[str, Any] = {name: fields.take(f"gen_ai.request.{name}") for name in SAMPLING}
     sampling["seed"] = fields.take("gen_ai.request.seed", "gen_ai.openai.request.seed")
     model = fields.text("gen_ai.request.model")
@@ -67,7 +67,9 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
         usage=usage,
     )
     streamed = fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
-    return None if answer is None else ImportedCall(request=request, answer=answer, streamed=streamed)
+    if answer is None and model is None:
+        return None
+    return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""), streamed=streamed)
 
 
 def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, Any]) -> Any:

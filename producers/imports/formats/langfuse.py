@@ -7,6 +7,7 @@ its blob storage export (snake_case; one file per table, or enriched observation
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
@@ -24,7 +25,7 @@ from rollbus.producers.imports.formats.trace import (
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import ServerAnswer, number_of
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, number_of, text_of
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
@@ -55,6 +56,13 @@ PRICES = re.compile(r".*(cost|price|pricing).*")
 AGENTS = ("AGENT",)
 CALLS = ("GENERATION",)
 TOOLS = ("TOOL",)
+FINISH_REASON = "finish_reason"
+"""In the metadata of a streamed call that Langfuse's own client for OpenAI has seen."""
+
+MIXED_CHOICES, MAX_CHOICES = "mixed_choices", 128
+"""The reason of turns whose texts are lost: of several choices, Langfuse's own client keeps the first, or of a stream
+all in one text.
+"""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
@@ -168,8 +176,9 @@ def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> ImportedSpan:
     ended = fields.take("end_time", "completion_start_time")
     kind, name = str(fields.take("type") or "SPAN").upper(), fields.text("name") or ""
     metadata = read_json(fields.take("metadata"))
-    for field, value in metadata.items() if isinstance(metadata, Mapping) else ():
-        if value not in (None, "", [], {}):
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    for field, value in metadata.items():
+        if field != FINISH_REASON and value not in (None, "", [], {}):
             unmapped[f"langfuse.observation.metadata.{field}"] += 1
     failed = str(fields.take("level") or "") == "ERROR"
     message = fields.text("status_message")
@@ -181,20 +190,27 @@ def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> ImportedSpan:
         name=name,
         start_ns=start,
         end_ns=max(start, ns_of(ended, "end_time")) if ended else start,
-        content=_content(kind, name, fields),
+        content=read_observation(kind, name, fields, text_of(metadata.get(FINISH_REASON))),
         agent=name if kind in AGENTS else None,
         error=(message or "the observation failed") if failed else None,
     )
 
 
-def _content(kind: str, name: str, fields: Fields) -> ImportedCall | ImportedTool | None:
+def read_observation(
+    kind: str, name: str, fields: Fields, finish_reason: str | None
+) -> ImportedCall | ImportedTool | None:
+    """Return the call or the tool that an observation is."""
     inputs, outputs = fields.take("input"), fields.take("output")
     model = fields.text("model", "provided_model_name")
     parameters = read_json(fields.take("model_parameters"))
     usage = read_json(fields.take("usage_details", "provided_usage_details", "usage"))
     if kind in CALLS:
         more = parameters if isinstance(parameters, Mapping) else {}
-        answer = read_answer(outputs, model=model, usage=usage)
+        answer = read_answer(outputs, model=model, usage=usage, finish_reason=finish_reason)
+        choices = more.get("n")
+        if answer is not None and isinstance(choices, int) and len(answer.choices) < choices <= MAX_CHOICES:
+            empty = tuple(AnswerChoice(index=index) for index in range(choices))
+            answer = replace(answer, choices=empty, problem=MIXED_CHOICES)
         request = read_request(inputs, **{**more, "model": model})
         if tools := read_json(fields.take("tool_definitions")):
             request.setdefault("tools", tools if isinstance(tools, list) else None)

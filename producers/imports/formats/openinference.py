@@ -11,6 +11,7 @@ from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
 from rollbus.producers.imports.formats.messages import read_json, read_messages, read_tools
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
+from rollbus.producers.turns.answer import ServerAnswer
 
 KIND = "openinference.span.kind"
 CALLS = ("LLM",)
@@ -18,8 +19,8 @@ TOOLS = ("TOOL",)
 AGENTS = ("AGENT",)
 
 
-def read_call(fields: Fields) -> ImportedCall | None:
-    """Return the call of an LLM span."""
+def read_call(fields: Fields) -> ImportedCall:
+    """Return the call of an LLM span, which may have got no answer."""
     parameters = read_json(fields.take("llm.invocation_parameters"))
     model = fields.text("llm.model_name", "llm.response.model_name")
     fields.take("llm.system", "llm.provider", "input.mime_type", "output.mime_type", "llm.token_count.total")
@@ -42,7 +43,8 @@ def read_call(fields: Fields) -> ImportedCall | None:
     finish = fields.text("llm.finish_reason")
     whole = output_value if is_response or not outputs else outputs
     answer = read_answer(whole, model=model, finish_reason=finish, usage=usage)
-    return None if answer is None else ImportedCall(request=request, answer=answer)
+    answer = answer or ServerAnswer(model=model or "")
+    return ImportedCall(request=request, answer=answer, streamed=more.get("stream") is True)
 
 
 def read_tool(fields: Fields, name: str) -> ImportedTool:

@@ -1,23 +1,29 @@
 """What a span says by its attributes: a call of a model, a tool, an agent, or only its place in the tree.
 
-It is read by OpenInference's names where it has them, else by the GenAI conventions or those of OpenLLMetry.
+It is read by the names of Langfuse's SDK or of OpenInference where it has them, else by the GenAI conventions or those
+of OpenLLMetry.
 """
 
 from collections.abc import Sequence
 
-from rollbus.producers.imports.formats import genai, openinference
+from rollbus.producers.imports.formats import genai, langfuse, openinference
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
-from rollbus.producers.turns.answer import ServerAnswer
 
 AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.name", "graph.node.id", "traceloop.entity.name")
 HAYSTACK_TOOL, HAYSTACK_COMPONENT = "haystack.tool.name", "haystack.component.name"
 """Haystack has names of its own: of a tool that an agent uses, and of the agent as a component of a pipeline."""
+
+LANGFUSE = "langfuse.observation."
+OBSERVATION = {"model": "model.name", "model_parameters": "model.parameters"}
+"""Fields of Langfuse's observations that its SDK's spans name differently."""
 
 
 def read_agent(name: str, fields: Fields) -> str | None:
     """Return the name of the agent that a span is, else the span's; None where it is no agent."""
     if fields.text("haystack.component.type") == "Agent":
         return fields.text(HAYSTACK_COMPONENT) or name
+    if _observation_kind(fields) in langfuse.AGENTS:
+        return name
     is_agent = (
         fields.text(openinference.KIND) in openinference.AGENTS
         or fields.text("gen_ai.operation.name") in genai.AGENTS
@@ -31,22 +37,31 @@ def is_tool(fields: Fields) -> bool:
     if (kind := fields.text(openinference.KIND)) is not None:
         return kind in openinference.TOOLS
     is_genai = fields.text("gen_ai.operation.name") in genai.TOOLS or fields.text("traceloop.span.kind") == "tool"
-    return is_genai or fields.text(HAYSTACK_TOOL) is not None
+    return is_genai or fields.text(HAYSTACK_TOOL) is not None or _observation_kind(fields) in langfuse.TOOLS
 
 
 def read_content(name: str, fields: Fields, events: Sequence[genai.Event]) -> ImportedCall | ImportedTool | None:
-    """Return the call or the tool that a span is; a call may have got no answer."""
+    """Return the call or the tool that a span is."""
     kind = fields.text(openinference.KIND)
+    if observation_kind := _observation_kind(fields):
+        return langfuse.read_observation(
+            observation_kind, name, _observation(fields), fields.text(f"{LANGFUSE}metadata.{langfuse.FINISH_REASON}")
+        )
     if is_tool(fields):
         return genai.read_tool(fields, name, events) if kind is None else openinference.read_tool(fields, name)
     if kind in openinference.CALLS:
-        return openinference.read_call(fields) or _unanswered(fields.text("llm.model_name"))
+        return openinference.read_call(fields)
     is_other = kind is not None or fields.text("traceloop.span.kind") is not None
     if is_other or not genai.is_call(fields.text("gen_ai.operation.name"), fields):
         return None
-    model = fields.text("gen_ai.request.model")
-    return genai.read_call(fields, events) or (_unanswered(model) if model else None)
+    return genai.read_call(fields, events)
 
 
-def _unanswered(model: str | None) -> ImportedCall:
-    return ImportedCall(request={"model": model, "messages": []}, answer=ServerAnswer(model=model or ""))
+def _observation_kind(fields: Fields) -> str:
+    return (fields.text(f"{LANGFUSE}type") or "").upper()
+
+
+def _observation(fields: Fields) -> Fields:
+    """Return an observation's fields by the names that Langfuse's API has for them."""
+    names = ("input", "output", "model", "model_parameters", "usage_details")
+    return Fields({name: fields.take(LANGFUSE + OBSERVATION.get(name, name)) for name in names})

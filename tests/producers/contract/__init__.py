@@ -1,0 +1,1 @@
+"""The same calls, read the same whichever instrumentation saw them."""

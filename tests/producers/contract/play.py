@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import httpx
@@ -142,11 +143,11 @@ def play_foreign(door: str) -> dict[str, Any]:
     if door == "langfuse":
         from langfuse import Langfuse
 
-        keys = {"public_key": "pk", "secret_key": "sk", "base_url": "http://127.0.0.1:9"}
-        langfuse = Langfuse(**keys, tracer_provider=provider, span_exporter=exporter)
-        from langfuse.openai import OpenAI
-
-        client = OpenAI(base_url="http://server/v1", http_client=server.http(), api_key="k", max_retries=0)
+        import_module("langfuse.openai")  # patches the package
+        address = "http://127.0.0.1:9"
+        langfuse: Any = Langfuse(
+            public_key="pk", secret_key="sk", base_url=address, tracer_provider=provider, span_exporter=exporter
+        )
     else:
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
@@ -156,7 +157,7 @@ def play_foreign(door: str) -> dict[str, Any]:
         else:
             from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
         OpenAIInstrumentor().instrument(tracer_provider=provider)
-        client, langfuse = server.client(), None
+        langfuse = None
 
     def read() -> list[TurnRecorded]:
         if langfuse is not None:
@@ -165,7 +166,7 @@ def play_foreign(door: str) -> dict[str, Any]:
         exporter.clear()
         return Read("otlp", [read_message(encode_spans(spans))]).turns if spans else []
 
-    return play(client, server, read)
+    return play(server.client(), server, read)
 
 
 if __name__ == "__main__":

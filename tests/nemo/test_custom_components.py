@@ -92,7 +92,9 @@ async def test_the_fields_of_an_own_builder_ask_nothing_of_the_stages(tmp_path: 
         untrained = await untrained_epochs(made)
         assembly = settings_of(made.run.plan, RUN, "test.")["assembly"]
     assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-    assert [count(one) for one in made.adapter.submitted] == [6], "it has left out what it finds too short"
+    assert [count(collection) for collection in made.adapter.submitted] == [6], (
+        "it has left out what it finds too short"
+    )
     assert concluded_well(statuses, untrained)
     assert (assembly["min_episode_length"], assembly["include_tool_calls"]) == (1, True)
 

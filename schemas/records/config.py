@@ -197,10 +197,11 @@ class CurriculumConfig(Config):
     """Groups to admitted groups.
 
     `harness` computes like the NeMo Agent Toolkit's harness. `pools` admits a share each of the easy, normal and hard
-    problems. `advantage_range` admits groups with an advantage outside a range.
+    problems. `advantage_range` admits groups with an advantage outside a range. `surprise` admits the share that is
+    furthest from what was expected, the furthest first.
     """
 
-    mode: Literal["off", "harness", "pools", "advantage_range"] = "off"
+    mode: Literal["off", "harness", "pools", "advantage_range", "surprise"] = "off"
     groups_per_window: int = Field(default=64, ge=1)
     window_span_ms: int | None = Field(default=None, gt=0)
     initial_percentile: Share = 0.3
@@ -219,6 +220,8 @@ class CurriculumConfig(Config):
     advantage_low: float = 0.0
     """`advantage_range`: a group whose advantages all lie between these is not admitted."""
     advantage_high: float = 0.0
+    surprise_share: Share = Field(default=0.5, exclude_if=lambda value: value == 0.5)
+    """`surprise`: the share of a window's groups that is admitted."""
 
 
 class BatchingConfig(Config):

@@ -33,12 +33,13 @@ from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Decision, Mode, Window
 from rollbus.streams.stages.curriculum.pools import pools
 from rollbus.streams.stages.curriculum.state import CurriculumStateRows, GroupRow
+from rollbus.streams.stages.curriculum.surprise import surprise
 from rollbus.streams.stages.grouping.advantages import with_members
 from rollbus.streams.stages.lineage import NO_PARENT
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
-MODES: dict[str, Mode] = {"advantage_range": advantage_range, "harness": harness, "pools": pools}
+MODES: dict[str, Mode] = {"advantage_range": advantage_range, "harness": harness, "pools": pools, "surprise": surprise}
 """By name; `off` decides on arrival and has no module."""
 
 

@@ -260,3 +260,18 @@ def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
     found = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
     state = only_state(stepper.feed(*found))
     assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))
+
+
+def test_surprise_admits_the_furthest_from_what_was_expected_first() -> None:
+    singles = [
+        make_group(name, (1.0,), closed_by="single", members=(make_member(name, **fields),), has_signal=True)
+        for name, fields in (
+            ("near", {"advantage": 0.1}),
+            ("far", {"advantage": -0.9}),
+            ("turned", {"advantage": 0.0, "turn_advantages": {"a": 0.5, "b": -0.5}}),
+            ("next", {"advantage": 0.2}),
+        )
+    ]
+    stepper = curriculum(mode="surprise", groups_per_window=5)
+    state = only_state(stepper.feed(*singles, make_group("flat", (1.0, 1.0))))
+    assert (state.admitted_group_ids, state.rejected_group_ids) == (("far", "turned"), ("next", "near"))

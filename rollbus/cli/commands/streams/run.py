@@ -69,7 +69,7 @@ def run() -> None:
 @click.option("--group-size", type=click.IntRange(min=1), help="Put this many trajectories into a group.")
 @click.option(
     "--curriculum",
-    type=click.Choice(["off", "harness", "pools", "advantage_range"]),
+    type=click.Choice(["off", "harness", "pools", "advantage_range", "surprise"]),
     help="Rank groups in windows of this kind.",
 )
 @click.option("--groups-per-step", type=click.IntRange(min=1), help="Use this many groups in a training step.")

@@ -1,0 +1,66 @@
+"""A replay reads what a judge said of a reply, asks nobody again, and answers with other rules where those changed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.records.config import RewardConfig, ScoringConfig
+from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
+from rollbus.streams.replay.decide.scores import RecordedScoring, without_model_calls
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from tests.stepping import Stepper
+from tests.streams.stages.test_next_turn import Flow, Judge, asked, spoken
+
+JUDGED = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
+RULES = RewardConfig(type="next_turn", name="next")
+
+
+class Live:
+    """What was assembled and scored: two turns of one conversation, the second a reply to the first."""
+
+    def __init__(self, *rewards: RewardConfig) -> None:
+        self.config, self.judge = ScoringConfig(rewards=rewards), Judge()
+        flow = Flow(rewards, self.judge)
+        self.trajectories: list[Trajectory | RewardRevised] = []
+        self.scores: list[Score] = []
+        for declared, episode in (
+            (spoken("c1", "e1", "where is my parcel"), asked("e1", "where is my parcel", "BILLING")),
+            (spoken("c1", "e2", "where is my parcel?"), asked("e2", "where is my parcel?", "DELIVERY")),
+        ):
+            made = flow.assembly.feed(*flow.alias.feed(declared), *episode)
+            self.trajectories += made
+            self.scores += flow.scoring.feed(*made)
+
+    async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
+        found = (score for score in self.scores if (score.trajectory_id, score.revision) == (trajectory_id, revision))
+        return next(found, None)
+
+
+def replayed(stage: Any, trajectories: Sequence[Any]) -> list[Any]:
+    return Stepper(stage).feed(*trajectories)
+
+
+def without_places(scores: Sequence[Score]) -> list[Any]:
+    return [(score.trajectory_id, score.revision, score.value, score.turn_rewards) for score in scores]
+
+
+@pytest.mark.parametrize("rewards", [(JUDGED,), (RULES,), (JUDGED, RULES)])
+def test_recorded_scores_give_the_same_scores_again(rewards: tuple[RewardConfig, ...]) -> None:
+    live = Live(*rewards)
+    calls = len(live.judge.calls)
+    stage = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
+    assert without_places(replayed(stage, live.trajectories)) == without_places(live.scores)
+    assert len(live.judge.calls) == calls
+
+
+def test_other_rules_are_computed_beside_what_the_judge_said() -> None:
+    live = Live(JUDGED, RULES)
+    changed = RULES.model_copy(update={"options": {"repetition": -0.5}})
+    configs = {live.config.config_hash(): live.config}
+    registry = without_model_calls(BUILT_IN, (JUDGED, changed), configs, live.find)
+    stage = ScoringStage(ScoringConfig(rewards=(JUDGED, changed)), keep_ms=100_000, registry=registry, retry_s=0)
+    revised = next(score for score in replayed(stage, live.trajectories) if score.revision)
+    assert revised.components == {"judge": 1.0, "next": -0.5}
+    assert [turn.signal for turn in revised.turn_rewards] == ["judge", "repetition"]

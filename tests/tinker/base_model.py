@@ -29,6 +29,7 @@ def make_base_model(folder: Path) -> None:
         max_position_embeddings=512,
         eos_token_id=tokenizer.eos_token_id,
         tie_word_embeddings=False,
+        initializer_range=0.2,  # of the output matrix too, which adapters leave as it is
     )
     torch.manual_seed(7)
     Qwen3ForCausalLM(config).save_pretrained(folder)

@@ -85,15 +85,16 @@ class Loop:
 
     async def play_step(self, number: int) -> float:
         """Play the groups of a step; return the mean reward."""
-        recorder = rollbus.init(bootstrap_servers=self.kafka, namespace=self.namespace, producer="letters")
+        recorder = rollbus.init(
+            bootstrap_servers=self.kafka, namespace=self.namespace, producer="letters", logprobs="force"
+        )
         try:
             async with AsyncOpenAI(base_url=self.model_url, api_key="none") as plain:
-                client = recorder.wrap(plain)
-                rewards = [
-                    await play(recorder, client, f"g{number}-{group}", attempt)
-                    for group in range(GROUPS_PER_STEP)
-                    for attempt in range(GROUP_SIZE)
-                ]
+                client = recorder.wrap(plain, hide_injected=False)
+                rewards: list[float] = []
+                for group in range(GROUPS_PER_STEP):
+                    members = (play(recorder, client, f"g{number}-{group}", attempt) for attempt in range(GROUP_SIZE))
+                    rewards += await asyncio.gather(*members)
             assert await asyncio.to_thread(recorder.flush, 120.0)
             return statistics.fmean(rewards)
         finally:
@@ -108,7 +109,6 @@ async def play(recorder: rollbus.Recorder, client: Any, group: str, attempt: int
             messages=[{"role": "user", "content": "choose a letter"}],
             max_tokens=ANSWER_TOKENS,
             seed=zlib.crc32(f"{group} {attempt}".encode()) % 2**31,
-            logprobs=True,
         )
         token_ids = answer.choices[0].token_ids
         reward = sum(token_id % 2 == 0 for token_id in token_ids) / len(token_ids)
@@ -144,7 +144,7 @@ async def loop(kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_pat
                     "keep_versions": 2,
                     "tinker": {"url": skyrl, "base_model": str(base_model), "lora_rank": 8},
                 },
-                "trainer": {"train": {"loss": "importance_sampling", "learning_rate": 0.005}},
+                "trainer": {"train": {"loss": "importance_sampling", "learning_rate": 0.05}},
             }
         )
     )

@@ -110,7 +110,7 @@ def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None
 def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it() -> None:
     drawn = funnel(count(4, "", 18), run={"open_batches": 1, "waiting_groups": 2, "step": 4})
     assert drawn.verdict.endswith(
-        "the batch of step 5 is made and trained next; 2 of 16 groups wait for the one after it"
+        "the batch of step 5 is made, and is trained now or next; 2 of 16 groups wait for the one after it"
     )
     assert give_verdict(draw_data(make_beat()), (drawn,)).text == "all is well"
 

@@ -40,7 +40,7 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     eta_ms = round(min(waits_ms)) if waits_ms else None
     counted = f"{run.waiting_groups} of {needed} groups"
     if run.open_batches:
-        sentence = f"the batch of {name} is made and trained next; {counted} wait for the one after it"
+        sentence = f"the batch of {name} is made, and is trained now or next; {counted} wait for the one after it"
     elif eta_ms is None:
         sentence = f"{counted}: no group with a signal has come lately, and at this rate {name} never comes"
     elif eta_ms == 0:

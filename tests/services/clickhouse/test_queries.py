@@ -663,14 +663,14 @@ def test_refused_turns_are_counted_once_by_model_and_reason(filled: ClickHouseSe
 def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
-    (made,) = [record for topic, _, record in story() if topic == "batches"]
+    (batch,) = [record for topic, _, record in story() if topic == "batches"]
     write(
-        client, NAMESPACE, [("batches", "main", made), ("batches", "main", replace(made, batch_hash="b-2", number=2))]
+        client, NAMESPACE, [("batches", "main", batch), ("batches", "main", replace(batch, batch_hash="b-2", number=2))]
     )
-    write(client, NAMESPACE, [("training-steps", "main", make_step(1, batch_hash=made.batch_hash))])
-    counted = count_run(client, NAMESPACE, FunnelSettings(), START_MS)
+    write(client, NAMESPACE, [("training-steps", "main", make_step(1, batch_hash=batch.batch_hash))])
+    run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
     client.close()
-    assert (counted.run.step, counted.run.open_batches) == (1, 1)
+    assert (run.step, run.open_batches) == (1, 1)
 
 
 def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:
@@ -718,9 +718,9 @@ def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number
         "groups in batches": (1, 0),
         "trajectories dropped": (0, 0),
     }
-    (made,) = [record for topic, _, record in story() if topic == "batches"]
+    (batch,) = [record for topic, _, record in story() if topic == "batches"]
     client = ClickHouse(filled)
-    write(client, "replay-y.", [("batches", "main", made)])
+    write(client, "replay-y.", [("batches", "main", batch)])
     client.close()
     alone = {row["what"]: row["shadow"] for row in answer(filled, "shadow_against_live", other="replay-y.")}
     assert (alone["trajectories scored"], alone["groups"]) == (None, 0)

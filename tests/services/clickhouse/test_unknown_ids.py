@@ -38,15 +38,15 @@ def folder(clickhouse: tuple[str, int], tmp_path_factory: pytest.TempPathFactory
     write(client, NAMESPACE, list(story()))
     client.close()
     folder = tmp_path_factory.mktemp("project")
-    named = {"host": settings.host, "port": settings.port, "database": settings.database}
-    (folder / "rollbus.yaml").write_text(json.dumps({"clickhouse": named}))
+    connection = {"host": settings.host, "port": settings.port, "database": settings.database}
+    (folder / "rollbus.yaml").write_text(json.dumps({"clickhouse": connection}))
     return folder
 
 
 def ask(folder: Path, name: str, *values: str) -> subprocess.CompletedProcess[str]:
     """Ask a question with these parameters."""
-    given = [word for value in values for word in ("--param", value)]
-    command = [ROLLBUS, "sql", "run", name.replace("_", "-"), *given]
+    parameters = [word for value in values for word in ("--param", value)]
+    command = [ROLLBUS, "sql", "run", name.replace("_", "-"), *parameters]
     return subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, timeout=120)
 
 
@@ -59,20 +59,20 @@ def test_an_id_that_names_nothing_ends_with_code_1_and_says_so(folder: Path, nam
         "mistyped": "l2" if is_number else f"{THERE[kind]}?",
         "empty": "",
     }
-    given = [THERE[kind], *values.values()]
+    all_values = [THERE[kind], *values.values()]
     with ThreadPoolExecutor(2) as threads:
-        answers = list(threads.map(lambda value: ask(folder, name, f"{parameter.name}={value}"), given))
+        answers = list(threads.map(lambda value: ask(folder, name, f"{parameter.name}={value}"), all_values))
     assert answers[0].returncode == 0, answers[0].stderr
     results = dict(zip(values, answers[1:], strict=True))
     for how, value in values.items():
-        said = results[how]
-        assert (said.returncode, said.stdout) == (1, ""), (how, said)
+        answer = results[how]
+        assert (answer.returncode, answer.stdout) == (1, ""), (how, answer)
         if is_number and how != "unknown":
-            assert f"{parameter.name} must be Int64, got {value!r}" in said.stderr
+            assert f"{parameter.name} must be Int64, got {value!r}" in answer.stderr
         elif how == "empty":
-            assert f"Error: say which {kind}" in said.stderr
+            assert f"Error: say which {kind}" in answer.stderr
         else:
-            assert f"Error: no {' or '.join(parameter.kinds)} " in said.stderr
-            assert value in said.stderr
+            assert f"Error: no {' or '.join(parameter.kinds)} " in answer.stderr
+            assert value in answer.stderr
     if not is_number:
         assert THERE[kind] in results["mistyped"].stderr.replace(values["mistyped"], "")

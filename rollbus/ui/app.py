@@ -3,6 +3,7 @@
     GET /                    the page
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
+    GET /api/sql/NAME        a question's SQL
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
     GET /api/reasons         what each reason of a drop means, and what to do
     GET /api/health          what `rollbus status --json` says: {"verdict": {…}, "funnels": […], …}
@@ -21,7 +22,6 @@ the storage of its origin. A cookie would go to every port of this machine, also
 """
 
 import asyncio
-import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -40,11 +40,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.runtime.http.guard import Door, RefusedError, RequestHead, same, token_in
+from rollbus.runtime.http.guard import token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.ui.acting import Acting
 from rollbus.ui.actions import Commands, describe_actions
-from rollbus.ui.asking import Asking
+from rollbus.ui.asking import Asking, questions
+from rollbus.ui.door import ACTIONS, SESSION, VERDICTS, WRITING
 from rollbus.ui.sessions import PageJudge, Sessions, make_cookie
 from rollbus.ui.token_text import Texts
 
@@ -54,10 +55,6 @@ if TYPE_CHECKING:
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
-SESSION = "/api/session"
-VERDICTS, DATA_SETS, ACTIONS = "/api/verdicts", "/api/data-sets", "/api/actions"
-WRITING = (VERDICTS, DATA_SETS, ACTIONS)
-FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
 HEADERS = {
@@ -88,6 +85,7 @@ def make_app(
         routes=[
             Route("/", _send_page),
             Route("/api/ask/{name}", api.ask),
+            Route("/api/sql/{name}", _send_sql),
             Route("/api/lag", api.show_lag),
             Route("/api/health", api.show_health),
             Route("/api/reasons", _send_reasons),
@@ -104,6 +102,15 @@ def make_app(
 
 async def _send_page(_: Request) -> Response:
     return FileResponse(STATIC / "index.html")
+
+
+async def _send_sql(request: Request) -> Response:
+    query = questions().get(request.path_params["name"])
+    return (
+        JSONResponse({"error": "no such question"}, status_code=404)
+        if query is None
+        else JSONResponse({"sql": query.sql})
+    )
 
 
 async def _send_reasons(_: Request) -> Response:
@@ -203,37 +210,6 @@ class _Api:
             await self.health.close()
 
 
-def page_door(token: str | None, sessions: Sessions) -> Door:
-    """What the page asks of a request: its token as a bearer, of an event stream in the address; to write, a session.
-
-    The page's own files are open: they are the same for everybody.
-    """
-
-    def admit(head: RequestHead) -> int:
-        if head.path == "/" or head.path.startswith("/static/"):
-            return 0
-        if head.method == "POST" and head.path == SESSION:
-            sessions.check_token(head.bearer())
-            return FORM_BYTES
-        given = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
-        if token is not None and not same(given, token):
-            raise RefusedError(401, "open the address that `rollbus ui` has printed")
-        if head.method != "POST" or head.path not in WRITING:
-            return 0
-        judge = sessions.judge_of(head.headers.get("cookie", ""))
-        if judge is None:
-            raise RefusedError(403, "log in first")
-        if not judge.is_owner and head.path != VERDICTS:
-            raise RefusedError(403, f"this takes a session of the owner's token; {judge.name} may give verdicts")
-        return FORM_BYTES
-
-    return Door(
-        admit,
-        FORM_BYTES,
-        describe=lambda refused, head: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()),
-    )
-
-
 def _describe(judge: PageJudge | None) -> dict[str, Any]:
     return {"judge": judge.name if judge else None, "is_owner": judge is not None and judge.is_owner}
 
@@ -243,11 +219,6 @@ def _read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigurationError("send an object in JSON")
     return values
-
-
-def page_token(token: str) -> str:
-    """Return the page's own token, the same at each start; who learns it cannot train."""
-    return hmac.new(token.encode(), b"page", "sha256").hexdigest()
 
 
 async def stream_pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> AsyncIterator[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.runtime.health.server import MetricsServer
-from rollbus.ui.app import page_token
+from rollbus.ui.door import page_token
 from tests.console import ROLLBUS
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
 from tests.services.art.fixtures import ArtServer, Launcher

@@ -32,7 +32,7 @@ from rollbus.runtime.credentials import OWNER_KEY, make_secrets
 from rollbus.runtime.principals import issue
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.ui.app import page_token
+from rollbus.ui.door import page_token
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.hostile.doors import TOKEN, command

@@ -31,7 +31,7 @@ test("a search is looked at case by case, by keys", async () => {
   assert.match(await text("case"), /asked .*(Where|_ _ X).* and 1 more of the user answered .* reward .* from agent .* fate dropped: untrainable, in scoring: it has no turn that can be trained/);
   await shot("queue");
   await page.keyboard.press("?");
-  assert.match(await page.locator("#dialog").innerText(), /j ArrowRight\s+next case/);
+  assert.match(await page.locator("#dialog").innerText(), /j ArrowRight\s+next/);
   await page.keyboard.press("Escape");
 });
 
@@ -51,7 +51,7 @@ test("the owner's token opens a session once, which a reload keeps and a log-out
   assert.equal(await page.evaluate(() => document.cookie), "");
   await page.reload();
   await page.locator("#session").getByText("ann").waitFor();
-  await card("judging").getByRole("button", { name: "verdict: good" }).waitFor();
+  await card("judging").getByRole("button", { name: "good" }).waitFor();
   await page.locator("#session").getByRole("button", { name: "log out" }).click();
   await card("judging").getByRole("button", { name: "log in" }).waitFor();
   assert.deepEqual(await context.cookies(), []);
@@ -60,7 +60,7 @@ test("the owner's token opens a session once, which a reload keeps and a log-out
 test("a verdict, its words and a data set take one key each, and what is judged is marked", async () => {
   await open("#/queue/fate%3Dtrained", { address: BUSY, tolerated: /400/ });
   await logIn("ann");
-  await card("judging").getByRole("button", { name: "verdict: good" }).waitFor();
+  await card("judging").getByRole("button", { name: "good" }).waitFor();
   const answered = (pattern) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector(".answer")?.innerText), pattern, { timeout: 60000 });
   await page.keyboard.press("u");
   await answered("^It is in the log: reward 1, by ann");

@@ -28,8 +28,9 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.signing import Signing
 from rollbus.settings import Settings
 from rollbus.ui.acting import Acting
-from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
+from rollbus.ui.app import STATIC, make_app, stream_pulses
 from rollbus.ui.asking import Asking, add_configured, questions
+from rollbus.ui.door import page_door, page_token
 from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 

@@ -42,6 +42,9 @@ export async function meaningOf(reason) {
   return (await reasons)[reason] ?? { what: `was dropped as ${reason.replaceAll("_", " ")}`, remedy: "" };
 }
 
+/** The SQL of a question. */
+export const askSql = async (name) => (await answered(await get(`/api/sql/${name}`))).sql;
+
 /** What the owner can do: [{name, title, does, needs}, …]. */
 export const askActions = async () => answered(await get("/api/actions"));
 

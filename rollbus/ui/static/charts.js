@@ -1,6 +1,8 @@
 // Rows → uPlot charts in the colours of the page, each with its numbers as a table for whoever cannot see it.
 
+import { askSql } from "./ask.js";
 import { clock, make, shown, table } from "./dom.js";
+import { openDialog } from "./keys.js";
 
 const HEIGHT = 190;
 
@@ -25,7 +27,7 @@ export function closeCharts(root) {
  * their numbers; bars draws the first series as bars; with `times`, x is in milliseconds and `marks` are
  * {from, to?, colour, label} at its times, else at its numbers. Without `gaps`, a line goes on over what is missing.
  */
-export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [], gaps = false } = {}) {
+export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [], gaps = false, question = null } = {}) {
   if (!rows.length) return make("p", { class: "empty" }, "Nothing yet.");
   const data = [rows.map((row) => (times ? x.of(row) / 1000 : x.of(row))), ...series.map((each) => rows.map((row) => each.of(row) ?? null))];
   const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x, series, times) });
@@ -56,8 +58,40 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
     ],
   });
   Object.assign(place, { data, marks, options, shape: series.map((each) => each.title).join("|"), plot: null, ...LIFE });
+  const columns = [{ ...x, of: (row) => at(x.of(row)) }, ...series.map((each) => ({ ...each, of: (row) => shown(each.of(row)) }))].map((each) => ({ ...each, number: true }));
   return make("figure", { "aria-label": title }, place, make("details", {}, make("summary", {}, "Numbers"),
-    table(title, [{ ...x, of: (row) => at(x.of(row)) }, ...series.map((each) => ({ ...each, of: (row) => shown(each.of(row)) }))].map((each) => ({ ...each, number: true })), rows, { hidden: true })));
+    make("p", { class: "verdicts" }, button("CSV", `${title}: download as CSV`, () => save(title, "csv", csv([x, ...series], rows, (row) => (ticks ? ticks[x.of(row)] : x.of(row))))),
+      button("PNG", `${title}: download as PNG`, () => save(title, "png", picture(place))),
+      question ? button("SQL", `${title}: SQL of its question`, () => showQuestion(question)) : null),
+    table(title, columns, rows, { hidden: true })));
+}
+
+const button = (text, label, act) => make("button", { type: "button", class: "more", "aria-label": label, onclick: act }, text);
+
+/** The rows as CSV; what is a text is quoted. */
+export function csv(columns, rows, first) {
+  const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
+  return `data:text/csv;charset=utf-8,${encodeURIComponent([columns.map((column) => cell(column.title)), ...rows.map((row) => columns.map((column, at) => cell(at ? column.of(row) : first(row))))].map((line) => line.join(",")).join("\r\n"))}`;
+}
+
+/** The chart on the ground of its card. */
+function picture(place) {
+  place.draw();
+  const { width, height } = place.plot.ctx.canvas;
+  const copy = Object.assign(document.createElement("canvas"), { width, height });
+  const ctx = copy.getContext("2d");
+  ctx.fillStyle = colour("card");
+  ctx.fillRect(0, 0, width, height);
+  ctx.drawImage(place.plot.ctx.canvas, 0, 0);
+  return copy.toDataURL("image/png");
+}
+
+function save(title, kind, href) {
+  make("a", { href, download: `${title.toLowerCase().replaceAll(" ", "-")}.${kind}` }).click();
+}
+
+async function showQuestion(name) {
+  openDialog(`The question ${name}`, make("pre", { tabindex: 0 }, await askSql(name)));
 }
 
 /** What a place of a chart can do: be drawn, take the data of a newer one, and be let go. */

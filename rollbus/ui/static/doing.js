@@ -13,7 +13,7 @@ export async function doing(run, names, given = {}) {
   const actions = await askActions();
   return make("div", { class: "verdicts", role: "group", "aria-label": "Act", "data-key": "act" }, names.map((name) => {
     const action = actions.find((each) => each.name === name);
-    return make("button", { type: "button", class: "verdict", "data-key": name, onclick: () => askFirst(run, action, given) }, `${action.title} …`);
+    return make("button", { type: "button", class: "say", "data-key": name, onclick: () => askFirst(run, action, given) }, `${action.title} …`);
   }));
 }
 

@@ -21,7 +21,7 @@ export function flow(rows, to) {
   if (narrow.matches) placeInLines(middle);
   else placeBeside(middle, leaves);
   const height = Math.max(TALL, ...[...middle, ...leaves].map((each) => each.top + Math.max(each.thick, SLOT)));
-  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spoken(middle, all), class: "flow" });
+  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": spoken(middle, all), class: "flow" });
   const links = draw("g"), bars = draw("g"), words = draw("g");
   picture.append(links, bars, words);
   const total = { name: "began", count: all, top: narrow.matches ? SLOT : (height - TALL) / 2, thick: TALL, kind: "all" };

@@ -24,10 +24,13 @@ export function watchKeys() {
   });
 }
 
+/** What a control is called, without its key. */
+const nameOf = (control) => [...(control.closest("label") ?? control).childNodes].filter((node) => node.nodeName !== "KBD").map((node) => node.textContent).join("").trim();
+
 /** What each key does here, and a switch for all of them. */
 function showKeys() {
   const rows = [...document.querySelectorAll("[data-key-of]")].map((control) =>
-    make("li", {}, control.dataset.keyOf.split(" ").flatMap((key) => [make("kbd", {}, key), " "]), control.getAttribute("aria-label") ?? control.title ?? control.textContent));
+    make("li", {}, control.dataset.keyOf.split(" ").flatMap((key) => [make("kbd", {}, key), " "]), nameOf(control)));
   const box = make("input", { type: "checkbox", checked: !localStorage.getItem(OFF), onchange: () => (box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1")) });
   openDialog("Keys", rows.length ? make("ul", { class: "keys" }, rows) : make("p", {}, "This view has none. A case, or a search looked through one by one, does."), make("label", { class: "check" }, box, " keys do this"));
 }

@@ -13,10 +13,11 @@ import { compare } from "./views/compare.js";
 import { episode, event, group, step, trajectory } from "./views/drill.js";
 import { dropped, find } from "./views/find.js";
 import { overview } from "./views/overview.js";
+import { pair } from "./views/pair.js";
 import { queue } from "./views/queue.js";
 
-const VIEWS = { find, queue, dropped, compare, audit, step, group, trajectory, episode, event };
-const DEPTH = { find: 0, queue: 0, dropped: 0, compare: 0, audit: 0, step: 1, group: 2, trajectory: 3, episode: 3, event: 4 };
+const VIEWS = { find, queue, dropped, compare, audit, pair, step, group, trajectory, episode, event };
+const DEPTH = { find: 0, queue: 0, dropped: 0, compare: 0, audit: 0, pair: 3, step: 1, group: 2, trajectory: 3, episode: 3, event: 4 };
 // The trail keeps what is above.
 const main = document.getElementById("main");
 const trail = document.getElementById("trail");
@@ -69,7 +70,7 @@ function gone(message) {
 function follow(kind, id) {
   visited = kind ? [...visited.filter((each) => DEPTH[each.kind] < DEPTH[kind]), { kind, id }] : [];
   trail.replaceChildren(make("li", {}, make("a", { href: "#/", "aria-current": kind ? null : "page" }, "overview")), ...visited.map((each, at) =>
-    make("li", {}, make("a", { href: `#/${each.kind}/${encodeURIComponent(each.id)}`, "aria-current": at === visited.length - 1 ? "page" : null }, ["find", "queue", "compare", "audit"].includes(each.kind) ? each.kind : `${each.kind} ${short(each.id)}`))));
+    make("li", {}, make("a", { href: `#/${each.kind}/${encodeURIComponent(each.id)}`, "aria-current": at === visited.length - 1 ? "page" : null }, ["find", "queue", "compare", "audit", "pair"].includes(each.kind) ? each.kind : `${each.kind} ${short(each.id)}`))));
 }
 
 function say(name, text) {

@@ -18,7 +18,7 @@ export function timeline(moments) {
   if (rows.size) for (const at of paused.flatMap(({ from, to }) => [from, to])) rows.set(at, rows.get(at) ?? { at }); // the axis reaches them
   const drawn = chart("Over time", inOrder(), { title: "time", of: (row) => row.at }, names.slice(0, MOST_LINES).map((name, at) => ({
     title: name, of: (row) => row[name], colour: COLOURS[at % COLOURS.length], dash: at < COLOURS.length ? undefined : [6, 4], points: name !== "reward",
-  })), { times: true, marks: [...paused, ...served], height: 220 });
+  })), { times: true, question: "timeline", marks: [...paused, ...served], height: 220 });
   const said = [...paused, ...served];
   return make("div", {}, drawn, names.length > MOST_LINES ? make("p", { class: "label" }, `Not drawn: ${names.slice(MOST_LINES).join(", ")}`) : null,
     said.length ? make("details", { class: "marks" }, make("summary", {}, `Pauses: ${paused.length}, marks of versions: ${served.length}`), make("ul", {}, said.map((each) =>

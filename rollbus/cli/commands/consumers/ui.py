@@ -34,8 +34,9 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.acting import Acting
     from rollbus.ui.actions import Commands
-    from rollbus.ui.app import make_app, page_door, page_token
+    from rollbus.ui.app import make_app
     from rollbus.ui.asking import Asking
+    from rollbus.ui.door import page_door, page_token
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 

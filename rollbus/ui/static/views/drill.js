@@ -7,6 +7,7 @@ import { told } from "../text.js";
 import { caseOf, familyOf } from "./case.js";
 import { judging } from "./judging.js";
 import { fateOf, labels, link } from "./links.js";
+import { pairOf } from "./pair.js";
 
 const nothing = (what) => [make("h1", {}, "Not found"), make("p", { class: "empty" }, `${what} is not in ClickHouse. The sink may not have written it yet.`)];
 const placeOf = (row) => `${row.kafka_topic} ${row.kafka_partition}:${row.kafka_offset}`;
@@ -52,6 +53,7 @@ export async function group(run, id) {
       { title: "fate", of: fateOf },
       { title: "step", of: (row) => (row.fate === "trained" ? link("step", String(row.step)) : "–"), number: true },
       { title: "lag", of: (row) => (row.fate === "trained" ? shown(row.lag) : "–"), number: true },
+      { title: "beside", of: (row) => (row === members[0] ? "the best" : make("a", { href: pairOf(row.trajectory_id, members[0].trajectory_id), "aria-label": `${row.trajectory_id} beside the best of the group` }, "the best")) },
     ], members, { hidden: true }), { wide: true, name: "members" }),
   ];
 }
@@ -68,7 +70,9 @@ export async function trajectory(run, id) {
     ask("trajectory", { run, trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
   ]);
   if (!found) return nothing(`Trajectory ${id}`);
-  const [rewards, family] = await Promise.all([ask("rewards_of_episode", { trajectory: id, episode: found.episode_id }), familyOf(run, found.episode_id)]);
+  const [rewards, family, alike, replays] = await Promise.all([
+    ask("rewards_of_episode", { trajectory: id, episode: found.episode_id }), familyOf(run, found.episode_id), ask("attempts_alike", { trajectory: id }), ask("in_replays", { run, trajectory: id }),
+  ]);
   return [
     make("h1", {}, "Trajectory ", make("code", {}, id)),
     await caseOf(run, { trajectory: found, episode: found.episode_id, events, rewards }),
@@ -76,6 +80,9 @@ export async function trajectory(run, id) {
     family,
     card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
     decisions(decided),
+    replays.length > 1 ? inReplays(replays) : null,
+    alike.length ? card("Other attempts at this prompt", "By any version, the newest first.", make("ul", { class: "plain" }, alike.map((row) => make("li", { "data-key": row.trajectory_id },
+      link("trajectory", row.trajectory_id), ` version ${shown(row.policy_version)}, reward ${shown(row.reward)} `, make("a", { href: pairOf(id, row.trajectory_id), "aria-label": `side by side with ${row.trajectory_id}` }, "side by side")))), { wide: true, name: "alike" }) : null,
     card("What it is", null, facts([
       ["task", found.task], ["example", found.example_id], ["episode", link("episode", found.episode_id, found.episode_id)], ["agent", found.agent], ["labels", labels(found.labels)],
       ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
@@ -85,6 +92,14 @@ export async function trajectory(run, id) {
     ]), { wide: true, name: "trajectory" }),
   ];
 }
+
+/** What became of it under other rewards or groups. */
+const inReplays = (rows) => card("In this log and in replays", "The same trajectory under what each was replayed with.", table("In this log and in replays", [
+  { title: "namespace", of: (row) => row.namespace },
+  { title: "reward", of: (row) => shown(row.reward), number: true },
+  { title: "advantage", of: (row) => shown(row.advantage), number: true },
+  { title: "admitted", of: (row) => (row.is_admitted ? "into a batch" : row.reason ? `no: ${row.reason.replaceAll("_", " ")}` : "not yet") },
+], rows, { hidden: true, key: (row) => row.namespace }), { wide: true, name: "replays" });
 
 /** An episode, also one that became no trajectory: what was decided about it, and what was said. */
 export async function episode(run, id) {

@@ -23,21 +23,21 @@ export async function judging(run, found, rewards) {
   }
   const sets = !mayAct() ? [] : await ask("data_sets", { trajectory: found.trajectory_id });
   const field = (name, title, more = {}) => make("label", { "data-key": name }, title, make("input", { name, autocomplete: "off", ...more }));
-  const say = (key, title, value) => make("button", { type: "button", class: "verdict", "data-key": title, "aria-label": `verdict: ${title}`, onclick: (event) => judge(event.currentTarget, found, value), ...keyed(key) }, title, make("kbd", { "aria-hidden": "true" }, key.split(" ")[0]));
+  const say = (key, title, value) => make("button", { type: "button", class: "say", "data-key": title, onclick: (event) => judge(event.currentTarget, found, value), ...keyed(key) }, title, make("kbd", { "aria-hidden": "true" }, key.split(" ")[0]));
   return card("Judge", `As ${who()}. A second verdict replaces your first; another judge's stays. “?” lists the keys.`, make("div", { class: "own" },
     make("div", { class: "verdicts", role: "group", "aria-label": "Verdict" }, say("u", "good", 1), say("d", "bad", 0), ...SCORES.map((value, at) => say(String(at + 1), String(value), value)), say("x", "take back", null)),
     make("form", { class: "search", "data-key": "words", "aria-label": "What goes with a verdict", onsubmit: (event) => { event.preventDefault(); comment(event.currentTarget, found, rewards); } },
-      field("comment", "comment: Enter adds it to your verdict", { "aria-label": "comment", ...keyed("c") }), field("name", "name of the reward", { value: remembered("reward", "reward"), required: true, maxlength: 100 })),
+      field("comment", "comment: Enter adds it to your verdict", { ...keyed("c") }), field("name", "name of the reward", { value: remembered("reward", "reward"), required: true, maxlength: 100 })),
     !mayAct() ? null : make("form", { class: "search", "data-key": "data-sets", "aria-label": "Put into this data set", onsubmit: (event) => { event.preventDefault(); intoSet(event.currentTarget, found); } },
       field("data_set", "data set", { required: true, list: "data-sets", value: remembered("set", "") }), make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set }))),
-      make("button", { type: "submit", "aria-label": "put it into this data set", ...keyed("i") }, "Put into this data set ", make("kbd", { "aria-hidden": "true" }, "i"))),
+      make("button", { type: "submit", ...keyed("i") }, "Put into this data set ", make("kbd", { "aria-hidden": "true" }, "i"))),
     memberOf(found, sets.filter((row) => row.has_it)),
     await doing(run, ["exclude"], { episode: found.episode_id }),
     make("p", { class: "answer label", role: "status", "data-key": "answer" })), { wide: true, name: "judging" });
 }
 
 const memberOf = (found, sets) => sets.length ? make("p", { "data-key": "member of" }, "It is in ", ...sets.flatMap((row, at) => [at ? ", " : "", make("a", { href: searchFor({ data_set: row.data_set }) }, `${row.data_set} (${shown(row.members)})`), " ",
-  make("button", { type: "button", class: "more", "data-key": `out of ${row.data_set}`, "aria-label": `take it out of ${row.data_set}`, onclick: (event) => act(event.currentTarget, () => member(found, row.data_set, false), `It is out of ${row.data_set}.`) }, "take out")])) : null;
+  make("button", { type: "button", class: "more", "data-key": `out of ${row.data_set}`, "aria-label": `take out of ${row.data_set}`, onclick: (event) => act(event.currentTarget, () => member(found, row.data_set, false), `It is out of ${row.data_set}.`) }, "take out")])) : null;
 
 const member = (found, name, isMember) => send("data-sets", { data_set: name, trajectory_id: found.trajectory_id, episode_id: found.episode_id, is_member: isMember });
 

@@ -17,14 +17,20 @@ export const METRICS = [
   ["mismatch KL", "mismatch_kl", "How far trainer and sampler differ on the same weights and tokens."],
 ];
 
+const SPREADS = [
+  ["rewards", "reward", "How they are spread over all scored trajectories."],
+  ["lengths", "length", "Sampled tokens of a trajectory."],
+  ["advantages", "advantage", "Of the members of this run's groups."],
+];
+
 /** The run's overview, as cards. */
 export async function overview(run) {
   const model = await modelOf(run);
-  const [rewards, moments, fates, drops, lags, steps, metrics, sink, letters, decisions, groups, status] = await Promise.all([
+  const [rewards, moments, fates, drops, lags, steps, metrics, sink, letters, decisions, groups, spread, status] = await Promise.all([
     ask("thin_rewards", { model }), ask("timeline", { run, model }),
     ask("fate_of_every_trajectory", { run }), ask("drops_by_reason", { run }), ask("staleness", { run }),
     ask("newest_steps", { run }), ask("thin_steps", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
-    ask("policy_history", { model, limit: 200 }), askLag(), askHealth(),
+    ask("policy_history", { model, limit: 200 }), askLag(), ask("distributions", { run, model }), askHealth(),
   ]);
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
@@ -36,6 +42,7 @@ export async function overview(run) {
     card("Dropped", "Every unit that a stage dropped, by reason: events and episodes, too, which become no trajectory.", dropTable(drops), { wide: true, name: "drops" }),
     ...METRICS.map(([title, metric, remark]) => card(title, remark, metricChart(title, metrics.filter((row) => row.metric === metric)), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
+    ...SPREADS.map(([title, kind, remark]) => card(title, remark, spreadChart(title, spread.filter((row) => row.kind === kind)), { name: `spread ${kind}` })),
     card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
     card("Consumer lag", "Offsets between what a consumer group has committed and the end of its topic, from Kafka.", groupTable(groups), { name: "groups lag" }),
     ...(decisions.length ? [card("Who serves", "The life of each version: every decision, with the difference in reward that it was made on.", decisionTable(decisions), { wide: true, name: "decisions" })] : []),
@@ -75,7 +82,7 @@ function rewardChart(rewards) {
     { title: "high", of: (row) => row.reward_high, colour: "band-edge", width: 0.5 },
     { title: "p10", of: (row) => row.p10, colour: "quiet", width: 1, dash: [2, 4] },
     { title: "p90", of: (row) => row.p90, colour: "quiet", width: 1, dash: [2, 4] },
-  ], { band: [4, 3], height: 250 });
+  ], { band: [4, 3], height: 250, question: "thin_rewards" });
 }
 
 /** A line over steps; where a point is of several, the ends of them as a band. */
@@ -85,7 +92,7 @@ function metricChart(title, rows) {
   const isThinned = rows.some((row) => row.last_step > row.step);
   const broken = rows.filter((row) => row.broken > 0);
   const drawn = chart(title, rows, { title: isThinned ? "from step" : "step", of: (row) => row.step }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])],
-    { band: isThinned ? [3, 2] : null, gaps: true, marks: broken.map((row) => ({ from: row.first_broken, colour: "dropped", tall: true })) });
+    { band: isThinned ? [3, 2] : null, gaps: true, question: "thin_steps", marks: broken.map((row) => ({ from: row.first_broken, colour: "dropped", tall: true })) });
   return broken.length ? [make("p", { class: "failure", role: "status" }, `No number in ${shown(brokenIn(rows))} steps, from step ${broken[0].first_broken} on: NaN or infinite. Red lines mark them.`), drawn] : drawn;
 }
 
@@ -104,11 +111,16 @@ function stalenessChart(rows) {
   const names = rows.map((row) => String(row.lag));
   return chart("Staleness", rows.map((row, at) => ({ ...row, at })), { title: "steps old", of: (row) => row.at }, [
     { title: "trajectories", of: (row) => row.trajectories, width: 0 },
-  ], { bars: true, ticks: names });
+  ], { bars: true, ticks: names, question: "staleness" });
 }
 
 /** A metric of a step; what is no number is said, and is not what was not reported. */
 const number = (row, name) => (row.not_finite.includes(name) ? make("span", { class: "alarm" }, "no number") : shown(row[name]));
+
+function spreadChart(title, rows) {
+  const names = rows.map((row) => shown(row.from_value));
+  return chart(title, rows.map((row, at) => ({ ...row, at })), { title: "from", of: (row) => row.at }, [{ title: "trajectories", of: (row) => row.trajectories, width: 0 }], { bars: true, ticks: names, question: "distributions" });
+}
 
 const stepTable = (steps) => steps.length ? table("Newest steps", [
   { title: "step", of: (row) => make("a", { href: `#/step/${row.step}` }, String(row.step)), number: true },

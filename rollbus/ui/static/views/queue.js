@@ -37,7 +37,7 @@ async function load(run, search, number) {
 function draw(search, at, row) {
   const to = (other) => searchFor({ ...search, at: other || "", case: held.rows[other]?.trajectory_id }, "queue");
   const open = held.rows.findIndex((each, index) => index > at && each && !isJudged(each));
-  const step = (key, title, other, isThere) => isThere ? make("a", { href: to(other), "aria-label": `${title} case`, ...keyed(key) }, title, make("kbd", { "aria-hidden": "true" }, key.split(" ")[0])) : make("span", { class: "label" }, title);
+  const step = (key, title, other, isThere) => isThere ? make("a", { href: to(other), ...keyed(key) }, title, make("kbd", { "aria-hidden": "true" }, key.split(" ")[0])) : make("span", { class: "label" }, title);
   const judges = isJudged(row);
   return make("p", { class: "queue" },
     step("k ArrowLeft", "previous", at - 1, at > 0), make("strong", { role: "status" }, `${shown(at + 1)} of ${shown(held.all)}`), step("j ArrowRight", "next", at + 1, at + 1 < held.all),

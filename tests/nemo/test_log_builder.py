@@ -15,7 +15,7 @@ from rollbus.nemo.components import LogTrajectoryBuilderConfig
 from rollbus.nemo.production.log_builder import BusLogBuilder, attempts_at, choose_episodes, copied
 from rollbus.producers import MemorySink, init
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.events import Event, TurnRecorded, WriterClosed
+from rollbus.schemas.records.events import EpisodeStarted, Event, Excluded, TurnRecorded, WriterClosed
 from tests.nemo.world import Endpoint, document, memory_bus, opened, read, run_epochs
 
 LOG = {"_type": "rollbus_log_builder", "source": "log", "tasks": ["shop"]}
@@ -121,6 +121,17 @@ def test_what_is_not_whole_is_left_out_and_counted() -> None:
     episodes, left_out = choose_episodes(events, LogTrajectoryBuilderConfig(tasks=("shop",)))
     assert len(episodes) == 9
     assert left_out == {"not ended": 1, "events are missing": 1}
+
+
+def test_what_was_forgotten_is_not_played() -> None:
+    events = record_traffic()
+    first = next(event for event in events if isinstance(event, EpisodeStarted))
+    names = ("episode_id", "root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms")
+    envelope = {name: getattr(first, name) for name in names}
+    forgotten = Excluded(**envelope, event_id="forget-1", sequence=-1, reason="asked to")
+    episodes, left_out = choose_episodes([*events, forgotten], LogTrajectoryBuilderConfig(tasks=("shop",)))
+    assert first.episode_id not in {episode.start.episode_id for episode in episodes}
+    assert left_out == {"excluded": 1}
 
 
 def test_a_time_without_a_zone_is_a_mistake(tmp_path: Path) -> None:

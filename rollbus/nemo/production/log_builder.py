@@ -37,7 +37,7 @@ from rollbus.schemas.records.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS
 from rollbus.trainer.ledger.log import Publication
 
 logger = logging.getLogger(__name__)
@@ -205,8 +205,11 @@ def _ms(moment: datetime) -> int:
 
 
 async def read_events(config: LogTrajectoryBuilderConfig) -> list[Event]:
-    """Read the events of the agents' namespace, from the beginning of the range to the present end of the log."""
+    """Read the events of the agents' namespace, from the beginning of the range to the end of the log, and who is
+    forgotten.
+    """
     settings = production_settings(config.settings_file)
     since_ms = None if config.since is None else _ms(config.since)
     records = await read_since(settings.kafka, EPISODE_EVENTS.full_name(settings.namespace), since_ms)
+    records += await read_since(settings.kafka, EXCLUSIONS.full_name(settings.namespace), None)
     return [record for record in records if isinstance(record, Event)]

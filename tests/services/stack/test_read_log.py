@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -46,7 +47,7 @@ async def test_the_log_is_read_from_a_time_on_with_what_was_forgotten(
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": kafka}, "namespace": namespace}))
 
-    async def chosen(**options: datetime) -> set[str]:
+    async def chosen(**options: Any) -> set[str]:
         config = LogTrajectoryBuilderConfig(settings_file=path, **options)
         episodes, _ = choose_episodes(await read_events(config), config)
         return {episode.start.episode_id for episode in episodes}

@@ -19,6 +19,7 @@ from rollbus.consumers.clickhouse.questions.saved import bind, list_queries
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.process.ports import find_free_port
 from tests.console import ROLLBUS
 from tests.services.endpoint.guarded import Guarded, started
@@ -80,13 +81,27 @@ def users_of(printed: str) -> str:
     """Return the engine's file of users, whose only user has the grants and the settings of the printed statements."""
     grants = re.findall(r"^(GRANT SELECT ON .*) TO rollbus_reader;$", printed, re.MULTILINE)
     (settings,) = re.findall(r"rollbus_reader SETTINGS (.*) TO rollbus_reader;$", printed, re.MULTILINE)
-    limits = "".join("<{0}>{1}</{0}>".format(*each.split(" = ")) for each in settings.split(", "))
+    values, constraints = map("".join, zip(*map(xml_of, settings.split(", ")), strict=True))
+    limits = f"{values}<constraints>{constraints}</constraints>"
     queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
     return (
         f"<clickhouse><profiles><default>{limits}</default></profiles><quotas><default/></quotas><users><default>"
         "<password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>"
         f"<grants>{queries}</grants></default></users></clickhouse>"
     )
+
+
+def xml_of(setting: str) -> tuple[str, str]:
+    """Return a setting of the printed profile, and its bounds, as a file of users has them.
+
+    The embedded engine knows no CHANGEABLE_IN_READONLY, so a reader here can change nothing, or with `readonly` 2 all
+    within the bounds.
+    """
+    parts = re.fullmatch(r"(\w+)(?: = (\S+))?(?: MIN (\d+))?(?: MAX (\d+))?( CHANGEABLE_IN_READONLY)?", setting)
+    assert parts is not None, setting
+    name, value, least, most, _ = parts.groups()
+    bounds = "".join(f"<{kind}>{bound}</{kind}>" for kind, bound in (("min", least), ("max", most)) if bound)
+    return f"<{name}>{value}</{name}>" if value else "", f"<{name}>{bounds}</{name}>" if bounds else ""
 
 
 def test_a_reader_can_ask_every_saved_question_and_read_every_plain_view(role: Role) -> None:
@@ -148,3 +163,23 @@ def test_a_reader_is_refused_all_else(role: Role) -> None:
         assert any(code in said for code in DENIED), f"{said}\n{statement}"
         assert PLANTED not in said
     assert not list(role.folder.glob("out*"))
+
+
+LOOSENED = [
+    f"SELECT 1 SETTINGS {name} = {value}"
+    for name, limit in READONLY_LIMITS.items()
+    for value in (0, int(limit) + 1)
+] + ["SELECT 1 SETTINGS max_threads = 1000"]  # fmt: skip
+TIGHTENED = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limit in READONLY_LIMITS.items()]
+
+
+def test_a_reader_who_may_change_limits_can_tighten_them_and_not_loosen_them(role: Role) -> None:
+    """Of a limit of ClickHouse, 0 is none."""
+    users = (role.folder / "users.xml").read_text()
+    (role.folder / "users.xml").write_text(users.replace("<readonly>1</readonly>", "<readonly>2</readonly>"))
+    try:
+        for statement, (ran, answer) in zip(LOOSENED, role.ask(*LOOSENED), strict=True):
+            assert (ran, "SETTING_CONSTRAINT_VIOLATION" in answer) == (False, True), f"{answer}\n{statement}"
+        assert [answer for ran, answer in role.ask(*TIGHTENED) if not ran] == []
+    finally:
+        (role.folder / "users.xml").write_text(users)

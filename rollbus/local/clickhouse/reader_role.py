@@ -64,7 +64,9 @@ def make_role_statements(database: str, user: str = READONLY_USER) -> Iterator[s
     """Yield the statements by which an administrator makes the user on a server, for one database."""
     yield f"CREATE ROLE IF NOT EXISTS {ROLE}"
     fixed = [f"{name} = {value}" for name, value in READONLY_PROFILE.items() if name not in READONLY_LIMITS]
-    limits = [f"{name} = {value} MAX {value} CHANGEABLE_IN_READONLY" for name, value in READONLY_LIMITS.items()]
+    limits = [  # 0 would be no limit
+        f"{name} = {value} MIN 1 MAX {value} CHANGEABLE_IN_READONLY" for name, value in READONLY_LIMITS.items()
+    ]
     open_to_clients = [
         f"{name}{'' if largest is None else f' MAX {largest}'} CHANGEABLE_IN_READONLY"
         for name, largest in READONLY_SETTINGS.items()

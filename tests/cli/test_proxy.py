@@ -1,6 +1,7 @@
 """`rollbus proxy run`: what its options set."""
 
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,10 +10,15 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from rollbus.cli.commands.producers.proxy import run
+from rollbus.cli.commands.producers.proxy import find_spooled, run
 from rollbus.cli.root import rollbus
 from rollbus.producers import Recorder
+from rollbus.producers.proxy.app import Proxy
+from rollbus.producers.sending import kafka_sink
+from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.producers.turns.redaction import Field
+from rollbus.runtime.principals import issue
+from rollbus.schemas.errors import UnavailableError
 
 
 @pytest.fixture
@@ -51,7 +57,36 @@ def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any]
     assert recorder.settings.sample_rate == 0.5
     recorder.feedback(alias="order-1", reward=1.0)
     recorder.close(120)
-    assert list(tmp_path.iterdir()) != []
+    assert [place.name for place in tmp_path.iterdir()] == ["proxy"]
+    assert list((tmp_path / "proxy").iterdir()) != []
+
+
+def test_what_one_principal_has_left_in_the_spool_is_sent_in_no_others_name(
+    served: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = issue(tmp_path / "secrets", "agent-7", ("record", "feedback"), datetime.now(UTC))
+    monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path / "secrets"))
+    spool = tmp_path / "spool"
+    invoke("--spool-folder", str(spool))
+    proxy: Proxy = served[0].app.routes[0].endpoint.__self__
+    recorder = proxy.desk_of({"authorization": f"Bearer {token}"}).recorder
+    recorder.feedback(alias="order-1", reward=1.0)
+    recorder.close(120)
+    proxy.recorder.close(120)
+    assert find_spooled(spool) == ["agent-7"]
+    heads: list[str] = []
+
+    class Sink(KafkaSink):
+        async def start(self) -> None:
+            raise UnavailableError("no broker")
+
+        def __init__(self, *places: Any, **options: Any) -> None:
+            super().__init__(*places, **options)
+            heads.append(str(options["token"]).rpartition(".")[0])
+
+    monkeypatch.setattr(kafka_sink, "KafkaSink", Sink)
+    invoke("--spool-folder", str(spool))
+    assert set(heads) >= {"rb.agent-7.fr.0"}
 
 
 def test_a_port_that_is_taken_is_named_with_the_option(served: list[Any]) -> None:

@@ -16,13 +16,17 @@ from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.cli.withholding import withhold_option
 from rollbus.runtime.tasks import start_task
+from rollbus.schemas.principals import NAME, read_head, split_token
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from rollbus.producers.recorder import Recorder
     from rollbus.producers.turns.redaction import Field
 
 
+DOOR = "proxy"
+"""The principal of what the owner's token brings."""
 UPSTREAM_KEY = "ROLLBUS_UPSTREAM_API_KEY"
 """The model server's key, where programs bring the proxy's token as theirs."""
 
@@ -96,17 +100,27 @@ def run(
     with open_listener(host, port) as listener:
         own_port = listener.getsockname()[1]
         settings = settings.with_token(host, [own_port], os.environ)
-        record_as = partial(
+        init_recorder = partial(
             init,
             security=settings.kafka,
             namespace=settings.namespace,
             producer=producer,
             withhold=withhold,
             sample_rate=sample_rate,
-            spool_folder=spool_folder,
             route=[run.model for run in settings.runs if run.delivery is not None],
         )
-        recorder = record_as(token=settings.sign_as("proxy"))
+
+        def record_as(token: str | None) -> "Recorder":
+            """Return a recorder that signs with a token: what it spools waits for its principal, and for no other."""
+            head, _ = split_token(token or "") or ("", b"")
+            principal = read_head(head)
+            name = DOOR if principal is None else principal.name
+            return init_recorder(token=token, spool_folder=None if spool_folder is None else spool_folder / name)
+
+        recorder = record_as(settings.sign_as(DOOR))
+        spooled = [record_as(settings.sign_as(name)) for name in find_spooled(spool_folder)]
+        for left in spooled:
+            left.outbox.submit_report()  # a recorder looks into its spool once it sends something
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
@@ -119,7 +133,7 @@ def run(
             token=token.get_secret_value() if token else None,
             upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
             find_principal=settings.find_principal(),
-            record_as=lambda token: record_as(token=token),
+            record_as=record_as,
             address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
         server = make_server(made.app(), made.door(host))
@@ -130,8 +144,16 @@ def run(
                 stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
                 await server.serve(sockets=[listener])
                 stopping.cancel()
+                await asyncio.gather(*(asyncio.to_thread(left.close) for left in spooled))
 
         asyncio.run(serve())
+
+
+def find_spooled(spool_folder: Path | None) -> list[str]:
+    """Return the principals whose records an earlier proxy has left in the spool."""
+    if spool_folder is None or not spool_folder.is_dir():
+        return []
+    return sorted(place.name for place in spool_folder.iterdir() if place.name != DOOR and NAME.fullmatch(place.name))
 
 
 async def _stop_when(stop: asyncio.Event, server: "uvicorn.Server") -> None:

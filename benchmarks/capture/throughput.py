@@ -40,7 +40,7 @@ def _attributes(value: Any) -> Any:
 def produce(recorder: Recorder, seconds: float, rate: int) -> int:
     """Record turns at this rate, or as fast as it goes where that is less; return how many."""
     request = {"model": MODEL, "messages": prompt()[:1]}
-    answer = CHAT.answer(_attributes(body(TOKENS)))
+    answer = CHAT.read_response(_attributes(body(TOKENS)))
     start, made = time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < seconds:
         if made > elapsed * rate:

@@ -7,7 +7,7 @@ takes everything at once, so that none is slowed by what is behind it.
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import MethodType
@@ -121,13 +121,24 @@ def _async_http() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
 
-_WHOLE, _STREAM = encoded(), streamed()
+_WHOLE, _EVENTS = encoded(), [event + b"\n\n" for event in streamed().split(b"\n\n") if event]
 
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
     if b'"stream":true' in request.content:
-        return httpx2.Response(200, content=_STREAM, headers={"content-type": "text/event-stream"})
+        return httpx2.Response(200, stream=_Events(), headers={"content-type": "text/event-stream"})
     return httpx2.Response(200, content=_WHOLE, headers={"content-type": "application/json"})
+
+
+class _Events(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The stream as a network brings it: event by event."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(_EVENTS)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for event in _EVENTS:
+            yield event
 
 
 class _NoSink:

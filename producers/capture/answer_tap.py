@@ -84,12 +84,12 @@ def read_whole(surface: Surface, complete: bool, pieces: list[bytes]) -> ServerA
         body = parse(b"".join(pieces))
     except ValueError:
         return ServerAnswer(problem=CUT_ANSWER if complete else "not_captured")
-    return surface.answer(body)
+    return surface.read_response(body)
 
 
 def read_stream(surface: Surface, complete: bool, pieces: list[bytes]) -> ServerAnswer:
     """Return the answer that server-sent events make together, whichever way the network cut them."""
-    reader, is_broken = surface.reader(), False
+    reader, is_broken = surface.make_reader(), False
     for event in _BETWEEN_EVENTS.split(b"".join(pieces)):
         lines = [line[len(DATA) :].strip() for line in event.splitlines() if line.startswith(DATA)]
         if not lines:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.producers.capture.attributes import dump
-from rollbus.producers.capture.hiding import Cut, hiding
+from rollbus.producers.capture.hiding import Cut, make_cut
 from rollbus.producers.capture.surface import ADDED, Surface
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Abandonable, Episode
@@ -171,7 +171,7 @@ class RecordedCall:
         """Return the request to send."""
         if self._capture.mode == "passive":
             return self.original
-        added = self.surface.ask(self.original, force=self._capture.mode == "force", refused=self._refused)
+        added = self.surface.add_wishes(self.original, force=self._capture.mode == "force", refused=self._refused)
         return {**self.original, **added} if added else self.original
 
     @property
@@ -296,7 +296,7 @@ class RecordedCall:
         self._done = True
         self.episode.finished(self)
         exchange = Exchange(
-            request=self.surface.recorded({**self.original, **settings_sent(self.request)}),
+            request=self.surface.convert_request({**self.original, **settings_sent(self.request)}),
             answer=answer,
             streamed=streamed,
             withheld=withheld,
@@ -313,9 +313,9 @@ class RecordedCall:
         """Return what takes out of the answer what the application did not ask for; None where it asked for all."""
         if not self._capture.hide_injected or self.request is self.original:
             return None
-        flags = self.surface.asked(self.original)
-        flags.usage = flags.usage or not is_stream
-        return hiding(flags, self.surface.empty_logprobs)
+        wishes = self.surface.read_wishes(self.original)
+        wishes.usage = wishes.usage or not is_stream
+        return make_cut(wishes, self.surface.empty_logprobs)
 
 
 def failure_of(error: BaseException | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import ChunkReader
-from rollbus.producers.capture.surface import Asked
+from rollbus.producers.capture.surface import Wishes
 from rollbus.producers.turns.answer import ServerAnswer, answer_of
 
 
@@ -18,11 +18,11 @@ class ChatSurface:
         """All are."""
         return True
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """`logprobs`, vLLM's and SGLang's `return_token_ids`, and `stream_options`."""
-        return Asked(request.get("logprobs") is True, surface.asks_ids(request), surface.asks_usage(request))
+        return Wishes(request.get("logprobs") is True, surface.asks_ids(request), surface.asks_usage(request))
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for all three, and for plain sampling where the request leaves it open."""
         added = surface.ids_and_sampling(request, refused)
         asks_logprobs = request.get("logprobs")
@@ -30,15 +30,15 @@ class ChatSurface:
             added["logprobs"] = True
         return added if "usage" in refused else added | surface.with_usage(request)
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """It has the form already."""
         return dict(request)
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Read a chat completion."""
         return answer_of(response)
 
-    def reader(self) -> ChunkReader:
+    def make_reader(self) -> ChunkReader:
         """Read its chunks."""
         return ChunkReader()
 

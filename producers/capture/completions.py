@@ -9,7 +9,7 @@ from typing import Any
 
 from rollbus.producers.capture import surface
 from rollbus.producers.capture.chat_stream import ChunkReader
-from rollbus.producers.capture.surface import Asked
+from rollbus.producers.capture.surface import Wishes
 from rollbus.producers.turns.answer import (
     AnswerChoice,
     ServerAnswer,
@@ -37,12 +37,12 @@ class CompletionsSurface:
         prompt = request.get("prompt")
         return isinstance(prompt, str) or bool(ids_of(prompt))
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """Log-probs are asked for by a number."""
         logprobs = count_of(request.get("logprobs")) is not None
-        return Asked(logprobs, surface.asks_ids(request), surface.asks_usage(request))
+        return Wishes(logprobs, surface.asks_ids(request), surface.asks_usage(request))
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for all three, unless the prompt comes back too; a number that the application gives stays."""
         added: dict[str, Any] = {}
         if request.get(ECHO):
@@ -52,18 +52,18 @@ class CompletionsSurface:
         added |= surface.ids_and_sampling(request, refused)
         return added if "usage" in refused else added | surface.with_usage(request)
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The prompt becomes a message; of token ids their JSON."""
         prompt = request.get("prompt")
         content = prompt if isinstance(prompt, str) else canonical(prompt)
         return {**request, "messages": [{"role": "user", "content": content}]}
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Read a completion."""
         choices = tuple(_choice_of(choice) for choice in getattr(response, "choices", None) or ())
         return replace(answer_of(response), choices=choices)
 
-    def reader(self) -> ChunkReader:
+    def make_reader(self) -> ChunkReader:
         """Read its chunks, which have the form of whole completions."""
         return _CompletionsReader()
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rollbus.producers.capture.surface import Asked, StreamReader
+from rollbus.producers.capture.surface import StreamReader, Wishes
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, count_of, text_of
 
 FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
@@ -22,15 +22,15 @@ class ContentsSurface:
         """All are."""
         return isinstance(request.get("contents"), list)
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """There is nothing that it does not ask for."""
-        return Asked(logprobs=True, ids=True, usage=True)
+        return Wishes(logprobs=True, ids=True, usage=True)
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for nothing: the API has no tokens to give."""
         return {}
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Contents become messages; the settings are named as those of chat completions."""
         settings = request.get("generationConfig") or {}
         system = _text((request.get("systemInstruction") or {}).get("parts") or ())
@@ -41,13 +41,13 @@ class ContentsSurface:
         sampling |= {"top_k": settings.get("topK"), "max_tokens": settings.get("maxOutputTokens")}
         return {"messages": messages, "tools": request.get("tools"), **sampling}
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Read a response."""
         reader = _ContentsReader()
         reader.read(response)
         return reader.answer()
 
-    def reader(self) -> StreamReader:
+    def make_reader(self) -> StreamReader:
         """Read its chunks, which have the form of whole responses."""
         return _ContentsReader()
 

@@ -26,7 +26,7 @@ KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 
 
 def find_surface(path: str) -> tuple[str, Surface, str] | None:
-    """Return an address without its end, the API at this end, and a field of its requests; None of any other."""
+    """Return the address without its end, the API, and a field of its requests; None where no API has this path."""
     for end, (surface, field) in ENDPOINTS.items():
         if path.endswith(end):
             return path[: -len(end)] + "/", surface, field
@@ -36,7 +36,7 @@ def find_surface(path: str) -> tuple[str, Surface, str] | None:
 def begin_call(
     capture: Capture, method: str, address: str, headers: Mapping[str, str], content: bytes | None
 ) -> RecordedCall | None:
-    """Return the call that a request is; None where it is none, or is recorded by us further up already.
+    """Return the call that a request makes; None where it makes none, or our own client above records it already.
 
     `content` is None where the body is not in memory.
     """

@@ -7,7 +7,7 @@ backslash in front. So a field can be found by its name, and its value skipped b
 import re
 from collections.abc import Callable
 
-from rollbus.producers.capture.surface import Asked
+from rollbus.producers.capture.surface import Wishes
 
 Cut = Callable[[bytes], bytes]
 DEPTH = 6
@@ -30,16 +30,16 @@ def _nested(depth: int) -> bytes:
 _LOGPROBS = re.compile(rb'"logprobs"\s*:\s*' + _nested(DEPTH))
 
 
-def hiding(asked: Asked, empty_logprobs: bytes) -> Cut:
+def make_cut(wishes: Wishes, empty_logprobs: bytes) -> Cut:
     """Return what leaves of an answer, or of whole events of a stream, only what was asked for."""
     logprobs = b'"logprobs":' + empty_logprobs
 
     def cut(data: bytes) -> bytes:
-        if not asked.logprobs:
+        if not wishes.logprobs:
             data = _LOGPROBS.sub(logprobs, data)
-        if not asked.ids and NAME in data:
+        if not wishes.ids and NAME in data:
             data = _without_ids(data)
-        return data if asked.usage else _without_usage(data)
+        return data if wishes.usage else _without_usage(data)
 
     return cut
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rollbus.producers.capture.surface import Asked, StreamReader
+from rollbus.producers.capture.surface import StreamReader, Wishes
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, canonical, count_of, text_of
 
 FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length"}
@@ -22,15 +22,15 @@ class MessagesSurface:
         """All are."""
         return isinstance(request.get("messages"), list)
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """There is nothing that it does not ask for."""
-        return Asked(logprobs=True, ids=True, usage=True)
+        return Wishes(logprobs=True, ids=True, usage=True)
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for nothing: the API has no tokens to give."""
         return {}
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Results of tools become messages of their own, and calls of tools have the form of chat completions."""
         system = _text(_blocks(request.get("system")))
         messages = [{"role": "system", "content": system}] if system else []
@@ -38,7 +38,7 @@ class MessagesSurface:
             messages += _messages(message)
         return {**{name: value for name, value in request.items() if name != "system"}, "messages": messages}
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Read a message."""
         usage = response.get("usage") or {}
         return ServerAnswer(
@@ -50,7 +50,7 @@ class MessagesSurface:
             problem=NO_TOKEN_IDS,
         )
 
-    def reader(self) -> StreamReader:
+    def make_reader(self) -> StreamReader:
         """Read its events."""
         return _MessageReader()
 
@@ -76,7 +76,7 @@ class _MessageReader:
 
     def answer(self, *, complete: bool = True) -> ServerAnswer:
         blocks = [{**block, "input": block["json"] or block.get("input")} for _, block in sorted(self._blocks.items())]
-        return MESSAGES.answer({**self._message, "content": blocks})
+        return MESSAGES.read_response({**self._message, "content": blocks})
 
 
 def _blocks(content: Any) -> list[Block]:

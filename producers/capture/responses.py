@@ -8,7 +8,7 @@ server writes tokens as `token_id:N`: such turns are for analytics. The server k
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rollbus.producers.capture.surface import Asked, StreamReader
+from rollbus.producers.capture.surface import StreamReader, Wishes
 from rollbus.producers.turns.answer import (
     AnswerChoice,
     ServerAnswer,
@@ -37,16 +37,16 @@ class ResponsesSurface:
         """All are."""
         return True
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """Log-probs are asked for in `include`; usage always comes."""
-        return Asked(logprobs=LOGPROBS in _included(request), ids=True, usage=True)
+        return Wishes(logprobs=LOGPROBS in _included(request), ids=True, usage=True)
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for log-probs."""
         included = _included(request)
         return {} if LOGPROBS in included or "logprobs" in refused else {"include": [*included, LOGPROBS]}
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Instructions and input items become messages."""
         instructions = text_of(request.get("instructions"))
         system = [{"role": "system", "content": instructions}] if instructions else []
@@ -61,7 +61,7 @@ class ResponsesSurface:
         messages = [*earlier, *system, *(_message(item) for item in items)]
         return {**copy, "messages": messages, "max_tokens": request.get("max_output_tokens")}
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Read a response."""
         usage = getattr(response, "usage", None)
         output = list(getattr(response, "output", None) or ())
@@ -73,7 +73,7 @@ class ResponsesSurface:
             choices=(_choice_of(output, _finish_of(response, output)),) if output else (),
         )
 
-    def reader(self) -> StreamReader:
+    def make_reader(self) -> StreamReader:
         """Read its events."""
         return _ResponsesReader(self)
 
@@ -93,7 +93,7 @@ class _ResponsesReader:
             self._texts.append(text_of(field("delta")) or "")
             self._entries += field("logprobs") or ()
         elif (response := field("response")) is not None:
-            answer = self._surface.answer(response)
+            answer = self._surface.read_response(response)
             self._begun = answer
             self._whole = answer if kind in LAST_EVENTS else self._whole
 

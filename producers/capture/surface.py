@@ -28,7 +28,7 @@ ADDED: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(slots=True)
-class Asked:
+class Wishes:
     """What the application asks for by itself, and therefore gets to see."""
 
     logprobs: bool = False
@@ -55,21 +55,21 @@ class Surface(Protocol):
     def is_recorded(self, request: Mapping[str, Any]) -> bool:
         """Say whether calls of this form are recorded."""
 
-    def asked(self, request: Mapping[str, Any]) -> Asked:
+    def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """Say what the application asks for."""
 
-    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+    def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Return the fields to add or replace, so that the answer has tokens; `force` even where the application
         says no, and none of what the server has `refused` (names of `ADDED`).
         """
 
-    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request in the form of chat completions, for the record."""
 
-    def answer(self, response: Any) -> ServerAnswer:
+    def read_response(self, response: Any) -> ServerAnswer:
         """Return the neutral form of an unstreamed answer."""
 
-    def reader(self) -> StreamReader:
+    def make_reader(self) -> StreamReader:
         """Return what puts a stream together."""
 
 

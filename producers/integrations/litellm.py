@@ -170,7 +170,7 @@ def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def _answer(response: Any) -> ServerAnswer:
     """Return the neutral form; LiteLLM moves a choice's unknown fields, and so its token ids, to one side."""
     if hasattr(response, "output"):
-        return RESPONSES.answer(response)
+        return RESPONSES.read_response(response)
     answer = answer_of(response)
     ids = [(getattr(choice, "provider_specific_fields", None) or {}).get("token_ids") for choice in response.choices]
     choices = zip(answer.choices, ids, strict=True)

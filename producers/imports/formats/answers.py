@@ -31,8 +31,11 @@ def read_request(value: Any, **more: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and ("messages" in value or "input" in value or "prompt" in value):
         request = {name: field for name, field in value.items() if name not in ("messages", "input", "prompt")}
         if "input" in value and "messages" not in value and isinstance(value["input"], str | list):
-            recorded = RESPONSES.recorded(value)
-            value, request = recorded["messages"], {k: v for k, v in recorded.items() if k != "messages"}
+            converted = RESPONSES.convert_request(value)
+            value, request = (
+                converted["messages"],
+                {key: field for key, field in converted.items() if key != "messages"},
+            )
     request |= {name: field for name, field in more.items() if field is not None}
     if tools := read_tools(request.get("tools") or request.get("functions")):
         request["tools"] = tools
@@ -103,9 +106,9 @@ def _whole_answer(value: Any) -> ServerAnswer | None:
     if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         if "message" in choices[0]:
             return read(answer_of(_as_attributes(value)))
-        return read(COMPLETIONS.answer(_as_attributes(value))) if "text" in choices[0] else None
+        return read(COMPLETIONS.read_response(_as_attributes(value))) if "text" in choices[0] else None
     if value.get("object") == "response" and isinstance(value.get("output"), list):
-        return read(RESPONSES.answer(_as_attributes(value)))
+        return read(RESPONSES.read_response(_as_attributes(value)))
     generations = value.get("generations")
     return _of_generations(generations, value.get("llm_output")) if isinstance(generations, list) else None
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rollbus.producers.capture.answer_tap import read_stream
 from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.hiding import hiding
-from rollbus.producers.capture.surface import Asked
+from rollbus.producers.capture.hiding import make_cut
+from rollbus.producers.capture.surface import Wishes
 from rollbus.producers.turns.answer import answer_of, read
 from tests.producers.openai_server import chunk, logprobs_of
 
@@ -118,11 +118,11 @@ def test_any_chunking_in_any_pieces_is_read_as_the_unstreamed_answer(
     assert read(read_stream(CHAT, True, pieces)) == whole
     assert not read(read_stream(CHAT, False, events[:cut][:-1])).complete, "a stream cut anywhere still gives an answer"
 
-    shown = hiding(Asked(hide, hide, hide), b"null")(data).decode()
+    shown = make_cut(Wishes(hide, hide, hide), b"null")(data).decode()
     texts = [line[len("data:") :] for line in shown.splitlines() if line.startswith("data: {")]
     assert [json.loads(text) for text in texts] == (chunks if hide else hidden(chunks))
     pretty = json.dumps(answer, indent=indent).encode()
-    assert json.loads(hiding(Asked(usage=True), b"null")(pretty)) == hidden([answer])[0]
+    assert json.loads(make_cut(Wishes(usage=True), b"null")(pretty)) == hidden([answer])[0]
 
 
 def hidden(bodies: list[Body]) -> list[Body]:
@@ -140,6 +140,6 @@ def hidden(bodies: list[Body]) -> list[Body]:
 def test_a_text_that_looks_like_what_is_hidden_stays() -> None:
     text = '{"logprobs": [1], "token_ids": [2], "x": "token_ids", "choices":[], "usage":{}}, \\"token_ids\\": [1]'
     body = {"token_ids": [1], "choices": [{"message": {"content": text}, "token_ids": None}], "prompt_token_ids": []}
-    assert json.loads(hiding(Asked(usage=True), b"null")(json.dumps(body).encode())) == {
+    assert json.loads(make_cut(Wishes(usage=True), b"null")(json.dumps(body).encode())) == {
         "choices": [{"message": {"content": text}}]
     }

@@ -17,12 +17,12 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.recorded import Recorded
 from tests.faults.seed import REPEAT, SEED
-from tests.services.conftest import namespace
+from tests.services.conftest import clickhouse, namespace
 from tests.services.shared import shared_service
 from tests.services.streams.fixtures import stream_settings
 from tests.services.streams.process import WorkerProcess
 
-__all__ = ["namespace"]
+__all__ = ["clickhouse", "namespace"]
 
 SESSION_S = 3.0
 SOON = {

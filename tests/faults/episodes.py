@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -48,6 +48,14 @@ def pipeline() -> list[AnyStage]:
     return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
 
 
+def windowed() -> list[AnyStage]:
+    """Return them with a window that a lag is longer than."""
+    grouping = GroupingConfig(group_size=SIZE, window_ms=2_000)
+    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(
+        RUN.model_copy(update={"grouping": grouping})
+    )
+
+
 def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:
     """All events of an explicit group, the episodes side by side; `at_ms` shifts the producer's clock."""
     start = {"group_id": f"g{group}", "group_size": SIZE, "example_id": None}
@@ -73,8 +81,8 @@ def _shifted(event: Any, at_ms: int) -> Any:
 class Traffic:
     """Sends groups of episodes, each acknowledged before the next, and remembers them."""
 
-    def __init__(self, settings: StreamSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: StreamSettings, stages: Callable[[], list[AnyStage]] = pipeline) -> None:
+        self.settings, self.stages = settings, stages
         self.events: list[Any] = []
         self.published: list[tuple[Topic, Pair]] = []
 
@@ -104,8 +112,8 @@ class Traffic:
 
     async def check(self) -> Recorded:
         """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
-        found = await read_everything(self.settings, pipeline())
-        await check_log(found, pipeline(), self.published)
+        found = await read_everything(self.settings, self.stages())
+        await check_log(found, self.stages(), self.published)
         check_fates(found, self.events)
         return found
 

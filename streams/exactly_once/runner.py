@@ -18,27 +18,26 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from aiokafka.errors import CommitFailedError, KafkaError
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
-from rollbus.runtime.kafka.positions import find_difference
 from rollbus.runtime.kafka.writing import Row, partition_of
-from rollbus.runtime.log_mark import LogId, LogMark
+from rollbus.runtime.log_mark import LogMark
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import (
     ConfigurationError,
-    DataLossError,
     RollbusError,
     RunStoppedError,
     UnavailableError,
     UndecodableError,
 )
 from rollbus.schemas.topics import topic_of
-from rollbus.streams.exactly_once import changelog, claims
+from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.batch import Batch, Partition
+from rollbus.streams.exactly_once.beginning import Beginning, Host, require_known_partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
@@ -46,7 +45,6 @@ from rollbus.streams.exactly_once.rounds import header_of
 from rollbus.streams.exactly_once.transaction import FENCED, ProducerSession, ProducerSessions
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.stage import EffectsStage, PureAsEffects
 
 logger = logging.getLogger(__name__)
@@ -64,46 +62,6 @@ QUIET_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 CLOSE_S = 2.0
 """How long a closing runner waits for its running transaction."""
-
-
-ACCEPT_LOSS = "`rollbus worker accept-loss"
-
-
-class Host(Protocol):
-    """What a runner needs from the consumer that fetches for it."""
-
-    async def committed(self, partition: Partition) -> Committed | None:
-        """Return the group's committed offset and whose it is, asked of the broker now."""
-        ...
-
-    async def claim(self, partition: Partition, claimed: Committed) -> None:
-        """Commit a claim; raises CommitFailedError if the partition was assigned again since."""
-        ...
-
-    async def require_member(self) -> None:
-        """Raise CommitFailedError if the broker has assigned the group's partitions again since."""
-        ...
-
-    async def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return the first offset that still exists and the one after the last."""
-        ...
-
-    async def log_id(self, partition: Partition) -> LogId:
-        """Return which log the partition's topic is."""
-        ...
-
-    async def seek(self, partition: Partition, offset: int) -> None:
-        """Fetch from this offset on; batches handed over from now on start there."""
-        ...
-
-    def pause(self, partition: Partition) -> None:
-        """Hand over nothing more of this partition for now."""
-        ...
-
-    def resume(self, partition: Partition) -> None:
-        """Hand over batches of this partition."""
-        ...
-
 
 OnTick = Callable[[str, int, int, bool], None]
 """Told a stage, its partition, the tick before which everything is committed, and whether there was work."""
@@ -133,6 +91,7 @@ class Runner:
         namespace = settings.namespace
         self.partition = Partition(stage.input.full_name(namespace), partition)
         self._group = names.group_id(namespace, stage.name)
+        self._beginning = Beginning(host, self.partition, self._group, stage.name, sessions.reading)
         self._id = f"{stage.name}[{partition}]"
         self._changelog = names.changelog_topic(namespace, stage.name)
         self.metrics = PartitionMetrics(stage.name, partition)
@@ -245,11 +204,13 @@ class Runner:
 
     async def _open(self) -> None:
         started = time.monotonic()
-        self._require_known_partition()
+        require_known_partition(self._stage, self.partition, self._settings)
         self._session = await self._sessions.get()
         session_end = self._session.end_of(self.partition)
         group_offset = (
-            await self._take_over(self._session) if session_end is None else Committed(session_end, self._session.id)
+            await self._beginning.take_over(self._session)
+            if session_end is None
+            else Committed(session_end, self._session.id)
         )
         if group_offset is not None:
             self.metrics.position, self.is_position_known = group_offset.offset, True
@@ -280,8 +241,8 @@ class Runner:
             group=self._group,
             stage=self._stage.name,
         )
-        self._mark = await self._require_same_log(committed, mark)
-        position = await self._require_records_exist(committed)
+        self._mark = await self._beginning.require_same_log(committed, mark)
+        position = await self._beginning.require_records_exist(committed)
         self._queue.clear()
         self._position = self.metrics.position = position
         self.is_position_known = True
@@ -291,66 +252,6 @@ class Runner:
         self._on_tick(self.metrics.stage, self.partition.partition, self._stage_partition.last_tick, False)
         self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
-
-    async def _take_over(self, session: ProducerSession) -> Committed | None:
-        """Fence the last owner, claim the partition, and return what was committed; raises CommitFailedError.
-
-        Fencing also waits until the commits of the last owner can be read. Each session claims again under the same id:
-        a successor may have fenced the session before it without having claimed the partition yet.
-        """
-        fenced = {"", session.id}
-        while (committed := await self._host.committed(self.partition)) is not None and committed.owner not in fenced:
-            await self._host.require_member()  # a member of an old generation must not fence its successors
-            await session.fence(committed.owner)
-            fenced.add(committed.owner)
-        first, _ = await self._host.bounds(self.partition)
-        await self._host.claim(self.partition, claims.claim(committed, session.id, first=first))
-        return committed
-
-    def _require_known_partition(self) -> None:
-        """Refuse a partition that was added later: it has no changelog, and keys now go to other partitions."""
-        count = partitions_of(self._stage.input, self._settings)
-        if self.partition.partition >= count:
-            raise ConfigurationError(
-                f"{self.partition.topic} was given more than its {count} partitions: keys would move; "
-                "see `rollbus topics check`"
-            )
-
-    async def _require_same_log(self, committed: int | None, mark: LogMark | None) -> LogMark:
-        """Return the mark to go on with; raises DataLossError if the position is of another log."""
-        log = await self._host.log_id(self.partition)
-        where = f"{self.partition.topic}[{self.partition.partition}]"
-        if committed is None:
-            return LogMark(*log)
-        if mark is None:
-            logger.info("position %d of %s has no mark yet; its topic id is %s", committed, where, log.topic_id)
-            return LogMark(*log)
-        if (difference := await find_difference(self._sessions.reading, self.partition, mark, log)) is not None:
-            raise DataLossError(
-                f"{where} is not the log that group {self._group} has read up to {committed}: {difference}. "
-                f"{ACCEPT_LOSS} {self._stage.name}` shows what is lost, and with --yes lets the stage go on"
-            )
-        return mark
-
-    async def _require_records_exist(self, committed: int | None) -> int:
-        """Return the offset to continue from; raises DataLossError if its records no longer exist."""
-        first, end = await self._host.bounds(self.partition)
-        where = f"{self.partition.topic}[{self.partition.partition}]"
-        if committed is None:
-            if first > 0:
-                logger.warning("group %s starts %s at %d; older records are gone", self._group, where, first)
-            return first
-        if first > committed:
-            raise DataLossError(
-                f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
-                f"read them; raise `retention_hours`, and continue without them by {ACCEPT_LOSS} {self._stage.name}`"
-            )
-        if end < committed:
-            raise DataLossError(
-                f"{where} ends at {end}, but group {self._group} has committed {committed}: the topic was truncated "
-                f"or created again; {ACCEPT_LOSS} {self._stage.name}` reads it from its beginning"
-            )
-        return committed
 
     async def _next_batch(self) -> Batch:
         """Return the batch that continues the position, joined with the batches that wait behind it."""
@@ -389,7 +290,7 @@ class Runner:
             batch = self._queue.popleft()
             if batch.start is None or batch.start > self._position:
                 self._queue.clear()
-                await self._require_records_exist(self._position)
+                await self._beginning.require_records_exist(self._position)
                 await self._host.seek(self.partition, self._position)
                 self._resume()
             elif batch.end > self._position:

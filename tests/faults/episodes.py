@@ -110,10 +110,13 @@ class Traffic:
         look = partial(_fates, self.settings)
         await until_found(look, "not every trajectory has a fate", is_enough=wanted.issubset, every_s=0.5)
 
-    async def check(self) -> Recorded:
-        """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
+    async def check(self, *, pending: bool = False) -> Recorded:
+        """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs.
+
+        With `pending`, a partition still keeps what time will close.
+        """
         found = await read_everything(self.settings, self.stages())
-        await check_log(found, self.stages(), self.published)
+        await check_log(found, self.stages(), self.published, pending=pending)
         check_fates(found, self.events)
         return found
 

@@ -8,7 +8,7 @@ nothing is lost, nothing is there twice, and nothing came of state that a fault 
 import hashlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -64,12 +64,20 @@ async def check_log(
             _check_order(f"{stage_name}[{number}]", place, pairs, found.entries[place])
         rows = found.rows[stage_name, number]
         same = life.rows.keys() == rows.keys() if pending else life.rows == rows
-        assert same, f"the changelog of {stage_name}[{number}] is another state"
+        assert same, f"the changelog of {stage_name}[{number}] is another state: {_rows_amiss(life.rows, rows)}"
     for topic in TOPICS:
         for place in found.places(topic) if topic is not DEAD_LETTERS else ():
             there = Counter((entry.key, entry.value) for entry in found.entries[place] if not _of_ticker(entry))
             assert there == expected[place], f"{place}: {_amiss(there, expected[place])}"
     _check_dead_letters(found, stages, lives)
+
+
+def _rows_amiss(expected: Mapping[bytes, bytes], there: Mapping[bytes, bytes]) -> str:
+    """Name the first rows that differ: what is expected, and what is there."""
+    keys = [key for key in sorted(expected.keys() | there.keys()) if expected.get(key) != there.get(key)]
+    return f"{len(keys)} rows, such as " + "; ".join(
+        f"{key!r}: {expected.get(key)!r}, {there.get(key)!r}" for key in keys[:3]
+    )
 
 
 async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:

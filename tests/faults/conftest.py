@@ -99,9 +99,9 @@ async def open_worker(workers: NewWorker, settings: StreamSettings, **changes: A
     return worker
 
 
-async def finish(worker: WorkerProcess, traffic: Traffic, *, pending: bool = False) -> Recorded:
+async def finish(worker: WorkerProcess, traffic: Traffic) -> Recorded:
     """Wait until all is trained, end the worker, which has to end cleanly, and check the log."""
     await traffic.until_trained()
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0, worker.log()
-    return await traffic.check(pending=pending)
+    return await traffic.check()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -48,14 +48,6 @@ def pipeline() -> list[AnyStage]:
     return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
 
 
-def windowed() -> list[AnyStage]:
-    """Return them with a window that a lag is longer than."""
-    grouping = GroupingConfig(group_size=SIZE, window_ms=2_000)
-    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(
-        RUN.model_copy(update={"grouping": grouping})
-    )
-
-
 def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:
     """All events of an explicit group, the episodes side by side; `at_ms` shifts the producer's clock."""
     start = {"group_id": f"g{group}", "group_size": SIZE, "example_id": None}
@@ -81,8 +73,8 @@ def _shifted(event: Any, at_ms: int) -> Any:
 class Traffic:
     """Sends groups of episodes, each acknowledged before the next, and remembers them."""
 
-    def __init__(self, settings: StreamSettings, stages: Callable[[], list[AnyStage]] = pipeline) -> None:
-        self.settings, self.stages = settings, stages
+    def __init__(self, settings: StreamSettings) -> None:
+        self.settings = settings
         self.events: list[Any] = []
         self.published: list[tuple[Topic, Pair]] = []
 
@@ -110,13 +102,10 @@ class Traffic:
         look = partial(_fates, self.settings)
         await until_found(look, "not every trajectory has a fate", is_enough=wanted.issubset, every_s=0.5)
 
-    async def check(self, *, pending: bool = False) -> Recorded:
-        """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs.
-
-        With `pending`, a partition still keeps what time will close.
-        """
-        found = await read_everything(self.settings, self.stages())
-        await check_log(found, self.stages(), self.published, pending=pending)
+    async def check(self) -> Recorded:
+        """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
+        found = await read_everything(self.settings, pipeline())
+        await check_log(found, pipeline(), self.published)
         check_fates(found, self.events)
         return found
 
@@ -141,7 +130,8 @@ def check_fates(found: Recorded, events: Sequence[Any]) -> None:
         for group in records[RUN_LOG]
         if isinstance(group, Group)
     }
-    assert groups == expected.groups, "groups"
+    differing = [name for name in groups.keys() | expected.groups if groups.get(name) != expected.groups.get(name)]
+    assert groups == expected.groups, f"groups {sorted(differing)}: {[groups.get(name) for name in sorted(differing)]}"
     trained = Counter(
         one.trajectory_id for batch in records[BATCHES] for group in batch.groups for one in group.members
     )

@@ -1,4 +1,4 @@
-"""Workers are killed while partitions lag, settings change and runs go: groups are those that the log says."""
+"""Workers are killed while settings change and runs are removed: groups are those that the log says."""
 
 import asyncio
 import random
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,32 +18,13 @@ from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.operator import list_runs
-from tests.faults.conftest import SESSION_S, NewWorker, finish, open_worker
-from tests.faults.episodes import Traffic, windowed
+from tests.faults.conftest import SESSION_S
 from tests.services.commands import say_installed
 from tests.services.replay.live import CommandWorker, frames, publish, records, settings_of, write_settings
 from tests.services.streams.test_watermarks import GROUPS, PROBLEMS, SIZE, WINDOW_MS, events, sizes
 from tests.waiting import until_found
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(600)]
-
-
-async def test_a_partition_that_lags_behind_killed_workers_cuts_no_group(
-    settings: StreamSettings, workers: NewWorker, chance: random.Random
-) -> None:
-    """A partition takes three windows for each batch, while the others are done at once."""
-    traffic = Traffic(settings, windowed)
-    slow: dict[str, Any] = {
-        "stages": f"{windowed.__module__}:{windowed.__name__}",
-        "slow": ["assembly", chance.randrange(settings.event_partitions), 3 * WINDOW_MS / 1000],
-    }
-    worker = await open_worker(workers, settings, **slow)
-    await traffic.send(range(20))
-    await asyncio.sleep(chance.uniform(0, 3 * WINDOW_MS / 1000))
-    await worker.kill()
-    heir = await open_worker(workers, settings, **slow)
-    await traffic.send(range(20, 40))
-    await finish(heir, traffic, pending=True)
 
 
 def settings_in(folder: Path, kafka: str, namespace: str, *, waiting_run: bool = False, group_size: int = SIZE) -> Path:

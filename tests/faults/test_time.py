@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,9 @@ pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(600)
 
 def settings_in(folder: Path, kafka: str, namespace: str, *, waiting_run: bool = False, group_size: int = SIZE) -> Path:
     """Write settings of a run, perhaps with a second one whose groups lack members; return the file."""
-    runs = [{"grouping": {"group_size": group_size, "window_ms": WINDOW_MS}, "batching": {"groups_per_step": 1}}]
+    runs: list[dict[str, Any]] = [
+        {"grouping": {"group_size": group_size, "window_ms": WINDOW_MS}, "batching": {"groups_per_step": 1}}
+    ]
     if waiting_run:
         grouping = {"group_size": 50, "window_ms": 3_600_000}
         runs.append({"run_id": "waiting", "model": "waiting", "filter": {"models": ["agent"]}, "grouping": grouping})

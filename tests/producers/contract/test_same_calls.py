@@ -47,6 +47,7 @@ choices, which are turns that say so.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["wrap", "instrument", "openinference", "openai-v2", "langfuse"])
 def test_the_same_calls_are_read_the_same(door: str) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.producers.contract.play", door]

@@ -42,12 +42,12 @@ test("the overview opens with the funnel of the run: each stage, what is lost th
 
 test("each situation that keeps episodes from a step is said in words on the page of its run", async () => {
   let said = "";
-  for (const run of ["main", "narrow", "other"]) {
+  for (const run of ["main", "narrow", "other", "judged"]) {
     await open("#/", { address: LOST });
     await page.locator("#run").selectOption(run);
     await page.waitForFunction((name) => document.querySelector("h1")?.textContent === `Run ${name}` && document.querySelector("main").getAttribute("aria-busy") === "false", run);
     said += await text("funnel");
-    if (run !== "other") await context.close();
+    if (run !== "judged") await context.close();
   }
   for (const [name, words] of Object.entries(JSON.parse(SENTENCES))) assert.ok(said.includes(words), `${name}: ${words}\n${said}`);
 });
@@ -258,7 +258,7 @@ test("episodes are found by task, label, reward, version, fate, reason, text and
   await drawn();
   const rows = await card("found").locator("tbody tr").allInnerTexts();
   assert.ok(rows.length > 0 && rows.length < 9, `${rows.length} rows`);
-  for (const row of rows) assert.match(row.replace(/\s+/g, " "), /task-4 user user-\d+ 80 1 trained 8\d/);
+  for (const row of rows) assert.match(row.replace(/\s+/g, " "), /task-4 user user-\d+ 80 1 – trained 8\d/);
   await page.goto(new URL("#/find/" + encodeURIComponent("label=user&label_value=user-77&since=2026-01-01 02:00"), page.url()).href);
   await page.waitForFunction(() => /of 1,/.test(document.querySelector('[data-card="found"]')?.innerText));
   await page.goto(new URL("#/find/" + encodeURIComponent("since=soon"), page.url()).href);

@@ -44,9 +44,13 @@ WITH
         GROUP BY trajectory_id
         HAVING notEmpty(judges)
     ),
-    found AS
+    -- without a filter on what came later, only the rows of the page are joined with it
+    {fate:String} = '' AND {stage:String} = '' AND {reason:String} = ''
+        AND {reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300 AS is_page_enough,
+    candidates AS
     (
-        SELECT *, trajectory_key FROM trajectories FINAL
+        SELECT trajectory_key, trajectory_id, episode_id, task, example_id, labels, max_policy_version, turns, sampled_tokens, started_at
+        FROM trajectories FINAL
         WHERE namespace = {namespace:String}
             AND ({task:String} = '' OR task = {task:String})
             AND ({id:String} = '' OR {id:String} IN (episode_id, trajectory_id, ifNull(example_id, ''), ifNull(group_id, '')))
@@ -92,6 +96,13 @@ WITH
                             message -> JSONExtractKeysAndValues(message, 'String'),
                             arrayPushBack(JSONExtractArrayRaw(added_messages), completion))))
             ))
+    ),
+    found AS
+    (
+        SELECT * FROM candidates
+        ORDER BY started_at DESC, trajectory_id
+        LIMIT if({fate:String} = '' AND {stage:String} = '' AND {reason:String} = ''
+            AND {reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300, {limit:UInt32} + {skip:UInt32}, 4000000000)
     )
 SELECT
     found.trajectory_id AS trajectory_id,
@@ -109,7 +120,7 @@ SELECT
     found.sampled_tokens AS sampled_tokens,
     found.started_at AS started_at,
     arraySort(verdicts.judges) AS judges,
-    count() OVER () AS matches
+    if(is_page_enough, (SELECT count() FROM candidates), count() OVER ()) AS matches
 FROM found
 LEFT JOIN verdicts ON verdicts.trajectory_id = found.trajectory_id
 LEFT JOIN

@@ -60,7 +60,7 @@ def test_the_page_comes_with_every_file_it_asks_for(install: Path, tmp_path: Pat
             address = printed.partition("/#")[0]
             assert index == (STATIC / "index.html").read_bytes()
             named = set(re.findall(r'="(/static/[^"]+)"', index.decode()))
-            assert len(named) == 5
+            assert len(named) == 6
             for path in STATIC.rglob("*.*"):
                 if path.is_file() and path.name != "index.html":
                     name = f"/static/{path.relative_to(STATIC).as_posix()}"

@@ -117,7 +117,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, art_launcher: Launcher, art_
         while any(is_free(port) for port in doors.values()):
             time.sleep(0.1)
         clickhouse = ClickHouseSettings(port=endpoint.port, password=endpoint.password)  # type: ignore[arg-type]
-        yield Stack(server, clickhouse, secrets, doors | {"model": art.model_port})
+        yield Stack(server, clickhouse, secrets, doors | {"model": art.model_port, "control": art.control_port})
 
 
 def write_settings(folder: Path, server: Server, endpoint: Guarded, role: str) -> Path:
@@ -248,6 +248,13 @@ def test_the_owners_own_feedback_on_the_page_is_the_operators(stack: Stack) -> N
     episode_id = record(stack, stack.token("watched-by-owner"))
     report_at_page(stack, TOKEN, episode_id)
     check_log(stack, episode_id, recorded_by="watched-by-owner", reported_by={"watched-by-owner", "operator"})
+
+
+def test_no_agents_key_trains_and_the_owners_does(stack: Stack) -> None:
+    """Every agent held the one token that opened all."""
+    url = f"http://127.0.0.1:{stack.ports['control']}/rollbus/v1/versions"
+    for token, status in ((stack.token("agent-that-would-train"), 403), ("none", 401), (TOKEN, 200)):
+        assert httpx.get(url, headers={"authorization": f"Bearer {token}"}, timeout=120).status_code == status
 
 
 def check_log(stack: Stack, episode_id: str, *, recorded_by: str, reported_by: set[str]) -> None:

@@ -22,10 +22,12 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
+from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.topics import BATCHES, DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
+from rollbus.streams.state.ticker import config_applied
 from tests.builders import make_episode
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import Recorded, read_everything
@@ -35,17 +37,33 @@ from tests.waiting import until_found
 
 SIZE = 3
 """Episodes of a group."""
+WINDOW_MS = 6_000
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=SIZE),
     curriculum=CurriculumConfig(groups_per_window=1),
     batching=BatchingConfig(groups_per_step=1, batches_ahead=100_000),
 )
 """Every group that closes becomes a batch at once: nothing is pending in the end."""
+WINDOWED = RUN.model_copy(update={"grouping": GroupingConfig(group_size=SIZE, window_ms=WINDOW_MS)})
 
 
 def pipeline() -> list[AnyStage]:
     """Return the stages from events to batches."""
     return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
+
+
+def windowed() -> list[AnyStage]:
+    """Return them with a window that is shorter than a lag, and longer than a broker needs for a group's events."""
+    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(WINDOWED)
+
+
+def windowed_configs() -> list[ConfigApplied]:
+    """Return their configurations: time waits for the stages that these name."""
+    return [
+        config_applied("assembly", None, AssemblyConfig()),
+        config_applied("scoring", None, ScoringConfig()),
+        *(config_applied(stage, WINDOWED.run_id, WINDOWED) for stage in ("grouping", "curriculum")),
+    ]
 
 
 def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Workers are killed while settings change and runs are removed: groups are those that the log says."""
+"""Workers are killed while partitions lag, settings change and runs go: groups are those that the log says."""
 
 import asyncio
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,13 +20,37 @@ from rollbus.settings import Settings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.operator import list_runs
-from tests.faults.conftest import SESSION_S
+from tests.faults import episodes
+from tests.faults.conftest import SESSION_S, NewWorker, open_worker
+from tests.faults.episodes import Traffic, check_fates, windowed
+from tests.faults.recorded import read_everything
 from tests.services.commands import say_installed
 from tests.services.replay.live import CommandWorker, frames, publish, records, settings_of, write_settings
 from tests.services.streams.test_watermarks import GROUPS, PROBLEMS, SIZE, WINDOW_MS, events, sizes
 from tests.waiting import until_found
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(600)]
+
+
+async def test_a_partition_that_lags_behind_killed_workers_cuts_no_group(
+    settings: StreamSettings, workers: NewWorker, chance: random.Random
+) -> None:
+    """A partition takes two windows for each batch, while the others are done at once."""
+    traffic, lag_s = Traffic(settings), 2 * episodes.WINDOW_MS / 1000
+    slow: dict[str, Any] = {
+        "stages": f"{windowed.__module__}:{windowed.__name__}",
+        "slow": ["assembly", chance.randrange(settings.event_partitions), lag_s],
+    }
+    worker = await open_worker(workers, settings, **slow)
+    await traffic.send(range(10))
+    await asyncio.sleep(chance.uniform(0, lag_s))
+    await worker.kill()
+    heir = await open_worker(workers, settings, **slow)
+    await traffic.send(range(10, 20))
+    await traffic.until_trained()
+    heir.send(signal.SIGTERM)
+    assert await heir.ended() == 0, heir.log()
+    check_fates(await read_everything(settings, windowed()), traffic.events)
 
 
 def settings_in(folder: Path, kafka: str, namespace: str, *, waiting_run: bool = False, group_size: int = SIZE) -> Path:

@@ -1,8 +1,9 @@
 """A worker of the real stages that can be told to die at a point: `python worker.py <servers> <namespace> <JSON>`.
 
 The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time), `freeze`
-(stand still there, as by SIGSTOP), `clock_shift_s` (how wrong its wall clock is), `stages` (the function that makes
-them, `module:name`).
+(stand still there, as by SIGSTOP), `slow` (a stage, its partition, and seconds for each batch), `clock_shift_s` (how
+wrong its wall clock is), `stages` (the function that makes them, `module:name`; `name_configs` is that of their
+configurations, if there is one).
 """
 
 import asyncio
@@ -119,6 +120,20 @@ POINTS: dict[str, Callable[[Death], None]] = {
 }
 
 
+def slow_down(stage: str, partition: int, pause_s: float) -> None:
+    """Let a partition of a stage take its time for each batch."""
+    from rollbus.streams.exactly_once.runner import Runner
+
+    run_batch = Runner._run_batch
+
+    async def slow(self: Any, batch: Any) -> None:
+        if (self.metrics.stage, self.partition.partition) == (stage, partition):
+            await asyncio.sleep(pause_s)
+        await run_batch(self, batch)
+
+    setattr(Runner, run_batch.__name__, slow)
+
+
 def shift_clock(shift_s: float) -> None:
     """Let this process's wall clock be wrong."""
     right = time.time
@@ -141,9 +156,12 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     if (file_bytes := changes.pop("file_bytes", None)) is not None:
         allow_files_of(file_bytes)
+    if (slow := changes.pop("slow", None)) is not None:
+        slow_down(*slow)
     point, nth, freeze = changes.pop("die", None), changes.pop("nth", 1), changes.pop("freeze", False)
     if point is not None:
         POINTS[point](Death(nth, freeze=freeze))
     module, _, function = changes.pop("stages", "tests.faults.episodes:pipeline").partition(":")
     stages = getattr(import_module(module), function)()
-    run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), stages)
+    configs = getattr(import_module(module), f"{function}_configs", list)()
+    run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), stages, configs)

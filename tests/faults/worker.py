@@ -163,5 +163,5 @@ if __name__ == "__main__":
         POINTS[point](Death(nth, freeze=freeze))
     module, _, function = changes.pop("stages", "tests.faults.episodes:pipeline").partition(":")
     stages = getattr(import_module(module), function)()
-    configs = getattr(import_module(module), f"{function}_configs", list)()
+    configs: list[Any] = getattr(import_module(module), f"{function}_configs", list)()
     run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), stages, configs)

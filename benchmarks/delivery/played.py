@@ -74,7 +74,9 @@ class Version:
     def learned(self, examples: Sequence[Ids], *, steps: int, chance: Random) -> "Version":
         """Return a copy that was trained to say the last token of these, so many steps of 32 of them."""
         network = copy.deepcopy(self.network)
-        optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], LEARNING_RATE)
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in network.parameters() if parameter.requires_grad], LEARNING_RATE
+        )
         for _ in range(steps):
             by_length: dict[int, list[Ids]] = {}
             for ids in chance.choices(examples, k=32):
@@ -108,7 +110,7 @@ class Boards:
         self.prompt = cache(self._prompt)
 
     def _prompt(self, board: Board) -> Ids:
-        return tuple(render_chat(self._tokenizer, [dict(each) for each in prompt.messages(board)], None))
+        return tuple(render_chat(self._tokenizer, [dict(message) for message in prompt.messages(board)], None))
 
     def replies(self, board: Board) -> Iterator[Ids]:
         """Yield the prompts whose next token decides the turn: after the board, and after each free cell's digit."""

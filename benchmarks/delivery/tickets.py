@@ -75,7 +75,7 @@ class Desk:
         self._model = _load_frozen(config, folder)
         self.tokenizer = load_tokenizer(folder, vocabulary=config.vocabulary)
         self.tickets = rated_tickets(self.tokenizer, count)
-        self.teams = [each.token for each in self.tickets]
+        self.teams = [ticket.token for ticket in self.tickets]
         self._inputs_N_D = self._read_tickets()
         last = self._model.layers[-1]
         self.first = nn.ModuleList([last.mlp_norm, last.mlp, self._model.norm]).float()
@@ -83,7 +83,7 @@ class Desk:
     def _read_tickets(self) -> Tensor:
         """Run all that the versions share, at the precision of the demo. Padding follows a ticket, which sees none."""
         layers, norm, last = self._model.layers, self._model.norm, self._model.layers[-1]
-        ends_N = torch.tensor([len(each.ids) - 1 for each in self.tickets])
+        ends_N = torch.tensor([len(ticket.ids) - 1 for ticket in self.tickets])
         ids_N_T = torch.zeros(len(self.tickets), int(ends_N.max()) + 1, dtype=torch.long)
         for row, ticket in zip(ids_N_T, self.tickets, strict=True):
             row[: len(ticket.ids)] = torch.tensor(ticket.ids)
@@ -139,7 +139,7 @@ class Answered:
 
     def world(self) -> KnownWorld:
         """Return what both versions truly earn."""
-        rows, teams = np.arange(len(self.tickets)), [each.token for each in self.tickets]
+        rows, teams = np.arange(len(self.tickets)), [ticket.token for ticket in self.tickets]
         truth, earned = (float(of[rows, teams].mean()) for of in (self.other, self.recorded))
         return KnownWorld(self._draw, truth, earned)
 

@@ -93,7 +93,7 @@ def write_report(out: Path, machine: Mapping[str, str], findings: Sequence[Findi
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """Return 1 if a probe failed, 2 if none ran: a machine on which all is skipped has shown nothing."""
-    states = {each.state for each in findings}
+    states = {finding.state for finding in findings}
     return 1 if "failed" in states else 0 if "passed" in states else 2
 
 

@@ -66,7 +66,7 @@ async def sample(course: Course) -> Figures:
         began = time.perf_counter()
         answers = await _ask(course, course.head, prompts=1, answers=GROUPS * GROUP_SIZE)
         seconds = time.perf_counter() - began
-    return {"tokens_per_s": sum(len(each.token_ids) for each in answers) / seconds}
+    return {"tokens_per_s": sum(len(answer.token_ids) for answer in answers) / seconds}
 
 
 async def update(course: Course) -> Figures:

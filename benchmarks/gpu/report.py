@@ -20,17 +20,19 @@ class Finding:
 
 
 def to_json(machine: Mapping[str, str], findings: Sequence[Finding]) -> dict[str, Any]:
-    return {"machine": dict(machine), "findings": [asdict(each) for each in findings]}
+    return {"machine": dict(machine), "findings": [asdict(finding) for finding in findings]}
 
 
 def to_markdown(machine: Mapping[str, str], findings: Sequence[Finding]) -> str:
     """Return the page: the machine, then a table row per probe."""
-    states = [each.state for each in findings]
+    states = [finding.state for finding in findings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     lines = ["# GPU check", "", f"{counts}.", "", "| machine | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in machine.items()]
     lines += ["", "| engine | probe | | figures, or why not |", "|---|---|---|---|"]
-    lines += [f"| {each.engine} | {each.probe} | {each.state} | {_describe(each)} |" for each in findings]
+    lines += [
+        f"| {finding.engine} | {finding.probe} | {finding.state} | {_describe(finding)} |" for finding in findings
+    ]
     return "\n".join(lines) + "\n"
 
 

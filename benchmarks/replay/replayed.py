@@ -51,7 +51,7 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
     replay = Replay(made, plan, registry=BUILT_IN, watch=ProgressCallbacks(progress=count), processes=int(processes))
     manifest = await replay.run(dry_run=dry == "dry")
     assert began is not None
-    emitted = {each.stage: each.records_out for each in manifest.digests}
+    emitted = {digest.stage: digest.records_out for digest in manifest.digests}
     result = {
         "records": records,
         "seconds": time.monotonic() - began,
@@ -70,7 +70,7 @@ def of_children() -> float:
     """Return the CPU time so far of the processes that were started: of those that have ended, and those at work."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     threads = Path("/proc/self/task").glob("*/children")
-    stats = [Path(f"/proc/{pid}/stat").read_text() for each in threads for pid in each.read_text().split()]
+    stats = [Path(f"/proc/{pid}/stat").read_text() for thread in threads for pid in thread.read_text().split()]
     ticks = sum(int(field) for stat in stats for field in stat.rpartition(")")[2].split()[11:13])
     return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 

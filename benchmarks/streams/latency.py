@@ -170,7 +170,9 @@ async def send(made: StreamSettings, events: list[Sent], reader: Reader, rate: f
                     ended += 1
                     reader.groups[event.ends] = Times(began + number / rate if rate < math.inf else now)
                     reader.of_last[trajectory_id(event.key.decode())] = event.ends
-            rows = (Row(topic, partition_of(each.key, partitions), each.key, each.value) for each in events[count:due])
+            rows = (
+                Row(topic, partition_of(event.key, partitions), event.key, event.value) for event in events[count:due]
+            )
             await write(producer, rows)
             count = due
             await asyncio.sleep(LINGER_MS / 1000)

@@ -185,4 +185,4 @@ if __name__ == "__main__":
     chosen = sys.argv[1:] + ["64,512", "4,8,16", "{}"][len(sys.argv) - 1 :]
     if not all(re.fullmatch(r"[1-9][0-9]*(,[1-9][0-9]*)*", text) for text in chosen[:2]):
         sys.exit(f"partitions and workers are numbers such as 64,512 and 4,8,16, not {' and '.join(chosen[:2])}")
-    main(*[[int(each) for each in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))
+    main(*[[int(part) for part in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))

@@ -92,7 +92,7 @@ def ours(folder: Path) -> Callable[[], Any]:
 def _packed(rows: list[dict[str, Any]], length: int = 1024) -> dict[str, Tensor]:
     lines: list[list[dict[str, Any]]] = [[]]
     for row in rows:
-        used = sum(len(each["prompt"]) + len(each["completion"]) for each in lines[-1])
+        used = sum(len(line["prompt"]) + len(line["completion"]) for line in lines[-1])
         if used + len(row["prompt"]) + len(row["completion"]) > length:
             lines.append([])
         lines[-1].append(row)

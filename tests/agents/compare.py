@@ -33,7 +33,9 @@ def compare_turns(
     answered = [turn.response_id for turn in turns if turn.response_id]
     assert len(answered) == len(by_id), f"doubled: {Counter(answered).most_common(3)}"
     seen = {
-        one.response_id: one for one in server.answers if one.fate == "whole" or (one.streamed and one.fate == "cut")
+        answer.response_id: answer
+        for answer in server.answers
+        if answer.fate == "whole" or (answer.streamed and answer.fate == "cut")
     }
     if cancelled:
         seen = {response_id: one for response_id, one in seen.items() if response_id in by_id}
@@ -43,7 +45,9 @@ def compare_turns(
         cut_by_agent = cancelled and one.streamed and turn.untrainable_reason == "truncated_stream"
         _compare_turn(one, turn, cut=one.fate == "cut" or cut_by_agent)
     failed = Counter[tuple[str, str | None]](
-        (one.episode, REASONS.get(one.fate, "call_cancelled")) for one in server.answers if one.response_id not in seen
+        (answer.episode, REASONS.get(answer.fate, "call_cancelled"))
+        for answer in server.answers
+        if answer.response_id not in seen
     )
     said = Counter((turn.root_episode_id, turn.untrainable_reason) for turn in turns if not turn.response_id)
     if cancelled:  # a call may be cancelled before it reaches the server

@@ -118,7 +118,7 @@ class ModelServer:
         if schema:
             return {"content": json.dumps(self._fill(schema, episode))}
         asked = max(index for index, each in enumerate(messages) if each["role"] == "user")
-        if not tools or any(each["role"] == "tool" for each in messages[asked:]):
+        if not tools or any(message["role"] == "tool" for message in messages[asked:]):
             return {"content": f"answer {number} of {episode}"}
         calls = [
             {

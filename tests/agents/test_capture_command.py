@@ -87,8 +87,8 @@ def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(
 ) -> None:
     said, events = run("run", *write(APP, tmp_path), server.url, cwd=tmp_path, code=3)
     (started,) = (event for event in events if isinstance(event, EpisodeStarted))
-    for one in server.answers:
-        one.episode = started.episode_id
+    for answer in server.answers:
+        answer.episode = started.episode_id
     assert len(turns := compare_turns(server, events)) == 6
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert (started.task, started.producer) == ("app", "app")

@@ -80,8 +80,8 @@ async def test_a_person_who_approves_a_tool_of_a_run_that_was_saved(
     async def play(question: str) -> None:
         saved = (await Runner.run(buyer, question)).to_state().to_string()
         state = await RunState.from_string(buyer, saved)
-        for asked in state.get_interruptions():
-            (state.reject if "<e3>" in question else state.approve)(asked)
+        for interruption in state.get_interruptions():
+            (state.reject if "<e3>" in question else state.approve)(interruption)
         assert (await Runner.run(buyer, state)).interruptions == []
 
     await world.play(play)

@@ -59,14 +59,14 @@ async def test_tools_called_from_a_stream(world: World, client: openai.OpenAI) -
                 return
             asked = [
                 {
-                    "id": each["id"],
+                    "id": call["id"],
                     "type": "function",
-                    "function": {"name": each["name"], "arguments": each["arguments"]},
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
                 }
-                for each in calls.values()
+                for call in calls.values()
             ]
             messages.append({"role": "assistant", "content": None, "tool_calls": asked})
-            messages += [{"role": "tool", "tool_call_id": each["id"], "content": "7"} for each in calls.values()]
+            messages += [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls.values()]
 
     await world.play(play)
     turns = world.compare()

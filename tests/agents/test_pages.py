@@ -69,17 +69,19 @@ def describe(server: ModelServer, text: str, events: list[Event]) -> Iterator[st
         event.episode_id for event in events if isinstance(event, EpisodeEnded)
     }
     yield str(text.count("rollbus"))
-    yield "all" if turns.keys() == {one.response_id for one in server.answers} else "some"
+    yield "all" if turns.keys() == {answer.response_id for answer in server.answers} else "some"
     yield yes(any(isinstance(event, ToolCalled) and "7" in (event.result or "") for event in events))
     yield yes({turn.function for turn in turns.values()} == {"keeper"})
     yield yes(all("/" in turn.episode_id for turn in turns.values()))
-    yield yes({one.streamed for one in server.answers} == {turn.streamed for turn in turns.values()} == {False, True})
+    yield yes(
+        {answer.streamed for answer in server.answers} == {turn.streamed for turn in turns.values()} == {False, True}
+    )
     exact = [
         turn.trainable
-        and list(decode_token_ids(turn.completion_token_ids or b"")) == one.ids
-        and list(decode_logprobs(turn.logprobs or b"")) == one.logprobs
-        for one in server.answers
-        if (turn := turns.get(one.response_id)) is not None
+        and list(decode_token_ids(turn.completion_token_ids or b"")) == answer.ids
+        and list(decode_logprobs(turn.logprobs or b"")) == answer.logprobs
+        for answer in server.answers
+        if (turn := turns.get(answer.response_id)) is not None
     ]
     yield yes(bool(exact) and all(exact))
 

@@ -37,7 +37,7 @@ def verbs(command: click.Command, path: tuple[str, ...]) -> list[tuple[str, ...]
 def every_command() -> list[tuple[str, ...]]:
     context = click.Context(rollbus)
     return [
-        found for noun in COMMANDS for found in verbs(rollbus.get_command(context, noun) or pytest.fail(noun), (noun,))
+        verb for noun in COMMANDS for verb in verbs(rollbus.get_command(context, noun) or pytest.fail(noun), (noun,))
     ]
 
 

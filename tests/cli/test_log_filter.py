@@ -16,7 +16,7 @@ def line(at_s: float, message: str = "node %s is away", name: str = "aiokafka") 
 def test_a_repeated_line_passes_once_a_period_and_counts_what_was_left_out() -> None:
     repeats = RepeatFilter(period_s=10)
     lines = [line(second) for second in range(12)]
-    passed = [one.getMessage() for one in lines if repeats.filter(one)]
+    passed = [line.getMessage() for line in lines if repeats.filter(line)]
     assert passed == ["node 0 is away", "node 10 is away (9 more like it)"]
 
 

@@ -45,7 +45,7 @@ def invoke(*arguments: str, expect: int = 0) -> str:
 
 
 def test_every_field_that_can_be_withheld_is_offered() -> None:
-    (option,) = [each for each in run.params if each.name == "withhold"]
+    (option,) = [param for param in run.params if param.name == "withhold"]
     assert isinstance(option.type, click.Choice)
     assert tuple(option.type.choices) == get_args(Field)
 

@@ -30,7 +30,7 @@ from rollbus.schemas.records.steps import (
     StepStarted,
     TrainedMember,
 )
-from rollbus.schemas.records.trajectories import Reward, RewardRevised
+from rollbus.schemas.records.trajectories import Reward, RewardRevised, TurnReward
 from tests.builders import (
     MINUTE_MS,
     START_MS,
@@ -55,6 +55,8 @@ REWARDS = {"e1": 0.0, "e2": 1.0, "e3": 1.0, "e4": 1.0, "e5": 0.0, "e6": 1.0, "e7
 VERSIONS = {"e5": 0, "e6": 0, "e9": 0}
 """The other episodes were sampled by version 1."""
 GROUPS = {"g1": ("e1", "e2"), "g2": ("e3", "e4"), "g3": ("e5", "e6", "e9")}
+
+THANKED = TurnReward(turn_event_id=event_id("e1", "w1", 1), component="style", value=0.5, signal="thanks")
 
 Record = tuple[str, str, Any]
 """Topic, key, record."""
@@ -106,6 +108,7 @@ def _trajectories() -> list[Record]:
                 episode_id=episode,
                 labels={"user": user_of(episode)},
                 components={"reward": REWARDS[episode], "style": 0.5},
+                turn_rewards=(THANKED,) if episode == "e1" else (),
             )
             records.append(("scores", "example:play:x1", score))
     revised = RewardRevised(

@@ -60,7 +60,7 @@ def test_where_ranges_are_cut_changes_nothing_that_is_written(values: list[bytes
     log = records(values, step=step)
     whole, parts = read(log), read(log, cut_after=cuts)
     assert sorted(rows(whole)) == sorted(rows(parts))
-    with_rows = [found for found in parts if found.rows]
+    with_rows = [part for part in parts if part.rows]
     assert all(before.next_offset <= after.from_offset for before, after in itertools.pairwise(with_rows))
     if log:
         assert parts[-1].next_offset == log[-1].offset + 1

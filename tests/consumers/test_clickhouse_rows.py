@@ -31,7 +31,7 @@ def test_every_record_type_has_rows_or_a_reason_why_not() -> None:
 
 
 def test_the_story_holds_every_record_type() -> None:
-    assert {type(record) for _, _, record in story()} == {each for topic in TOPICS for each in topic.records}
+    assert {type(record) for _, _, record in story()} == {record for topic in TOPICS for record in topic.records}
 
 
 @pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)

@@ -133,9 +133,9 @@ class BackendContract:
     ) -> None:
         base = (await backend.versions()).head
         requests = make_request(base), make_request(base)
-        await asyncio.gather(*(backend.submit(each) for each in requests))
+        await asyncio.gather(*(backend.submit(request) for request in requests))
         ended = await asyncio.gather(
-            *(backend.wait(each.batch_hash, 0.05) for each in requests), return_exceptions=True
+            *(backend.wait(request.batch_hash, 0.05) for request in requests), return_exceptions=True
         )
         (trained,) = [each for each in ended if isinstance(each, TrainResult)]
         (refused,) = [each for each in ended if isinstance(each, BaseException)]

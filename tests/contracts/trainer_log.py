@@ -239,7 +239,7 @@ class TrainerLogContract:
         assert list(await log.evaluations()) == []
         await world.append(EVALUATIONS, "main", *(make_evaluation(model=model) for model in ("agent", "other")))
         await until_found(log.evaluations, "the evaluation is not seen")
-        assert [each.model for each in await log.evaluations()] == ["agent"]
+        assert [evaluation.model for evaluation in await log.evaluations()] == ["agent"]
         await log.close()
 
     async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:

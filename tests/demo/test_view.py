@@ -38,7 +38,7 @@ STATUS = DemoStatus(
 
 
 def make_evaluation(version: int, **counts: int) -> Evaluation:
-    games = {name: [float(each == name) for each in counts for _ in range(counts[each])] for name in counts}
+    games = {name: [float(count == name) for count in counts for _ in range(counts[count])] for name in counts}
     return build_evaluation(games, model="agent", policy_version=version, name="held out", now_ms=1)
 
 

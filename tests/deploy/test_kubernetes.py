@@ -41,7 +41,7 @@ def rendered(folder: str) -> tuple[dict[str, Any], ...]:
 def pods(folder: str) -> dict[str, dict[str, Any]]:
     """The specification of each pod, by the name of what makes it."""
     makers = [one for one in rendered(folder) if "template" in one.get("spec", {})]
-    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in makers}
+    return {maker["metadata"]["name"]: maker["spec"]["template"]["spec"] for maker in makers}
 
 
 def settings_of(folder: str) -> Settings:

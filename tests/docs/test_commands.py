@@ -59,9 +59,9 @@ def check(words: list[str]) -> None:
 
 
 def option_of(command: click.Command, context: click.Context, name: str) -> click.Option:
-    options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
+    options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
     options += [click.Option(["-h", "--help"], is_flag=True)]
-    found = [one for one in options if name in (*one.opts, *one.secondary_opts)]
+    found = [option for option in options if name in (*option.opts, *option.secondary_opts)]
     assert found, f"{command.name} has no option {name}"
     return found[0]
 
@@ -90,7 +90,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
     if not heading:
         return target.exists()
     headings = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
-    return heading in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
+    return heading in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

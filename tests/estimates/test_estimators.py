@@ -154,7 +154,7 @@ def test_the_divergence_is_the_one_that_was_built_in() -> None:
     chance, other, recorded = Random(4), (0.7, 0.3), (0.5, 0.5)
     drawn = [chance.random() < 0.5 for _ in range(20_000)]
     ratios = [log(other[0] / recorded[0]) if each else log(other[1] / recorded[1]) for each in drawn]
-    weights = [2.718281828459045**each for each in ratios]
+    weights = [2.718281828459045**ratio for ratio in ratios]
     found = estimate_divergence(weights, ratios, [1] * len(ratios), overlap=measure_overlap(weights))
     truth = 0.7 * log(1.4) + 0.3 * log(0.6)
     assert found.low < truth < found.high

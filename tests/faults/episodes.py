@@ -131,7 +131,7 @@ class Traffic:
 async def _fates(settings: StreamSettings) -> set[str]:
     batches = await read_topic(settings, BATCHES.name, 1)
     drops = await read_topic(settings, DROPS.name)
-    trained = {one.trajectory_id for batch in batches for group in batch.groups for one in group.members}
+    trained = {member.trajectory_id for batch in batches for group in batch.groups for member in group.members}
     return trained | {name for drop in drops for name in drop.trajectory_ids}
 
 
@@ -139,11 +139,11 @@ def check_fates(found: Recorded, events: Sequence[Any]) -> None:
     """Trajectories and groups are what follows from all events at once; each trajectory is in one batch."""
     expected = expect(events)
     records = {topic: [decode(entry.value) for entry in found.of(topic)] for topic in (TRAJECTORIES, RUN_LOG, BATCHES)}
-    emitted = Counter(one.trajectory_id for one in records[TRAJECTORIES] if type(one).__name__ == "Trajectory")
+    emitted = Counter(record.trajectory_id for record in records[TRAJECTORIES] if type(record).__name__ == "Trajectory")
     assert emitted == Counter(expected.trajectories), "trajectories"
     groups: Any = {
         group.group_key.removeprefix("group:"): {
-            one.trajectory_id: (one.reward, pytest.approx(one.advantage)) for one in group.members
+            member.trajectory_id: (member.reward, pytest.approx(member.advantage)) for member in group.members
         }
         for group in records[RUN_LOG]
         if isinstance(group, Group)
@@ -151,7 +151,7 @@ def check_fates(found: Recorded, events: Sequence[Any]) -> None:
     differing = [name for name in groups.keys() | expected.groups if groups.get(name) != expected.groups.get(name)]
     assert groups == expected.groups, f"groups {sorted(differing)}: {[groups.get(name) for name in sorted(differing)]}"
     trained = Counter(
-        one.trajectory_id for batch in records[BATCHES] for group in batch.groups for one in group.members
+        member.trajectory_id for batch in records[BATCHES] for group in batch.groups for member in group.members
     )
     drops = [decode(entry.value) for entry in found.of(DROPS)]
     dropped = Counter(name for drop in drops for name in drop.trajectory_ids)

@@ -167,11 +167,20 @@ def _check_dead_letters(found: Recorded, stages: Sequence[AnyStage], lives: dict
     )
     letters = found.dead_letters
     there = Counter(
-        (one.stage, one.topic, one.partition, one.offset, one.key, one.value, one.value_bytes, one.value_sha256)
-        for one in letters
+        (
+            letter.stage,
+            letter.topic,
+            letter.partition,
+            letter.offset,
+            letter.key,
+            letter.value,
+            letter.value_bytes,
+            letter.value_sha256,
+        )
+        for letter in letters
     )
     assert there == expected, f"dead letters: {_amiss(there, expected)}"
-    assert all(one.error_class and one.message for one in letters), "a dead letter without a reason"
+    assert all(letter.error_class and letter.message for letter in letters), "a dead letter without a reason"
 
 
 def _kept(value: bytes | None) -> tuple[bytes | None, int, str]:

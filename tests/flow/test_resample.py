@@ -87,8 +87,8 @@ async def test_traffic_with_one_attempt_becomes_a_full_group_and_every_record_sa
     (group,) = [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
     assert sorted((member.resampled, member.reward) for member in group.members) == [(False, 0.0)] + [(True, 1.0)] * 3
     for topic, kind in ((TRAJECTORIES, Trajectory), (SCORES, Score)):
-        found = {one.episode_id: one.resampled for one in flow.records(topic) if isinstance(one, kind)}
-        assert found == {"traffic": False} | {one.episode_id: True for one in requests}
+        found = {record.episode_id: record.resampled for record in flow.records(topic) if isinstance(record, kind)}
+        assert found == {"traffic": False} | {request.episode_id: True for request in requests}
     assert flow.records(RESAMPLE_REQUESTS) == requests  # what was made asks for nothing
 
 

@@ -47,7 +47,7 @@ async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: A
     assert state.clock.now_ms == START_MS
     assert state.config.value == AssemblyConfig()
     outputs = [each for event in make_episode("e1", turns=1)[1:] for each in await door.write(event)]
-    assert [type(each) for each in outputs] == [Trajectory]
+    assert [type(output) for output in outputs] == [Trajectory]
 
 
 @pytest.mark.parametrize("forged", FORGED[:2], ids=lambda record: type(record).__name__)
@@ -144,5 +144,5 @@ async def test_an_end_by_a_stranger_to_an_episode_leaves_it_untrained_rather_tha
         await door.write(event)
     await door.write(make_ended("e1", 0, writer="stranger", writer_ids=("stranger",)))
     outputs = [each for number in range(1, 4) for each in await door.write_signed(make_tick(number))]
-    (trajectory,) = [each for each in outputs if isinstance(each, Trajectory)]
+    (trajectory,) = [output for output in outputs if isinstance(output, Trajectory)]
     assert (trajectory.trainable, trajectory.untrainable_reason) == (False, "missing_events")

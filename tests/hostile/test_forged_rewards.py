@@ -25,7 +25,7 @@ FORGED = {how: headers for how, headers in forgeries(EPISODE_EVENTS, WON).items(
 async def trajectory(door: Door) -> Trajectory:
     """Write the rest of the episode; return what assembly makes of it."""
     outputs = [each for event in make_episode("e1", turns=1, reward=None) for each in await door.write(event)]
-    (found,) = [each for each in outputs if isinstance(each, Trajectory)]
+    (found,) = [output for output in outputs if isinstance(output, Trajectory)]
     return found
 
 

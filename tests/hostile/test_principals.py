@@ -144,7 +144,7 @@ async def trajectory_of(door: Door, token: str | None, *, forged: bool = False) 
         out = Outbound(door.topic, b"e1", encode(record), 0)
         headers = [(name, value[:-1] + b"x" if forged else value) for name, value in sink._signature(out)]
         outputs += await door.write(record, headers)
-    (found,) = [each for each in outputs if isinstance(each, Trajectory)]
+    (found,) = [output for output in outputs if isinstance(output, Trajectory)]
     return found
 
 

@@ -58,4 +58,4 @@ async def rewards(settings: StreamSettings) -> list[list[tuple[str, str, float]]
     """The rewards that each record of assembly names."""
     found = await read_topic(settings, TRAJECTORIES.name)
     named = [each for each in found if isinstance(each, Trajectory | RewardRevised)]
-    return [[(one.name, one.source, one.value) for one in each.rewards] for each in named]
+    return [[(reward.name, reward.source, reward.value) for reward in each.rewards] for each in named]

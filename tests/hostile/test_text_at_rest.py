@@ -22,8 +22,10 @@ __all__ = ["art_base_model", "art_launcher", "own_art_server"]
 
 def test_every_topic_and_every_table_has_its_row() -> None:
     assert set(TOPIC_HOLDS) == {topic.name for topic in TOPICS}
-    statements = [RECORD_TABLE, *(each for migration in load_migrations() for each in migration.statements)]
-    tables = {found[1] for each in statements if (found := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", each))}
+    statements = [RECORD_TABLE, *(statement for migration in load_migrations() for statement in migration.statements)]
+    tables = {
+        found[1] for statement in statements if (found := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement))
+    }
     assert tables == {*TABLES, *TABLES_OF_IDS, *TABLES_BY_CONTENT}
 
 
@@ -34,10 +36,10 @@ def test_every_place_says_what_becomes_of_it() -> None:
                     rows="3 rows", trained_steps=2, now_ms=START_MS, archived=("s3://b/a", "3 records"),
                     restored=["restored-march.shop."])
     )  # fmt: skip
-    assert {each.outcome for each in places} == {"removed", "expires", "cannot"}
-    assert all(each.why for each in places)
-    assert all((each.by_ms is not None) == (each.outcome == "expires") for each in places)
-    by_name = {each.name: each for each in places}
+    assert {place.outcome for place in places} == {"removed", "expires", "cannot"}
+    assert all(place.why for place in places)
+    assert all((place.by_ms is not None) == (place.outcome == "expires") for place in places)
+    by_name = {place.name: place for place in places}
     assert by_name["Kafka shop.episode-events"].by_ms == START_MS + (72 + 168) * 3_600_000
     assert by_name["Kafka shop.run-log"].outcome == "cannot"
     assert by_name["Kafka shop.assembly.changelog"].by_ms == START_MS + 25 * 3_600_000
@@ -66,11 +68,13 @@ async def test_no_token_of_a_batch_stays_on_disk_after_its_update_or_after_a_kil
 
 def files_with_tokens(batch: TrainRequest, folder: Path) -> set[str]:
     """Return the files that hold a prompt of the batch, in whichever width."""
-    prompts = [decode_token_ids(turn.prompt_token_ids) for one in batch.trajectories for turn in one.turns]
+    prompts = [
+        decode_token_ids(turn.prompt_token_ids) for trajectory in batch.trajectories for turn in trajectory.turns
+    ]
     runs = [array(width, ids).tobytes() for ids in prompts for width in ("i", "q")]
     texts = [", ".join(map(str, ids)).encode() for ids in prompts]
     found = set()
     for path in folder.rglob("*"):
-        if path.is_file() and any(each in path.read_bytes() for each in (*runs, *texts)):
+        if path.is_file() and any(run in path.read_bytes() for run in (*runs, *texts)):
             found.add(str(path.relative_to(folder)))
     return found

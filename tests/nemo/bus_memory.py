@@ -83,11 +83,11 @@ class MemoryBus:
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Write records where stages and readers find them."""
-        for one in publications:
-            if one.topic in (TRAINING_STEPS, EVALUATIONS):
-                self._broker.append(one.topic, one.record)
+        for publication in publications:
+            if publication.topic in (TRAINING_STEPS, EVALUATIONS):
+                self._broker.append(publication.topic, publication.record)
             else:
-                self._flow.publish(one.topic, one.key, one.record)
+                self._flow.publish(publication.topic, publication.key, publication.record)
 
     async def poll(self) -> list[Any]:
         """Let a tick pass, train what there is to train, and return what is new."""

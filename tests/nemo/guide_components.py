@@ -61,7 +61,10 @@ class MyTrajectoryBuilder(TrajectoryBuilder):
             scores = dict(output.evaluation_results)[self.run_config.reward_function.name]  # type: ignore[union-attr]
             items = {item.id: item for item in output.eval_input.eval_input_items}
             for score in scores.eval_output_items:
-                episode = [_item(one) for one in parse_to_openai_messages(items[score.id].trajectory)]
+                episode = [
+                    _item(to_openai_message)
+                    for to_openai_message in parse_to_openai_messages(items[score.id].trajectory)
+                ]
                 reward = await self.compute_reward(score)
                 metadata = {"id": score.id}
                 groups.setdefault(score.id, []).append(Trajectory(episode=episode, reward=reward, metadata=metadata))

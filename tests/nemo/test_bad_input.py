@@ -58,10 +58,10 @@ async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_p
     config = read(tmp_path, document(tmp_path))
     bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=fault))
     async with opened(config, bus, Endpoint()) as made:
-        assert [each.status.value for each in await run_epochs(made, 2)] == ["failed"]
+        assert [epoch.status.value for epoch in await run_epochs(made, 2)] == ["failed"]
     broken = False
     async with opened(config, bus, Endpoint(), resume=True) as made:
-        assert [each.status.value for each in await run_epochs(made, 2)] == ["completed"] * 2
+        assert [epoch.status.value for epoch in await run_epochs(made, 2)] == ["completed"] * 2
 
 
 async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_runs_are_listed_with_their_state_epochs_and_rewards(tmp_path: Path) -> 
     record(tmp_path / "state" / "run-7", began_at="2026-01-02T00:00:00")
     (tmp_path / "output").mkdir()
     lines = [{"epoch": n, "run_id": "run-6", "avg_reward": reward} for n, reward in enumerate((0.25, 0.5))]
-    (tmp_path / "output" / "training_metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (tmp_path / "output" / "training_metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     completed, killed = [line for line in runs(tmp_path, "list").output.splitlines() if "run-" in line]
     assert completed.split() == ["run-6", "completed", "2026-01-01T00:00:00", "2", "0.2500", "→", "0.5000", "agent@2"]
     assert killed.split() == ["run-7", "killed", "2026-01-02T00:00:00", "0", "agent@0"]

@@ -236,7 +236,7 @@ async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
         await made.run.publish(collection, 3)
         await made.run.publish(collection, 3)
         records = made.run.log.view.trajectories
-        ids = [str((one.metadata or {})["trajectory_id"]) for group in collection.trajectories for one in group]
+        ids = [str((member.metadata or {})["trajectory_id"]) for group in collection.trajectories for member in group]
         await made.run.log.wait_for(lambda view: all(one in view.trajectories for one in ids), "the records")
     assert sorted(records) == sorted(ids)
     return [records[one] for one in ids]
@@ -286,7 +286,7 @@ async def test_tool_messages_stay_tool_messages(tmp_path: Path) -> None:
 
 async def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth(tmp_path: Path) -> None:
     record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5])
-    assert sorted((one.name, one.value) for one in record.rewards) == [
+    assert sorted((reward.name, reward.value) for reward in record.rewards) == [
         ("good", 1.75),
         ("good.step", 0.25),
         ("good.step", 0.5),
@@ -309,7 +309,7 @@ async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tm
     attempts = two()
     for number, attempt in enumerate(attempts):
         attempt.metadata = {"id": f"e-generation-{number}"}
-    assert {one.group_hint for one in await records_of(tmp_path, attempts)} == {f"group:{RUN}/3/e-generation-0"}
+    assert {record.group_hint for record in await records_of(tmp_path, attempts)} == {f"group:{RUN}/3/e-generation-0"}
 
 
 async def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
         (given,) = made.adapter.submitted
     assert status.status is TrainingStatusEnum.COMPLETED
     assert [len(group) for group in given.trajectories] == [2, 2]
-    assert all(one.episode for group in given.trajectories for one in group)
+    assert all(member.episode for group in given.trajectories for member in group)
     assert [(reason.split()[0], number) for reason, number in reasons.items()] == [("no_turns", 2)]
 
 
@@ -447,7 +447,7 @@ async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         (record, _) = made.run.log.view.trajectories.values()
     assert len(record.turns) == 2
-    roles = [[one.role.value for one in found.episode] for found in collection.trajectories[0]]  # type: ignore[union-attr]
+    roles = [[one.role.value for one in trajectory.episode] for trajectory in collection.trajectories[0]]  # type: ignore[union-attr]
     assert roles == [["user", "assistant", "tool", "assistant"]] * 2
 
 
@@ -540,7 +540,7 @@ async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_pat
     (_, answer) = collection.trajectories[0][0].episode
     assert isinstance(answer, EpisodeItem)
     logprobs: Any = answer.logprobs
-    assert [one["logprob"] for one in logprobs["content"]] == [-0.5]
+    assert [logprob["logprob"] for logprob in logprobs["content"]] == [-0.5]
     assert "token_ids" not in logprobs
     assert (record.trainable, record.untrainable_reason) == (False, "no_token_ids")
 
@@ -590,7 +590,7 @@ async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_bui
             await run_epochs(made, 1)
     async with opened(plan, bus, endpoint, resume=True) as made:
         await run_epochs(made, 1)
-        episodes = {one.turns[0].completion.content for one in made.run.log.view.trajectories.values()}
+        episodes = {trajectory.turns[0].completion.content for trajectory in made.run.log.view.trajectories.values()}
     assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
     rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]

@@ -153,7 +153,9 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
             statuses = await run_epochs(made)
             metrics = await made.trainer.get_metrics("any")
             assert not made.run.log.view.trajectories, "pairs are no episodes"
-    assert [(one.status, one.backend) for one in statuses] == [(TrainingStatusEnum.COMPLETED, "nemo-customizer")]
+    assert [(status.status, status.backend) for status in statuses] == [
+        (TrainingStatusEnum.COMPLETED, "nemo-customizer")
+    ]
     assert metrics["training_job"]["job_id"] == "cust-1"
     assert intervals == [None], "the adapter waits as its configuration says"
     assert service.namespaces == ["team"]

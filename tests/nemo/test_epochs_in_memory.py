@@ -215,7 +215,7 @@ async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -
     assert [one.shaped_rewards for one in found] == [[0.25], [0.25]]
     group = next(iter(view.groups.values()))
     assert sorted(member.reward for member in group.members) == [0.25, 1.25]
-    report = next(one for one in next(iter(view.trajectories.values())).rewards if one.name == "good.step")
+    report = next(reward for reward in next(iter(view.trajectories.values())).rewards if reward.name == "good.step")
     assert report.turn_event_id is not None
 
 
@@ -313,7 +313,7 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
     async with new_run(tmp_path, plots=True, **run) as made:
         await run_epochs(made, 3)
-        assert not any("held out" in str(one.turns) for one in made.run.log.view.trajectories.values())
+        assert not any("held out" in str(trajectory.turns) for trajectory in made.run.log.view.trajectories.values())
     rows = output(tmp_path, "validation_history.json")
     assert [row["epoch"] for row in rows] == [0, 2, 3]
     assert drawn[-1] == [0, 2, 3], "the last picture shows the last validation"

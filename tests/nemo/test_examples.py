@@ -29,7 +29,7 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.path[:] = path
 
 
-@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
 def test_every_examples_configuration_and_dataset_can_be_read(
     path: Path, at_the_root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
         await run_epochs(made, 1)
         groups = list(made.run.log.view.groups.values())
     assert sorted(tuple(member.reward for member in group.members) for group in groups)[0] == (-1.0, -1.0)
-    (place,) = {one.getMessage() for one in caplog.records if "example e1 failed" in one.getMessage()}
+    (place,) = {record.getMessage() for record in caplog.records if "example e1 failed" in record.getMessage()}
     assert "ValueError: broken (" in place
     assert place.endswith("in crashing)")
     assert "test_outcomes.py, line" in place

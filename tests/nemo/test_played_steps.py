@@ -44,7 +44,7 @@ async def play_in_steps(question: str, llm: Any) -> str:
     position, move = begin(Opening("X", ()), reply), 0
     while position.result is None:
         cells = (parse_cell(chain.invoke({"board": board_text(position.board)})) for _ in range(TRIES))
-        cell = next((one for one in cells if one in free_cells(position.board)), None)
+        cell = next((cell for cell in cells if cell in free_cells(position.board)), None)
         position, move = play(position, cell, reply), move + 1
         report_move(move, 0.5 if position.result is None else reward(position.result))
     return position.result.value
@@ -60,7 +60,7 @@ def report_move(move: int, value: float) -> None:
 def mean_of_steps(item: EvalInputItem) -> float:
     """The reward: what the moves were worth, on average."""
     ends = [one.payload for one in item.trajectory if one.event_type is IntermediateStepType.CUSTOM_END]
-    values = [one.metadata["value"] for one in ends if one.name == STEP]  # type: ignore[index]
+    values = [end.metadata["value"] for end in ends if end.name == STEP]  # type: ignore[index]
     return float(sum(values) / len(values))
 
 

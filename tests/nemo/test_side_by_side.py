@@ -51,8 +51,8 @@ async def test_both_builders_make_the_same_groups_and_rewards_of_one_evaluation(
         await theirs.start_run(RUN, {"epoch": 0})
         expected = await theirs.finalize(RUN, {"epoch": 0})
         found = await made.run.publish(expected.model_copy(deep=True), 0)
-    assert [[one.reward for one in group] for group in found.trajectories] == [
-        [one.reward for one in group] for group in expected.trajectories
+    assert [[member.reward for member in group] for group in found.trajectories] == [
+        [member.reward for member in group] for group in expected.trajectories
     ]
     assert count(found) == 6
     for ours, other in zip(chain(*found.trajectories), chain(*expected.trajectories), strict=True):
@@ -96,7 +96,7 @@ async def test_both_trainers_choose_the_same_groups_epoch_after_epoch(tmp_path: 
 
 
 def rewards(found: TrajectoryCollection) -> list[list[float]]:
-    return [[one.reward for one in group] for group in found.trajectories]
+    return [[member.reward for member in group] for group in found.trajectories]
 
 
 async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> None:

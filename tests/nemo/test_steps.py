@@ -67,7 +67,7 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
 
     def by_steps(item: EvalInputItem) -> float:
         seen.append(item.trajectory)
-        return sum(1 - (one.payload.metadata or {}).get("value", 1) for one in steps_of(item.trajectory)[-1:])  # type: ignore[union-attr]
+        return sum(1 - (step.payload.metadata or {}).get("value", 1) for step in steps_of(item.trajectory)[-1:])  # type: ignore[union-attr]
 
     plain = document(tmp_path, examples=1, workflow=ask_by_langgraph, score=by_steps)
     if framework == "llama_index":
@@ -76,15 +76,15 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
         await run_epochs(made, 1)
         records = list(made.run.log.view.trajectories.values())
     for steps in map(steps_of, seen):
-        assert [one.event_type.value for one in steps] == SEEN
-        assert [one.payload.name for one in steps[2:4]] == ["price", "price"]
+        assert [step.event_type.value for step in steps] == SEEN
+        assert [step.payload.name for step in steps[2:4]] == ["price", "price"]
         assert "4" in str(steps[3].payload.data.output)  # type: ignore[union-attr]
         first, last = (str(steps[index].payload.data.input) for index in (0, 4))  # type: ignore[union-attr]
         assert "question 0" in first
         assert "question 0" in last, "every message, and not the added ones alone"
         assert [steps[index].payload.data.logprobs["token_ids"] for index in (1, 5)]  # type: ignore[union-attr]
-    assert [(one.trainable, len(one.turns)) for one in records] == [(True, 2)] * 2
-    assert [report.value for one in records for report in one.rewards] == [0.75, 0.75]
+    assert [(record.trainable, len(record.turns)) for record in records] == [(True, 2)] * 2
+    assert [report.value for record in records for report in record.rewards] == [0.75, 0.75]
 
 
 def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:

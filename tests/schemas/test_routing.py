@@ -20,8 +20,8 @@ def decided(number: int, **fields: Any) -> PolicyDecision:
 
 def routing(*decisions: PolicyDecision) -> Router:
     router = Router()
-    for each in decisions:
-        router.use(each)
+    for decision in decisions:
+        router.use(decision)
     return router
 
 

@@ -162,7 +162,7 @@ class MemoryLog:
 
     async def evaluations(self) -> Sequence[Evaluation]:
         """Return those of the model."""
-        return [each for each in self._broker.records(EVALUATIONS) if each.model == self._model]
+        return [record for record in self._broker.records(EVALUATIONS) if record.model == self._model]
 
     async def close(self) -> None:
         """Close this view only."""

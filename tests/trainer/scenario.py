@@ -111,7 +111,7 @@ class World:
 
     def steps(self) -> list[StepCompleted | StepSkipped]:
         """The closed steps, in the order of the log."""
-        return [each for each in self.records(TRAINING_STEPS) if isinstance(each, StepCompleted | StepSkipped)]
+        return [record for record in self.records(TRAINING_STEPS) if isinstance(record, StepCompleted | StepSkipped)]
 
     def records(self, topic: Any) -> list[Any]:
         """Every record of a topic."""

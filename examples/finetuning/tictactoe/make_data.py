@@ -16,7 +16,7 @@ def example(opening: Opening, opponent: str) -> dict[str, Any]:
 
 
 def write(name: str, examples: Iterable[dict[str, Any]]) -> None:
-    (HERE / name).write_text("".join(json.dumps(one) + "\n" for one in examples), encoding="utf-8")
+    (HERE / name).write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def test_equal_scores_and_equal_answers_are_no_preference() -> None:
 
 def test_only_answers_to_the_same_prompt_and_tools_are_compared() -> None:
     answers = [candidate("a", 0), candidate("b", 1, prompt="other"), candidate("c", 1), candidate("d", 0, tools="[1]")]
-    assert [[each.id for each in group] for group in group_candidates(answers)] == [["a", "c"], ["b"], ["d"]]
+    assert [[member.id for member in group] for group in group_candidates(answers)] == [["a", "c"], ["b"], ["d"]]
 
 
 @given(st.lists(st.floats(-10, 10), max_size=7), st.floats(0, 5), st.randoms(use_true_random=False))

@@ -81,8 +81,12 @@ class TwiceOver(TrajectoryBuilder):
             items = {item.id: item for item in output.eval_input.eval_input_items}
             for number, score in enumerate(scores.eval_output_items):
                 episode = [
-                    EpisodeItem(role=EpisodeItemRole(one["role"]), content=one["content"], logprobs=one.get("logprobs"))
-                    for one in parse_to_openai_messages(items[score.id].trajectory)
+                    EpisodeItem(
+                        role=EpisodeItemRole(to_openai_message["role"]),
+                        content=to_openai_message["content"],
+                        logprobs=to_openai_message.get("logprobs"),
+                    )
+                    for to_openai_message in parse_to_openai_messages(items[score.id].trajectory)
                 ]
                 made = Trajectory(episode=episode, reward=score.score, metadata={"id": score.id, "place": number})
                 groups.setdefault(str(score.id), []).append(made)

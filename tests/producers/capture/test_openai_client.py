@@ -292,7 +292,7 @@ def test_wrapping_what_cannot_be_recorded_says_so_once(
     assert recorder.wrap(facade) is facade
     recorder.wrap(facade)
     assert recorder.counters["hook_errors.wrap"] == 2
-    (line,) = [each for each in caplog.messages if "wrap failed" in each]
+    (line,) = [message for message in caplog.messages if "wrap failed" in message]
     assert "Facade makes its calls elsewhere: wrap the OpenAI client" in line
 
 

@@ -124,7 +124,9 @@ class TestCompletions:
         assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
         assert list(decode_logprobs(turn.logprobs or b"")) == VALUES
         assert (turn.completion.content, turn.streamed, turn.policy_version) == ("Hello there", streamed, 3)
-        assert [(each.role, each.content) for each in turn.added_messages] == [("user", "Say")]
+        assert [(added_message.role, added_message.content) for added_message in turn.added_messages] == [
+            ("user", "Say")
+        ]
 
     def test_log_probs_that_the_application_asks_for_it_gets(self, recorder: Recorder) -> None:
         server = Server(lambda body: completion())

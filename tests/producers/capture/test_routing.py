@@ -57,5 +57,5 @@ def test_a_version_that_the_server_lacks_costs_the_application_nothing(server: S
     client = recorder.wrap(server.client(), logprobs=mode)
     with recorder.episode(task="t", episode_id=DRAWN):
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "x"}])
-    assert [each["model"] for each in server.requests] == ["agent@2", "agent"]
+    assert [request["model"] for request in server.requests] == ["agent@2", "agent"]
     assert recorder.counters["route_unknown"] == 1

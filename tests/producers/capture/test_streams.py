@@ -81,7 +81,7 @@ def deltas_of(draw: st.DrawFn, choice: Body) -> list[Body]:
         function = {"name": call["function"]["name"], "arguments": first}
         calls = [{**call, "index": position, "function": function}]
         calls += [{"index": position, "function": {"arguments": piece}} for piece in rest]
-        deltas += [{"delta": {"tool_calls": [one]}} for one in calls]
+        deltas += [{"delta": {"tool_calls": [call]}} for call in calls]
     entries = pieces(draw, choice["logprobs"]["content"])
     ids, start = choice["token_ids"], 0
     for part in entries:

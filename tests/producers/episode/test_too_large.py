@@ -35,7 +35,7 @@ def test_a_turn_that_is_too_large_goes_without_its_content_and_the_next_carries_
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": LARGE}])
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "short"}])
     assert recorder.flush(120)
-    large, small = [each for each in sink.records("episode-events") if isinstance(each, TurnRecorded)]
+    large, small = [record for record in sink.records("episode-events") if isinstance(record, TurnRecorded)]
     assert (large.trainable, large.untrainable_reason, large.added_messages) == (False, "too_large", ())
     assert (small.trainable, small.prefix_count, len(small.added_messages)) == (True, 0, 1)
     assert recorder.counters["turns_untrainable.too_large"] == 1
@@ -52,7 +52,7 @@ def test_the_episode_of_another_event_that_is_too_large_is_dropped_by_name(
         episode.tool("look", result=LARGE)
         episode.tool("look", result="small")
     assert recorder.flush(120)
-    assert [type(each) for each in sink.records("episode-events")][1:] == [Excluded]
+    assert [type(record) for record in sink.records("episode-events")][1:] == [Excluded]
     assert recorder.counters["episodes_dropped.too_large"] == recorder.counters["events_dropped.too_large"] == 1
     (drop,) = assembled(sink)
     assert isinstance(drop, Drop)

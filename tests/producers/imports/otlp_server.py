@@ -35,10 +35,10 @@ class Served:
         return list(self.sink.records())
 
     async def turns(self) -> list[TurnRecorded]:
-        return [each for each in await self.events() if isinstance(each, TurnRecorded)]
+        return [event for event in await self.events() if isinstance(event, TurnRecorded)]
 
     async def started(self) -> list[EpisodeStarted]:
-        return [each for each in await self.events() if isinstance(each, EpisodeStarted)]
+        return [event for event in await self.events() if isinstance(event, EpisodeStarted)]
 
 
 @asynccontextmanager

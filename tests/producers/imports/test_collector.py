@@ -45,7 +45,9 @@ class World:
         self.now_ms += ms
         before = len(self.sink.sent)
         await self.collector.send_due(Sender(lambda: self.sink))
-        return [each.completion.content for each in self.sink.records()[before:] if isinstance(each, TurnRecorded)]
+        return [
+            record.completion.content for record in self.sink.records()[before:] if isinstance(record, TurnRecorded)
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -70,7 +72,7 @@ async def test_a_trace_is_sent_once_its_root_has_ended_and_nothing_came_for_a_wh
 async def test_a_trace_without_a_root_is_sent_after_a_long_silence(world: World) -> None:
     world.accept(*AGENT[1:])
     assert await world.after(QUIET_MS) == ["a1", "b1", "b2", "a2"]
-    (started,) = (each for each in world.sink.records() if isinstance(each, EpisodeStarted))
+    (started,) = (record for record in world.sink.records() if isinstance(record, EpisodeStarted))
     assert started.labels["partial"].startswith("3 spans")
 
 
@@ -84,8 +86,8 @@ async def test_a_late_span_is_counted_and_a_late_score_is_feedback(world: World)
            "attributes": otlp_attributes(EVALUATION)}  # fmt: skip
     world.collector.accept({"resourceLogs": [{"scopeLogs": [{"logRecords": [log]}]}]})
     await world.after(SETTLE_MS)
-    (reward,) = (each for each in world.sink.records() if isinstance(each, RewardReported))
-    (started,) = (each for each in world.sink.records() if isinstance(each, EpisodeStarted))
+    (reward,) = (record for record in world.sink.records() if isinstance(record, RewardReported))
+    (started,) = (record for record in world.sink.records() if isinstance(record, EpisodeStarted))
     assert (reward.episode_id, reward.value) == (started.episode_id, 1.0)
 
 

@@ -31,7 +31,7 @@ def row(trace: int, kind: str = "GENERATION", **fields: Any) -> dict[str, Any]:
 
 
 def write(path: Path, rows: list[Any], *, form: str = "lines") -> Path:
-    text = json.dumps(rows, indent=1) if form == "array" else "".join(json.dumps(each) + "\n" for each in rows)
+    text = json.dumps(rows, indent=1) if form == "array" else "".join(json.dumps(row) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
@@ -60,7 +60,7 @@ class Bench:
         return [(each.topic, each.value) for each in self.sink.sent if "reports" not in each.topic]
 
     def answers(self) -> list[str | None]:
-        return [each.completion.content for each in self.sink.records() if isinstance(each, TurnRecorded)]
+        return [record.completion.content for record in self.sink.records() if isinstance(record, TurnRecorded)]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_parts_of_a_trace_meet_wherever_they_are_in_the_files(tmp_path: Pa
     bench = Bench(tmp_path / "store", first, last)
     counts = await bench.run()
     assert (counts["episodes"], counts["tools"]) == (2, 1)
-    assert [each.task for each in bench.sink.records() if isinstance(each, EpisodeStarted)] == ["refund", "ask"]
+    assert [record.task for record in bench.sink.records() if isinstance(record, EpisodeStarted)] == ["refund", "ask"]
 
 
 async def test_a_second_import_sends_the_same_bytes(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_a_shape_that_breaks_its_mapping_costs_its_trace_alone(
 async def test_two_imports_of_the_same_files_at_a_time_are_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", [row(1)]))
     first = bench.make()
-    assert {each.stat().st_mode & 0o077 for each in bench.path.parent.iterdir()} == {0}  # texts of strangers
+    assert {path.stat().st_mode & 0o077 for path in bench.path.parent.iterdir()} == {0}  # texts of strangers
     with pytest.raises(ConfigurationError, match="in use"):
         bench.make()
     first.store.close()

@@ -122,11 +122,13 @@ def work(model: ModelServer, provider: TracerProvider) -> None:
 async def check(served: Served, model: ModelServer) -> list[Any]:
     """Hold the turns against what the server answered; return them."""
     turns = await served.turns()
-    assert [turn.response_id for turn in turns[:2]] == [each.response_id for each in model.answers[:2]]
+    assert [turn.response_id for turn in turns[:2]] == [answer.response_id for answer in model.answers[:2]]
     assert turns[0].completion.tool_calls is not None
     assert json.loads(turns[0].completion.tool_calls)[0]["function"]["name"] == "stock"
-    assert [turn.completion.content for turn in turns[1:]] == [each.message["content"] for each in model.answers[1:]]
-    assert [each.role for each in turns[0].added_messages] == ["user"]
+    assert [turn.completion.content for turn in turns[1:]] == [
+        answer.message["content"] for answer in model.answers[1:]
+    ]
+    assert [added_message.role for added_message in turns[0].added_messages] == ["user"]
     assert (turns[1].prefix_count, turns[1].added_messages[0].tool_call_id) == (2, "call-1-0")
     return turns
 
@@ -145,7 +147,7 @@ async def test_spans_of_openinference_keep_token_ids_but_not_how_they_were_sampl
     turns = await check(served, model)
     assert [turn.untrainable_reason for turn in turns] == ["sampling_unknown", "sampling_unknown", "no_token_ids"]
     assert [list(decode_token_ids(turn.completion_token_ids or b"")) for turn in turns[:2]] == [
-        each.ids for each in model.answers[:2]
+        answer.ids for answer in model.answers[:2]
     ]
     assert [(turn.finish_reason, turn.policy_version) for turn in turns[:2]] == [("tool_calls", 3), ("stop", 3)]
     assert turns[0].tools is not None

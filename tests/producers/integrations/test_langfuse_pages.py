@@ -43,4 +43,4 @@ def test_pages_of_the_newest_api_become_the_same_episode() -> None:
     )
     assert [turn.completion.content for turn in found.turns] == [None, "It is in Berlin."]
     assert [tool.result for tool in found.tools] == ["in Berlin"]
-    assert [(each.value, each.turn_event_id is not None) for each in found.rewards] == [(0.5, False), (0.5, True)]
+    assert [(reward.value, reward.turn_event_id is not None) for reward in found.rewards] == [(0.5, False), (0.5, True)]

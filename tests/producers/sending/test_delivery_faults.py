@@ -78,7 +78,7 @@ def record_turns(recorder: Recorder, count: int) -> list[weakref.ref[Tokens]]:
 
 def alive(answers: Sequence[weakref.ref[Tokens]]) -> int:
     gc.collect()
-    return sum(each() is not None for each in answers)
+    return sum(answer() is not None for answer in answers)
 
 
 def end_stuck(folder: Path, **options: Any) -> tuple[Recorder, str]:

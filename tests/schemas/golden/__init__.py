@@ -80,9 +80,9 @@ def _plain(value: Any, fields: Fields) -> Any:
     if dataclasses.is_dataclass(value):
         names = fields[type(value).__name__]
         return {
-            each.name: _plain(getattr(value, each.name), fields)
-            for each in dataclasses.fields(value)
-            if each.name in names
+            field.name: _plain(getattr(value, field.name), fields)
+            for field in dataclasses.fields(value)
+            if field.name in names
         }
     if isinstance(value, Mapping):
         return {key: _plain(item, fields) for key, item in value.items()}
@@ -120,7 +120,7 @@ def _value(name: str, hint: Any, fields: Fields) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     number = zlib.crc32(name.encode()) % 1_000
     if origin in (Union, UnionType):
-        return _value(name, next(each for each in arguments if each is not type(None)), fields)
+        return _value(name, next(argument for argument in arguments if argument is not type(None)), fields)
     if origin is Literal:
         return arguments[number % len(arguments)]
     if origin is tuple:

@@ -82,7 +82,7 @@ async def read_log(stream: StreamSettings, namespace: str) -> dict[Place, list[A
 def archived_log(archive: Archive) -> dict[Place, list[ArchivedRecord]]:
     """Return every record of an archive, by topic and partition."""
     return {
-        place: [each._replace(timestamp_type=0) for records in archive.read_partition(place) for each in records]
+        place: [record._replace(timestamp_type=0) for records in archive.read_partition(place) for record in records]
         for place in archive.contents.partitions
     }
 

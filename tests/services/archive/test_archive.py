@@ -43,7 +43,7 @@ async def digests(settings: Settings, namespace: str) -> dict[str, str]:
     replay = replay_of(settings.model_copy(update={"namespace": namespace}), "digest", allow_missing=True)
     manifest = await replay.run(dry_run=True)
     assert manifest.records["trajectories"] > 10
-    return {one.stage: one.digest for one in manifest.digests}
+    return {digest.stage: digest.digest for digest in manifest.digests}
 
 
 def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(made: tuple[Path, Settings]) -> None:

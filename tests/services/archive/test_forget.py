@@ -60,7 +60,7 @@ def test_a_person_is_forgotten_everywhere(
         client = ClickHouse(settings.clickhouse)
         kept: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
         kept += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
-        write(client, namespace, [("t", "", each) for each in (*events, *kept)])
+        write(client, namespace, [("t", "", event) for event in (*events, *kept)])
         client.close()
 
     run = partial(say, path)
@@ -103,7 +103,7 @@ def test_a_person_is_forgotten_everywhere(
         finally:
             await log.close()
         own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}.{namespace}"})
-        return {each.episode_id for each in await records(own, "trajectories")}, refused
+        return {record.episode_id for record in await records(own, "trajectories")}, refused
 
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", namespace.strip("."))
     assert asyncio.run(look()) == ({"bob", "again"}, {"ann"})

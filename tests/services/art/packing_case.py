@@ -59,7 +59,9 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
 
     service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
     backend = RollbusBackend(directory, service)
-    backend.given = {one.trajectory_id: max(one.advantages, key=abs) for one in batch().trajectories}
+    backend.given = {
+        trajectory.trajectory_id: max(trajectory.advantages, key=abs) for trajectory in batch().trajectories
+    }
     backend.by_turn = batch().trajectories
     backend.aggregation = aggregation  # type: ignore[assignment]
     model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
@@ -76,17 +78,17 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
 def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
     """Id, advantage, weight and temperature of every sampled token, by the records."""
     rows: list[tuple[int, float, float, float]] = []
-    for one in batch().trajectories:
+    for trajectory in batch().trajectories:
         sampled = [
-            (token, one.advantage_of(turn), turn.temperature)
-            for turn in one.turns
+            (token, trajectory.advantage_of(turn), turn.temperature)
+            for turn in trajectory.turns
             for token in decode_token_ids(turn.completion_token_ids)
         ]
         of_group = sum(
             len(decode_token_ids(turn.completion_token_ids))
             for other in batch().trajectories
             for turn in other.turns
-            if other.group_id == one.group_id
+            if other.group_id == trajectory.group_id
         )
         weight = {"trajectory_mean": 1 / len(sampled), "prompt_mean": 1 / of_group}.get(aggregation, 1.0)
         rows += [(token, advantage, weight, temperature) for token, advantage, temperature in sampled]

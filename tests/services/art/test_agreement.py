@@ -86,7 +86,7 @@ async def test_the_trainers_log_probs_are_the_samplers(server: ArtServer) -> Non
                 TrainTrajectory(f"{base}-{i}", f"{base}", (-1.0) ** i, float(i % 2 == 0), turns)
                 for i, turns in enumerate(sampled)
             )
-            assert {turn.policy_version for one in trajectories for turn in one.turns} == {base}
+            assert {turn.policy_version for trajectory in trajectories for turn in trajectory.turns} == {base}
             request = TrainRequest(f"b{base}", "main", MODEL, base, trajectories, TrainConfig(learning_rate=3e-3))
             result = await backend.wait(await backend.submit(request), 0.1)
             await backend.promote(result.version)

@@ -47,7 +47,7 @@ def test_a_check_that_ran_nothing_does_not_pass() -> None:
 
 @pytest.mark.parametrize("name", ["ours, bfloat16", "ART's own, LoRA"])
 def test_an_engine_that_cannot_run_here_is_skipped_with_its_reason(name: str, tmp_path: Path) -> None:
-    engine = {each.name: each for each in engines("cuda")}[name]
+    engine = {engine.name: engine for engine in engines("cuda")}[name]
     (found,) = check_engine(engine, tmp_path / "model", tmp_path / "folder", "cuda", 128)
     assert found.state == "skipped"
     assert "sees no CUDA device" in found.reason

@@ -32,7 +32,7 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     for delivery in range(2):
         write(client, "rollbus.", story(), first_offset=delivery * 1000)
     groups = [(topic, key, of_run(record, "second")) for topic, key, record in story() if topic == "run-log"]
-    write(client, "rollbus.", [each for each in groups if each[2] is not None], first_offset=5000)
+    write(client, "rollbus.", [group for group in groups if group[2] is not None], first_offset=5000)
     write(client, "rollbus.", [("run-log", "second", make_removal("second"))], first_offset=6000)
     write(client, "replay-b.", story())
     write(client, "family.", list(family()))

@@ -133,7 +133,7 @@ def test_an_answer_without_rows_has_its_columns(empty: ClickHouseSettings) -> No
     assert ask(empty, "SHOW TABLES LIKE 'no such table'").rows == []
 
 
-@pytest.mark.parametrize("query", [each for each in list_queries() if each.chart], ids=lambda each: each.name)
+@pytest.mark.parametrize("query", [query for query in list_queries() if query.chart], ids=lambda query: query.name)
 def test_what_a_chart_is_to_draw_is_a_number_of_the_answer(filled: ClickHouseSettings, query: SavedQuery) -> None:
     for row in answer(filled, query.name):
         assert isinstance(row[query.chart or ""], (int, float, type(None)))

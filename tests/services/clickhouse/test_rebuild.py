@@ -164,8 +164,8 @@ def of(settings: SinkSettings, episode: str) -> int:
 
 async def put_on_the_list(settings: SinkSettings, *episodes: str) -> None:
     """Do what `rollbus forget` does to the log."""
-    records = exclusions([RootedEpisode(each, each) for each in episodes], reason="asked", now_ms=START_MS)
-    await send(settings, encoded([(topic, one.episode_id, one) for one in records for topic in EXCLUDED_IN]))
+    records = exclusions([RootedEpisode(episode, episode) for episode in episodes], reason="asked", now_ms=START_MS)
+    await send(settings, encoded([(topic, record.episode_id, record) for record in records for topic in EXCLUDED_IN]))
 
 
 EXCLUDED_IN = ("exclusions", "episode-events")

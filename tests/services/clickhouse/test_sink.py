@@ -78,7 +78,9 @@ async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves
     await create_topics(settings)
     refused = make_letter(topic=f"{namespace}episode-events", stage="assembly")
     letters = [refused, replace(refused, stage="alias"), replace(refused, offset=8)]
-    records = encoded([*(("dead-letters", "k", one) for one in letters), ("trajectories", "k", make_trajectory())])
+    records = encoded(
+        [*(("dead-letters", "k", letter) for letter in letters), ("trajectories", "k", make_trajectory())]
+    )
     await send(settings, [*records, ("scores", "k", b"junk")])
     assert (await run_until_written(settings)).dead_letters == 1
     assert counts(settings)["trajectories"] == 1, "what can be read is written beside what cannot"

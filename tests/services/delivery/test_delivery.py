@@ -116,7 +116,7 @@ async def test_an_operator_moves_versions_by_commands(kafka: str, namespace: str
         shown = [words[3] for words in rows if words and words[0].isdigit()]
         actions = ["serve", "serve", "refuse", "serve", "canary", "reject", "promote", "refuse"]
         assert shown == actions
-        assert [each.action for each in await read_decisions(settings.kafka, namespace, "agent")] == actions
+        assert [decision.action for decision in await read_decisions(settings.kafka, namespace, "agent")] == actions
     finally:
         await worker.kill()
 
@@ -137,12 +137,12 @@ async def _score(settings: StreamSettings, decision: PolicyDecision, numbers: ra
         version = route(decision, f"e-t{number}")
         good = float(version == 0 and number % 4 > 0)
         scores.append(make_score(f"t{number}", good, served_versions=(version,), first_seen_ms=SEEN_MS))
-    await send(settings, SCORES.name, [(each.group_hint.encode(), encode(each)) for each in scores])
+    await send(settings, SCORES.name, [(score.group_hint.encode(), encode(score)) for score in scores])
 
 
 async def _until_observed(settings: StreamSettings, count: int) -> None:
     async def look() -> set[str]:
         records = await read_topic(settings, DELIVERY_LOG.name, 1)
-        return {each.trajectory_id for each in records if isinstance(each, EpisodeObserved)}
+        return {record.trajectory_id for record in records if isinstance(record, EpisodeObserved)}
 
     await until_found(look, "not all episodes are observed", is_enough=many(count))

@@ -118,7 +118,7 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
     await ensure_topics(settings, [])
     await record(settings, 200)
     versions = [make_version(0, state="serving"), make_version(9, 0, state="candidate")]
-    await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(each)) for each in versions])
+    await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(version)) for version in versions])
     config = write_config(tmp_path, kafka, namespace, **SECTIONS)
     process = await asyncio.create_subprocess_exec(
         *(ROLLBUS, "-c", str(config), "policy", "estimate", "--follow", "--url", url), cwd=tmp_path,
@@ -130,7 +130,7 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
         while b"serves no agent@9" not in said:  # what cannot be scored does not end it
             said += await process.stdout.readline()
         async with open_health(settings.kafka, namespace) as health:
-            while not any("serves no agent@9" in each.what for each in (await health.picture()).problems):
+            while not any("serves no agent@9" in problem.what for problem in (await health.picture()).problems):
                 pass
         newer = make_version(10, 0, state="candidate")
         VERSIONS["agent@10"] = VERSIONS["agent@1"]
@@ -150,7 +150,7 @@ async def test_a_replay_says_what_another_reward_would_have_made_of_the_same_epi
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [])
     scores = [make_score("t1", 0.25), make_score("t1", 0.5, revision=1), make_score("t2", None)]
-    await send(settings, SCORES.name, [(b"k", encode(each)) for each in scores])
+    await send(settings, SCORES.name, [(b"k", encode(score)) for score in scores])
     rescored = await read_rescored(settings, "main", only_admitted=True)
     assert rescored.values == {"e-t1": 0.5, "e-t2": None}
     assert rescored.admitted == frozenset()
@@ -171,7 +171,7 @@ async def record(settings: StreamSettings, count: int) -> None:
             trajectory = replace(trajectory, turns=(replace(trajectory.turns[0], temperature=0.7),))
         good[f"e{number}"] = float(chance.random() < GOOD[at])
         trajectories.append(trajectory)
-    await send(settings, TRAJECTORIES.name, [(b"k", encode(each)) for each in trajectories])
+    await send(settings, TRAJECTORIES.name, [(b"k", encode(trajectory)) for trajectory in trajectories])
     scores = []
     for location, trajectory in await locations(settings):
         number = int(trajectory.episode_id.removeprefix("e"))
@@ -188,13 +188,13 @@ async def record(settings: StreamSettings, count: int) -> None:
         )
     scores += [make_score("other", 0.0, model="other", served_versions=(0,))]
     scores += [make_score("again", 0.0, resampled=True, served_versions=(0,))]
-    await send(settings, SCORES.name, [(b"k", encode(each)) for each in scores])
+    await send(settings, SCORES.name, [(b"k", encode(score)) for score in scores])
 
 
 async def locations(settings: StreamSettings) -> list[tuple[Location, Trajectory]]:
     name = TRAJECTORIES.full_name(settings.namespace)
     places = {TopicPartition(name, number): 0 for number in range(2)}
     async with aclosing(read_from(settings.kafka, places)) as records:
-        raw = [each async for each in records]
+        raw = [record async for record in records]
     return [(Location(topic=TRAJECTORIES.name, partition=each.partition, offset=each.offset), decode(each.value))
             for each in raw]  # fmt: skip

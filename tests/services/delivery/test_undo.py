@@ -48,13 +48,13 @@ async def test_a_bad_reward_is_undone_and_the_ledger_names_every_step(
     assert "another reward" in output
 
     stream = StreamSettings(kafka=KafkaConnection(bootstrap_servers=kafka), namespace=namespace, event_partitions=2)
-    steps = [each for each in await records(stream, TRAINING_STEPS.name) if isinstance(each, StepCompleted)]
+    steps = [record for record in await records(stream, TRAINING_STEPS.name) if isinstance(record, StepCompleted)]
     assert [step.step for step in steps] == [1, 2, 3, 4, 5, 6]
     assert [(step.base_version, step.policy_version) for step in steps][3][0] == 0
     assert len({step.batch_hash for step in steps}) == 6
-    versions = [each for each in await records(stream, POLICY_VERSIONS.name) if isinstance(each, PolicyVersion)]
-    undone = {each.version for each in versions if each.state == "rolled_back"}
+    versions = [record for record in await records(stream, POLICY_VERSIONS.name) if isinstance(record, PolicyVersion)]
+    undone = {version.version for version in versions if version.state == "rolled_back"}
     assert undone == {step.policy_version for step in steps[:3]}
-    assert all("sign was wrong" in (each.reason or "") for each in versions if each.state == "rolled_back")
+    assert all("sign was wrong" in (version.reason or "") for version in versions if version.state == "rolled_back")
     manifest = await find_manifest(stream, name)
     assert [override.stage for override in manifest.overrides] == ["scoring"]

@@ -165,7 +165,7 @@ class DeliveryWorld:
         """Wait until so many episodes of a version have their scores."""
 
         def scored(scores: list[Score]) -> bool:
-            return sum(each.served_versions == (version,) for each in scores) >= count
+            return sum(score.served_versions == (version,) for score in scores) >= count
 
         await self.until_found(self.scores, scored, f"{count} episodes of version {version}")
 
@@ -195,7 +195,7 @@ class DeliveryWorld:
         made, scores = await self.decisions(), await self.scores()
         assert [each.number for each in made] == list(range(1, len(made) + 1))
         known = {version for each in made for version in (each.serving, each.canary)}
-        assert {version for each in scores for version in each.served_versions} <= known
+        assert {version for score in scores for version in score.served_versions} <= known
         for stop in made:
             if stop.action == "quarantine":
                 since_ms = stop.decided_at_ms + HEARD_MS
@@ -203,7 +203,7 @@ class DeliveryWorld:
         run = Settings.model_validate(self.document).run(RUN)
         replay = Stepper(DeliveryStage(run))
         records = await read_topic(self.streams, DELIVERY_LOG.name, 1)
-        assert any(isinstance(each, ConfigApplied) for each in records)
+        assert any(isinstance(record, ConfigApplied) for record in records)
         outputs = await asyncio.to_thread(replay.feed, *records)
-        again = [each for each in outputs if isinstance(each, PolicyDecision)]
+        again = [output for output in outputs if isinstance(output, PolicyDecision)]
         assert again == made

@@ -195,7 +195,7 @@ async def test_the_async_client_inserts_reads_and_fails_alike(client: Client, as
         await async_client.command("SELECT * FROM nowhere")
     assert caught.value.code == 60
     counts = await asyncio.gather(*(async_client.query("SELECT count() FROM numbers") for _ in range(8)))
-    assert {found.result_rows[0][0] for found in counts} == {1000}
+    assert {count.result_rows[0][0] for count in counts} == {1000}
     long = await async_client.query("SELECT length({text:String})", parameters={"text": "y" * 50_000})
     assert long.result_rows == [(50_000,)]
 

@@ -213,7 +213,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     steps, drops = TRAINING_STEPS.full_name(namespace), f"{namespace}drops"
     versions = POLICY_VERSIONS.full_name(namespace)
     picture = await read_health(connection(server, "operator"), namespace)
-    assert [(one.kind, one.state) for one in picture.processes] == [("proxy", "stopped")]
+    assert [(process.kind, process.state) for process in picture.processes] == [("proxy", "stopped")]
     assert {"assembly", "sink", "trainer.main"} <= {group.group for group in picture.groups}
     assert [run.step for run in picture.runs] == [1]
     beyond = {"resampler": "run-log", "replay": "run-log", "promote": "drops", "forget": "run-log", "operator": "drops"}

@@ -95,7 +95,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
         "stranger": ("Stable", 1),
         "trainer.agent": ("Empty", 0),
     }
-    assert [(each.committed, each.lag) for each in of_events] == [
+    assert [(of_event.committed, of_event.lag) for of_event in of_events] == [
         (None, of_events[0].end - 20),  # what retention has deleted cannot be read
         (5, of_events[1].end - 5),
     ]

@@ -81,7 +81,7 @@ async def test_a_record_that_one_cannot_take_ends_its_reading_and_no_other(
         await reading.read(topic, partition, take)
 
     results = await asyncio.gather(*map(read, range(PARTITIONS)), return_exceptions=True)
-    assert [str(each) for each in results if each is not None] == ["damaged"]
+    assert [str(result) for result in results if result is not None] == ["damaged"]
     assert counts == {number: 2 if number == 5 else number for number in range(PARTITIONS)}
 
 

@@ -124,7 +124,7 @@ class Stack:
         while len(found) < count:
             assert time.monotonic() < deadline, (self.folder / "worker.log").read_text()[-3000:]
             await asyncio.sleep(0.3)
-            found = [each for each in await records(stream, "trajectories") if isinstance(each, Trajectory)]
+            found = [record for record in await records(stream, "trajectories") if isinstance(record, Trajectory)]
         return found
 
 
@@ -157,14 +157,14 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     page = dict(re.findall(r"^```(\w+)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL))
     (stack.folder / "judge.yaml").write_text(page["yaml"])
     async with stack.running("worker", "run"), stack.running("sink", "run"):
-        found = {each.task: each for each in await stack.trajectories(2)}
+        found = {trajectory.task: trajectory for trajectory in await stack.trajectories(2)}
         await stack.until_stored(2)
         exported = await stack.shell(page["sh"])
     assert set(found) == {"refund", "shop"}
     refund = found["refund"]
     assert (refund.trainable, refund.untrainable_reason) == (False, "no_token_ids")
     assert (refund.started_at_ms, refund.labels["user"]) == (1_772_359_200_000, "ann")
-    assert {(each.name, each.value) for each in refund.rewards} == {("helpful", 0.5), ("correct", 1.0)}
+    assert {(reward.name, reward.value) for reward in refund.rewards} == {("helpful", 0.5), ("correct", 1.0)}
     assert len(await stack.trajectories(2)) == 2
     load = page["python"].splitlines()[-1].removeprefix("rows = ")  # tests/readers run such lines with `datasets` 5
     assert load in exported
@@ -200,9 +200,9 @@ async def test_otlp_that_was_answered_for_survives_a_kill_of_the_server(stack: S
                 await asyncio.sleep(0.2)
     settings = settings_of(stack.folder / "rollbus.yaml")
     picture = await read_health(settings.kafka, stack.namespace)
-    newest = max(picture.processes, key=lambda one: one.process.rpartition("-")[2])
+    newest = max(picture.processes, key=lambda process: process.process.rpartition("-")[2])
     assert (newest.kind, newest.state, newest.holds, newest.work) == ("ingest", "stopped", ("OTLP",), 1)
     events = await stack.events()
-    assert [each.completion.content for each in events if isinstance(each, TurnRecorded)] == ["a1", "b1", "b2", "a2"]
-    assert len([each for each in events if isinstance(each, EpisodeStarted)]) == 1
-    assert not [each for each in events if isinstance(each, RewardReported)]
+    assert [event.completion.content for event in events if isinstance(event, TurnRecorded)] == ["a1", "b1", "b2", "a2"]
+    assert len([event for event in events if isinstance(event, EpisodeStarted)]) == 1
+    assert not [event for event in events if isinstance(event, RewardReported)]

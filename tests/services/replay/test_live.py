@@ -126,7 +126,7 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     whole = Replay(stream, plan(settings, f"{name}-all"), registry=BUILT_IN)
     manifest = await whole.run()
     assert await outputs(whole.replay_settings, "assembly", hints) == await outputs(stream, "assembly", hints)
-    assert {one.stage for one in manifest.digests} == {
+    assert {digest.stage for digest in manifest.digests} == {
         "assembly", "scoring", "grouping.main", "grouping.alone", "curriculum.main", "curriculum.alone"
     }  # fmt: skip
     again = await Replay(stream, plan(settings, f"{name}-again"), registry=BUILT_IN).run(dry_run=True)

@@ -108,7 +108,7 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     manifest = await whole.run()
     assert await assembled_of(whole.replay_settings) == await assembled_of(stream)
     assert await drops(whole.replay_settings, "assembly") == await drops(stream, "assembly")
-    (assembled,) = (one for one in manifest.digests if one.stage == "assembly")
+    (assembled,) = (digest for digest in manifest.digests if digest.stage == "assembly")
     assert assembled.dead_letters == sum(live.values())
     assert await letters(whole.replay_settings) == live
     again = await Replay(stream, plan(settings, f"{name}-again"), registry=BUILT_IN, processes=3).run(dry_run=True)

@@ -250,8 +250,8 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     """Live's first score of an episode, which is all that such a replay has of live, was given before that came."""
     stream, name = settings.stream_settings(), name_of(settings, "known")
     await replay_of(settings, name, stages=("assembly",)).run()
-    made = [each for each in await records(replay_of(settings, name).replay_settings, "trajectories")
-            if isinstance(each, Trajectory)]  # fmt: skip
+    made = [record for record in await records(replay_of(settings, name).replay_settings, "trajectories")
+            if isinstance(record, Trajectory)]  # fmt: skip
     version = settings.scoring.config_hash()
     given = [(one, make_score(one.trajectory_id, None, episode_id=one.episode_id, config_hash=version)) for one in made]
     await send(stream, SCORES.name, [(one.group_hint.encode(), encode(score)) for one, score in given])
@@ -259,7 +259,7 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     options["stages"] = ("assembly", "scoring")
     scored = replay_of(settings, name_of(settings, "scored"), **options)
     manifest = await scored.run()
-    whole = {each.trajectory_id: each for each in await records(scored.replay_settings, "trajectories")}
+    whole = {record.trajectory_id: record for record in await records(scored.replay_settings, "trajectories")}
     found = await records(scored.replay_settings, "scores")
     assert len(found) > 40 < sum(score.value is not None for score in found)
     for score in found:
@@ -307,8 +307,8 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Sett
     left = [decode(raw.value) async for raw in read_whole(stream, TRAJECTORIES, starts=starts)]
     assert [each.episode_id for each in left if isinstance(each, Trajectory)] == ["e1", "e2"]
     side = await read_side(stream, "live", span, [])
-    assert sorted(each.episode_id for each in side.trajectories.values()) == ["e1", "e2"]
-    assert sorted(each.episode_id for each in side.scores.values()) == ["e1", "e2"]
+    assert sorted(trajectory.episode_id for trajectory in side.trajectories.values()) == ["e1", "e2"]
+    assert sorted(score.episode_id for score in side.scores.values()) == ["e1", "e2"]
     assert await starts_of(stream, TRAJECTORIES, ticks[2].stream_time_ms + 1) == {}  # no tick tells where it begins
     assert await starts_of(stream, TRAJECTORIES, None) == {}
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.services
 
 def turns(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
     """What stands in no score."""
-    return [float(len(one.turns)) for one in group]
+    return [float(len(member.turns)) for member in group]
 
 
 REGISTRY = {**BUILT_IN, "turns": RewardFunction(turns, per="group")}
@@ -51,21 +51,21 @@ async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(shar
         replay = replace(judging(shared_log, name_of(shared_log, "rescored", str(processes))), processes=processes)
         manifest = await replay.run()
         written = await records(replay.replay_settings, "trajectories")
-        groups = [each for each in await records(replay.replay_settings, "run-log") if isinstance(each, Group)]
+        groups = [record for record in await records(replay.replay_settings, "run-log") if isinstance(record, Group)]
         lengths = {each.trajectory_id: float(len(each.turns)) for each in written if isinstance(each, Trajectory)}
         members = [member for group in groups for member in group.members]
-        assert {each.components["turns"] for each in members} == {1.0, 2.0, 3.0}
-        assert all(each.components["turns"] == lengths[each.trajectory_id] for each in members)
+        assert {member.components["turns"] for member in members} == {1.0, 2.0, 3.0}
+        assert all(member.components["turns"] == lengths[member.trajectory_id] for member in members)
         told[processes] = manifest.digests
     assert told[1] == told[2]
 
 
 async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(shared_log: Settings) -> None:
     first = judging(shared_log, name_of(shared_log, "first"))
-    digests = {one.stage: one.digest for one in (await first.run()).digests}
+    digests = {digest.stage: digest.digest for digest in (await first.run()).digests}
     later = judging(shared_log, "again", stages=("grouping", "group-scoring"))
     again = await replace(later, settings=first.replay_settings).run(dry_run=True)
-    assert {one.stage: one.digest for one in again.digests} == {
+    assert {digest.stage: digest.digest for digest in again.digests} == {
         stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
     }
     assert again.records["run-log"] > 0
@@ -82,7 +82,7 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
     shown: set[str] = set()
 
     def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        shown.update(each.episode_id for each in group)
+        shown.update(member.episode_id for member in group)
         return turns(group, context)
 
     later = judging(shared_log, "after", stages=("group-scoring",))
@@ -111,8 +111,8 @@ async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(ne
     scoring, name = ScoringConfig(rewards=(now,), clip_high=0.4), name_of(new_log, "judged")
     replay = replay_of(new_log, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
     await replay.run()
-    scores = [each for each in await records(replay.replay_settings, "scores") if isinstance(each, Score)]
-    found = {each.episode_id: each for each in scores}
+    scores = [record for record in await records(replay.replay_settings, "scores") if isinstance(record, Score)]
+    found = {score.episode_id: score for score in scores}
     assert (found["e1"].value, found["e2"].value) == (0.4, 0.4)
     assert found["e0"].outcome == "failed"
     assert "--rescore" in (found["e0"].error or "")
@@ -124,18 +124,18 @@ async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed
     stream = settings.stream_settings()
     before = replay_of(settings, name_of(settings, "before"))
     await before.run()
-    scores = [each for each in await records(before.replay_settings, SCORES.name) if isinstance(each, Score)]
+    scores = [record for record in await records(before.replay_settings, SCORES.name) if isinstance(record, Score)]
     changed = settings.scoring.model_copy(update={"clip_high": 0.5})
     hashes = {
         trajectory: (settings.scoring if number % 2 else changed).config_hash()
-        for number, trajectory in enumerate(sorted({each.trajectory_id for each in scores}))
+        for number, trajectory in enumerate(sorted({score.trajectory_id for score in scores}))
     }
-    live = [replace(each, config_hash=hashes[each.trajectory_id]) for each in scores]
+    live = [replace(score, config_hash=hashes[score.trajectory_id]) for score in scores]
     await send(stream, SCORES.name, [(each.group_hint.encode(), encode(each)) for each in live])
     await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", changed)))  # all scores lie before it
     await send_everywhere(stream, encode(make_tick(ROUNDS)))
     again = replay_of(settings, name_of(settings, "again"), scores="recorded", new_scoring=None)
     await again.run()
-    found = [each for each in await records(again.replay_settings, SCORES.name) if isinstance(each, Score)]
+    found = [record for record in await records(again.replay_settings, SCORES.name) if isinstance(record, Score)]
     assert {each.trajectory_id: each.config_hash for each in found} == hashes
     assert {each.value is not None and each.value > 0.5 for each in found} == {True, False}

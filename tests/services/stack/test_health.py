@@ -119,7 +119,7 @@ async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_
         heart = Heart(settings.kafka, namespace, kind, "0.1.0", interval_s=0.2)
         async with heart.beating(lambda: Report(work=1)):
             async with open_health(settings.kafka, namespace) as health, asyncio.timeout(120):
-                while kind not in [one.kind for one in (await health.picture()).processes]:
+                while kind not in [process.kind for process in (await health.picture()).processes]:
                     pass
             if error is not None:
                 raise error
@@ -134,7 +134,7 @@ async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_
     (problem,) = picture.problems
     assert problem.what.startswith("trainer ")
     assert problem.what.endswith("it ended: the base was rolled back")
-    assert {one.kind: one.state for one in picture.processes} == {"sink": "stopped", "trainer": "silent"}
+    assert {process.kind: process.state for process in picture.processes} == {"sink": "stopped", "trainer": "silent"}
 
 
 async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(

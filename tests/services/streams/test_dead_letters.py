@@ -106,7 +106,7 @@ async def test_a_forged_tick_is_refused_by_name_and_not_written_again(
     assert f"refused {origin}: it is Tick, which only the owner signs; a running worker writes the next one" in said
     assert "left out" not in said
     assert "reinjected" not in said
-    (topic,) = [each for each in await describe_topics(settings) if each.name == letter.topic]
+    (topic,) = [topic for topic in await describe_topics(settings) if topic.name == letter.topic]
     assert topic.oldest_tick is not None
     assert topic.oldest_tick < 2**40, "it shows ticks whose signature was checked"
     assert "signatures of ticks were not checked" in await operator.cli("list", noun="topics")

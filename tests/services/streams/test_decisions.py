@@ -26,7 +26,7 @@ def decided(number: int, **fields: Any) -> PolicyDecision:
 
 
 async def publish(settings: StreamSettings, *decisions: PolicyDecision) -> None:
-    await send(settings, POLICY_DECISIONS.name, [(each.model.encode(), encode(each)) for each in decisions])
+    await send(settings, POLICY_DECISIONS.name, [(decision.model.encode(), encode(decision)) for decision in decisions])
 
 
 async def test_a_server_that_starts_hears_the_newest_decision_alone_and_then_each_that_comes(

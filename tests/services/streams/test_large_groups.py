@@ -40,7 +40,7 @@ def counts(trajectory: Trajectory, context: RewardContext) -> float:
 
 
 def orders(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-    return [float(NAMES.index(one.episode_id)) for one in group]
+    return [float(NAMES.index(member.episode_id)) for member in group]
 
 
 REGISTRY = {

@@ -60,7 +60,7 @@ async def sizes(settings: Settings, namespace: str | None = None) -> Counter[int
     """How many groups there are of each size, of live or of a replay."""
     stream = settings.stream_settings()
     stream = stream.model_copy(update={"namespace": namespace or stream.namespace})
-    return Counter(len(one.members) for one in await records(stream, "run-log") if isinstance(one, Group))
+    return Counter(len(record.members) for record in await records(stream, "run-log") if isinstance(record, Group))
 
 
 async def replayed_sizes(settings: Settings, name: str) -> Counter[int]:

@@ -135,7 +135,7 @@ class TrainerWorld(KafkaWorld):
             await self.append(BATCHES, "main", self.batches[-1])
 
     async def steps(self) -> list[StepCompleted]:
-        return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepCompleted)]
+        return [record for record in await self.records(TRAINING_STEPS) if isinstance(record, StepCompleted)]
 
     async def wait_for_steps(self, count: int) -> None:
         """Wait until so many steps are closed, and all that was committed with them can be read."""
@@ -145,8 +145,8 @@ class TrainerWorld(KafkaWorld):
 
     async def visible_steps(self) -> int:
         """Steps of which every record can be read: a commit's markers reach one topic after the other."""
-        outcomes = [each for each in await self.records(RUN_LOG) if isinstance(each, StepOutcome)]
-        versions = [each for each in await self.records(POLICY_VERSIONS) if each.step is not None]
+        outcomes = [record for record in await self.records(RUN_LOG) if isinstance(record, StepOutcome)]
+        versions = [record for record in await self.records(POLICY_VERSIONS) if record.step is not None]
         return min(len(await self.steps()), len(outcomes), len(versions))
 
     async def check(self) -> None:
@@ -155,9 +155,11 @@ class TrainerWorld(KafkaWorld):
         assert [(step.step, step.batch_hash) for step in steps] == [
             (number, batch.batch_hash) for number, batch in enumerate(self.batches, 1)
         ]
-        outcomes = [each.batch_number for each in await self.records(RUN_LOG) if isinstance(each, StepOutcome)]
+        outcomes = [record.batch_number for record in await self.records(RUN_LOG) if isinstance(record, StepOutcome)]
         assert outcomes == list(range(len(self.batches)))
-        made = {each.version: each for each in await self.records(POLICY_VERSIONS) if each.batch_hash in self.hashes}
+        made = {
+            record.version: record for record in await self.records(POLICY_VERSIONS) if record.batch_hash in self.hashes
+        }
         assert [made[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
         async with open_backend(self.settings()) as backend:
             versions = await backend.versions()

@@ -54,7 +54,9 @@ class DyingLog(KafkaTrainerLog):
 
     def _die(self, side: str, publications: Sequence[Publication]) -> None:
         at, _, records = self.die_at.partition(" ")
-        if at == side and {type(each.record).__name__ for each in publications} >= set(records.split("+")):
+        if at == side and {type(publication.record).__name__ for publication in publications} >= set(
+            records.split("+")
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

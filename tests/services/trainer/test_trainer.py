@@ -124,8 +124,8 @@ async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there
     await world.wait_for_steps(3)
     await asyncio.to_thread(promote_policy, world.settings(), 1, reason="the older one is better")
     assert [(step.base_version, step.policy_version) for step in await world.steps()] == [(0, 1), (1, 2), (1, 3)]
-    versions = [each for each in await world.records(POLICY_VERSIONS) if each.version == 1]
-    assert [each.reason for each in versions] == [None, "a bad reward", "the older one is better"]
+    versions = [record for record in await world.records(POLICY_VERSIONS) if record.version == 1]
+    assert [version.reason for version in versions] == [None, "a bad reward", "the older one is better"]
 
 
 def play(task: EvaluationTask, context: EvaluationContext) -> dict[str, float]:
@@ -150,7 +150,7 @@ async def test_versions_are_measured_beside_training_listed_compared_and_measure
     with pytest.raises(ConfigurationError, match="model 'agent' has no version 9; see `rollbus policy list`"):
         await asyncio.to_thread(evaluate_policy, world.settings(), 9)
     listed = await asyncio.to_thread(list_policy_versions, world.settings())
-    assert {each.version: [found.metrics["win"] for found in each.evaluations] for each in listed} == {
+    assert {each.version: [evaluation.metrics["win"] for evaluation in each.evaluations] for each in listed} == {
         0: [0.0],
         1: [],
         2: [1.0],

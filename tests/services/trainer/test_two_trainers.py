@@ -131,8 +131,8 @@ def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_te
 
     found = world.until(have_trained, "two runs with two steps")
     trainers = [one for one in found["health"]["processes"] if one["kind"] == "trainer"]
-    assert sorted(one["holds"] for one in trainers) == [[f"run {name} of {name}"] for name in RUNS]
-    assert {one["state"] for one in trainers} == {"working"}
+    assert sorted(trainer["holds"] for trainer in trainers) == [[f"run {name} of {name}"] for name in RUNS]
+    assert {trainer["state"] for trainer in trainers} == {"working"}
     assert found["health"]["problems"] == []
 
     for name, server in servers.items():

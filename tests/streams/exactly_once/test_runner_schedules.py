@@ -312,7 +312,9 @@ class World:
 
     def is_read(self, number: int) -> bool:
         """Say whether the owner of a partition has come to its end."""
-        runners = [each.hosted.runners.get(place_of(number)) for each in self.processes if number in each.owned]
+        runners = [
+            process.hosted.runners.get(place_of(number)) for process in self.processes if number in process.owned
+        ]
         end = len(self.broker.entries[EPISODE_EVENTS.name, number])
         return any(runner is not None and runner.ready and runner.metrics.position >= end for runner in runners)
 

@@ -16,7 +16,7 @@ def test_groups_batches_answers_and_versions_are_counted_once_however_often_they
 
 def test_the_last_command_says_the_state_of_its_run_alone() -> None:
     commands = [make_command("pause"), make_command("end_window", key="c2"), make_command("stop", run_id="other")]
-    found = run_statuses([(one.run_id, one) for one in commands])
+    found = run_statuses([(command.run_id, command) for command in commands])
     assert {name: status.state for name, status in found.items()} == {"main": "paused", "other": "stopped"}
     assert run_statuses([("main", make_command(name, key=name)) for name in ("stop", "resume")])["main"] == RunStatus(
         "main"

@@ -116,7 +116,7 @@ async def test_from_the_events_two_replays_are_equal_however_much_is_read_at_onc
     trajectories = [row for (topic, _), rows in one.items() for _, row in rows if topic == TRAJECTORIES.name]
     live_records = past.broker.committed(TRAJECTORIES)
     assert Counter(trajectories) == Counter(
-        one.data for one in live_records if not isinstance(one.record, ConfigApplied)
+        live_record.data for live_record in live_records if not isinstance(live_record.record, ConfigApplied)
     )
 
 

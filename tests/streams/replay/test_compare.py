@@ -23,7 +23,10 @@ def made(name: str, *records: Any, span: CommonTime = SPAN) -> Side:
 
 
 def told(found: ReplayComparison) -> list[tuple[str, str, str, bool, int]]:
-    return [(each.kind, each.what, each.cause, each.edge, each.count) for each in found.differences]
+    return [
+        (difference.kind, difference.what, difference.cause, difference.edge, difference.count)
+        for difference in found.differences
+    ]
 
 
 def score_of(episode: str, value: float | None, **fields: Any) -> Any:

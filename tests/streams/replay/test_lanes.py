@@ -41,11 +41,11 @@ def scoring(past: Past, how: str) -> Any:
 async def ask_all(trajectories: Sequence[Trajectory]) -> Any:
     stage = ScoringStage(ScoringConfig(), keep_ms=0, registry=REGISTRY)
     place: Any = None
-    return await stage.answer(stage.new_state(), [Incoming(each, "", place, b"") for each in trajectories])
+    return await stage.answer(stage.new_state(), [Incoming(trajectory, "", place, b"") for trajectory in trajectories])
 
 
 def stages_for(past: Past, how: str, kinds: Sequence[str]) -> list[Any]:
-    return [scoring(past, how) if isinstance(each, ScoringStage) else each for each in stages_of(past, *kinds)]
+    return [scoring(past, how) if isinstance(stage, ScoringStage) else stage for stage in stages_of(past, *kinds)]
 
 
 async def in_lanes(past: Past, size: int, lanes: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:

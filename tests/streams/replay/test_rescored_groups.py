@@ -29,7 +29,7 @@ TEXTS = ("a", "bb", "ccc")
 
 def lengths(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
     """What only the payload tells: how long the text of the only turn is."""
-    return [float(len(one.turns[0].completion.content or "")) for one in group]
+    return [float(len(member.turns[0].completion.content or "")) for member in group]
 
 
 REGISTRY = {**BUILT_IN, "lengths": RewardFunction(lengths, per="group", quick=True)}
@@ -55,7 +55,7 @@ class Topics:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         self.asked += locations
-        places = {each: (each.topic.removeprefix("replay."), each.partition) for each in locations}
+        places = {location: (location.topic.removeprefix("replay."), location.partition) for location in locations}
         return {
             each: decode(self.output.frames[place][each.offset][1])
             for each, place in places.items()
@@ -97,7 +97,7 @@ async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_a
     _, frames = await run(fresh, events(), partitions=PARTITIONS, output=output, **options)
     records = {topic: [decode(data) for (name, _), rows in frames.items() if name == topic for _, data in rows]
                for topic in ("run-log", "drops")}  # fmt: skip
-    groups = [each for each in records["run-log"] if isinstance(each, Group)]
+    groups = [record for record in records["run-log"] if isinstance(record, Group)]
     assert [sorted(member.components["length"] for member in group.members) for group in groups] == [
         [1.0, 2.0, 3.0]
     ] * 2
@@ -114,7 +114,7 @@ class Standing:
     there: Mapping[Location, Trajectory]
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        return {each: self.there[each] for each in locations if each in self.there}
+        return {location: self.there[location] for location in locations if location in self.there}
 
 
 async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judge() -> None:
@@ -125,7 +125,7 @@ async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judg
     asked = list[str]()
 
     def heard(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        asked.extend(each.episode_id for each in group)
+        asked.extend(member.episode_id for member in group)
         return [1.0 for _ in group]
 
     payload = WrittenPayload(MemoryOutput(), Standing(there), frozenset(("e0",)))
@@ -144,7 +144,7 @@ async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judg
     (judged,) = (decode(data) for _, data in frames["run-log", 0] if isinstance(decode(data), Group))
     assert [member.episode_id for member in judged.members] == asked
     drops = [decode(data) for _, data in frames["drops", 0]]
-    assert [(each.unit_id, each.reason) for each in drops] == [
+    assert [(drop.unit_id, drop.reason) for drop in drops] == [
         (made[at].trajectory_id, "payload_lost") for at in (0, 4)
     ]
 

@@ -40,8 +40,8 @@ def check_accounts(past: Past, final: dict[str, Any]) -> None:
 
 def _rewards_by_alias(past: Past, final: dict[str, Any]) -> None:
     """A reward under another name reached its episode's events, or was dropped, or waits for the name."""
-    emitted = Counter({each.event_id for each in records(past, ALIASES) if isinstance(each, RewardReported)})
-    fates = _once(each.event_id for each in records(past, EPISODE_EVENTS) if getattr(each, "alias", None))
+    emitted = Counter({record.event_id for record in records(past, ALIASES) if isinstance(record, RewardReported)})
+    fates = _once(record.event_id for record in records(past, EPISODE_EVENTS) if getattr(record, "alias", None))
     fates.update(drop.unit_id for drop in _drops(past, "event", stage="alias"))
     for state in _of("alias-", final):
         fates.update(row.get().event_id for row in state.waiting.rows.values())
@@ -64,9 +64,11 @@ def _events(past: Past, final: dict[str, Any]) -> None:
         if isinstance(record, Trajectory | RewardRevised):
             parts.update(reward.event_id for reward in record.rewards)
     gone = {drop.unit_id for drop in _drops(past, "episode")} - whole
-    excluded = {each.episode_id for each in records(past, EPISODE_EVENTS) if isinstance(each, Excluded)}
+    excluded = {record.episode_id for record in records(past, EPISODE_EVENTS) if isinstance(record, Excluded)}
     pending = {episode for state in _of("assembly-", final) for episode in state.open}
-    for event in {one.event_id: one for one in records(past, EPISODE_EVENTS) if type(one) in KINDS}.values():
+    for event in {
+        record.event_id: record for record in records(past, EPISODE_EVENTS) if type(record) in KINDS
+    }.values():
         assert not (event.event_id in parts and event.event_id in dropped), f"{event.event_id} is used and dropped"
         if event.event_id in dropped or event.episode_id in gone | pending:
             continue
@@ -77,17 +79,17 @@ def _events(past: Past, final: dict[str, Any]) -> None:
 
 def _episodes(past: Past, final: dict[str, Any]) -> None:
     """An episode that began became a trajectory, or a drop, or is open; one without a start is dropped or open."""
-    fates = Counter(one.episode_id for one in records(past, TRAJECTORIES) if isinstance(one, Trajectory))
+    fates = Counter(record.episode_id for record in records(past, TRAJECTORIES) if isinstance(record, Trajectory))
     fates.update({drop.unit_id for drop in _drops(past, "episode")} - fates.keys())
     for state in _of("assembly-", final):
         fates.update(episode for episode, found in state.open.items() if found.lives)
     assert set(fates.values()) <= {1}, f"more than one fate: {_amiss(fates, Counter(fates.keys()))}"
-    begun = {one.episode_id for one in records(past, EPISODE_EVENTS) if isinstance(one, EpisodeStarted)}
+    begun = {record.episode_id for record in records(past, EPISODE_EVENTS) if isinstance(record, EpisodeStarted)}
     assert begun <= fates.keys(), f"without a fate: {begun - fates.keys()}"
 
 
 def _trajectories(past: Past, run_id: str, final: dict[str, Any]) -> None:
-    emitted = _once(one.trajectory_id for one in records(past, TRAJECTORIES) if isinstance(one, Trajectory))
+    emitted = _once(record.trajectory_id for record in records(past, TRAJECTORIES) if isinstance(record, Trajectory))
     fates = Counter[str]()
     for step in of_run(past, TRAINING_STEPS, run_id, StepCompleted):
         fates.update(member.trajectory_id for member in step.trained)
@@ -108,7 +110,7 @@ def _groups(past: Past, run_id: str, final: dict[str, Any]) -> None:
     fates.update(drop.unit_id for drop in drops if drop.stage in ("curriculum", "trainer"))
     fates.update(group.group_id for group in _pending(run_id, final))
     _balance(f"run {run_id}: group", fates, groups)
-    closed = [each.group for each in records(past, CLOSED_GROUPS) if isinstance(each, ClosedGroup)]
+    closed = [record.group for record in records(past, CLOSED_GROUPS) if isinstance(record, ClosedGroup)]
     if any(group.run_id == run_id for group in closed):
         judged = groups + Counter(drop.unit_id for drop in drops if drop.stage == "group-scoring")
         asked = _once(group.group_id for group in closed if group.run_id == run_id)
@@ -166,5 +168,5 @@ def records(past: Past, topic: Topic) -> Iterator[Any]:
 
 def of_run(past: Past, topic: Topic, run_id: str, kind: Any) -> list[Any]:
     """Return what a topic says of a run, records of a kind."""
-    found = (each for each in records(past, topic) if isinstance(each, kind))
+    found = (record for record in records(past, topic) if isinstance(record, kind))
     return [record for record in found if getattr(record, "run_id", None) == run_id]

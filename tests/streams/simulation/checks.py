@@ -74,10 +74,10 @@ def _in_order_by_key(past: Past) -> None:
 def _as_worked_out_at_once(past: Past) -> None:
     """Trajectories, groups with advantages, and drops before batching are what follows from all events at once."""
     expected = judged(expect(past.events)) if past.runs[0].grouping.rewards else expect(past.events)
-    emitted = Counter(one.trajectory_id for one in records(past, TRAJECTORIES) if isinstance(one, Trajectory))
+    emitted = Counter(record.trajectory_id for record in records(past, TRAJECTORIES) if isinstance(record, Trajectory))
     assert emitted == Counter(expected.trajectories)
     groups = {
-        group.group_key.removeprefix("group:"): {one.trajectory_id: one for one in group.members}
+        group.group_key.removeprefix("group:"): {member.trajectory_id: member for member in group.members}
         for group in of_run(past, RUN_LOG, "main", Group)
     }
     assert {name: members.keys() for name, members in groups.items()} == {

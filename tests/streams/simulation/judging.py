@@ -11,9 +11,9 @@ def places(group: Sequence[Trajectory], context: RewardContext) -> list[float | 
     """Grade by the place among the ids, which can be worked out from them alone; groups of three fail."""
     if len(group) > 2:
         raise RuntimeError("three are a crowd")
-    names = sorted(one.trajectory_id for one in group)
-    assert all(one.turns for one in group)
-    return [float(names.index(one.trajectory_id)) for one in group]
+    names = sorted(member.trajectory_id for member in group)
+    assert all(member.turns for member in group)
+    return [float(names.index(member.trajectory_id)) for member in group]
 
 
 REGISTRY = {**BUILT_IN, "places": RewardFunction(places, per="group", quick=True)}

@@ -251,7 +251,7 @@ class Broker:
 
     def _visible(self, place: Place) -> Iterator[Entry]:
         return (
-            each for each in self.entries[place] if each.value is not None and each.transaction.state == "committed"
+            entry for entry in self.entries[place] if entry.value is not None and entry.transaction.state == "committed"
         )
 
     def _append(

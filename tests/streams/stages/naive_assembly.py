@@ -128,7 +128,10 @@ class NaiveAssembly:
             return told
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             episode["closed"] = (self.now,)
-            return [("drop", "orphaned_reward", one) for one in sorted(event.event_id for event in episode["events"])]
+            return [
+                ("drop", "orphaned_reward", event_id)
+                for event_id in sorted(event.event_id for event in episode["events"])
+            ]
         return self._close(name)
 
     def _close(self, name: str) -> list[Told]:
@@ -140,7 +143,7 @@ class NaiveAssembly:
             told.append(("drop", "missing_events", name))
         if not started:
             orphans = sorted(event.event_id for event in events if isinstance(event, RewardReported))
-            return told + [("drop", "orphaned_reward", one) for one in orphans]
+            return told + [("drop", "orphaned_reward", orphan) for orphan in orphans]
         episode["out"], episode["last"] = True, self._standing(episode)
         turns = {event.event_id for event in events if isinstance(event, TurnRecorded)}
         trainable = bool(turns) and not self._holes(events)

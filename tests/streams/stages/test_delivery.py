@@ -100,7 +100,7 @@ class Delivery(Stepper):
 
 
 def actions(delivery: Delivery) -> list[tuple[str, int | None]]:
-    return [(each.action, each.version) for each in delivery.decisions]
+    return [(decision.action, decision.version) for decision in delivery.decisions]
 
 
 def test_a_harmless_candidate_goes_step_by_step_to_all_traffic() -> None:
@@ -181,8 +181,8 @@ def test_a_reward_that_comes_after_its_episode_was_counted_changes_nothing_and_i
     revised = [delivery.observed(name, 1.0, revision=1) for name in names]
     delivery.feed(*revised, *revised)
     delivery.play_while_canary(canary=0.5)
-    numbers = [each.numbers for each in delivery.decisions if each.numbers]
-    assert {each["late"] for each in numbers} == {37.0}
+    numbers = [decision.numbers for decision in delivery.decisions if decision.numbers]
+    assert {number["late"] for number in numbers} == {37.0}
     counted = numbers[0]["reward.canary_episodes"] + numbers[0]["reward.serving_episodes"]
     assert counted % 10 == 0, "whole ticks of ten episodes, and none of the 37"
 
@@ -250,8 +250,8 @@ def test_an_alarm_holds_the_canary_or_is_only_reported_as_the_settings_say(on_wo
         if number % 10 == 9:
             delivery.tick(6)
     assert delivery.now.action == ends
-    reports = [each for each in delivery.decisions if each.reason == "worse:tokens"]
-    assert [each.detail for each in reports] == [on_worse]
+    reports = [decision for decision in delivery.decisions if decision.reason == "worse:tokens"]
+    assert [report.detail for report in reports] == [on_worse]
     assert reports[0].numbers["tokens.effect"] == pytest.approx(80, rel=0.3)
 
 
@@ -271,7 +271,7 @@ def test_a_reward_outside_its_bounds_never_promotes(arm: int) -> None:
     name = next(f"x{n}" for n in range(99) if route(delivery.now, f"x{n}") == arm)
     delivery.feed(delivery.observed(name, 10.0))
     delivery.play_while_canary(canary=0.9)
-    assert [(each.action, each.reason) for each in delivery.decisions[2:]] == [
+    assert [(decision.action, decision.reason) for decision in delivery.decisions[2:]] == [
         ("hold", "outside:reward"),
         ("reject", "undecided"),
     ]
@@ -440,7 +440,7 @@ def test_a_component_that_never_comes_ends_the_canary_undecided() -> None:
     thumbs = MetricConfig(of="component", component="thumbs", goal="more")
     delivery = Delivery(run_of(metrics=(thumbs,), max_episodes=200))
     delivery.play_while_canary(canary=0.9)
-    assert [(each.action, each.reason) for each in delivery.decisions[2:]] == [
+    assert [(decision.action, decision.reason) for decision in delivery.decisions[2:]] == [
         ("hold", "missing:component:thumbs"),
         ("reject", "undecided"),
     ]

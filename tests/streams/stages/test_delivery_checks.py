@@ -85,7 +85,7 @@ def test_an_evaluation_of_another_set_compares_nothing_and_is_never_promoted() -
     delivery.feed(held_out(0, 0.6), held_out(1, 0.9, set_hash="another"))
     delivery.tick(1)
     delivery.tick(500)
-    assert [each.reason for each in delivery.decisions[1:]] == [
+    assert [decision.reason for decision in delivery.decisions[1:]] == [
         "missing:held-out:reward",
         "set_changed:held-out:reward",
     ]

@@ -33,7 +33,7 @@ def test_the_state_of_a_verdict_does_not_grow_in_forty_thousand_episodes(monkeyp
             value = None if number % 5 == 0 else float(number % 2)
             episode = delivery.observed(f"e{number}", value, task=f"task {number}", components={"thumbs": 0.5})
             records.append(episode)
-        late = [replace(each, revision=1, value=1.0) for each in records[-1_000:-900] if each.value is None]
+        late = [replace(record, revision=1, value=1.0) for record in records[-1_000:-900] if record.value is None]
         for record in records:
             assert not list(stage.step(delivery.state, Incoming(record, "main", NOWHERE, b"")))
         delivery.tick(1)
@@ -75,4 +75,4 @@ def test_episodes_of_a_clock_that_is_an_hour_apart_promote_nothing(apart_ms: int
     delivery.tick(1)
     delivery.tick(HEARD_MS / 1000)
     assert delivery.now.serving == 0
-    assert [each for each in delivery.decisions if each.action in ("advance", "promote")] == []
+    assert [decision for decision in delivery.decisions if decision.action in ("advance", "promote")] == []

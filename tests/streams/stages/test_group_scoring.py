@@ -25,8 +25,8 @@ from tests.stepping import Stepper
 
 def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
     """The longer the text of the only turn, the better."""
-    lengths = sorted({len(one.turns[0].completion.content or "") for one in group})
-    return [float(lengths.index(len(one.turns[0].completion.content or ""))) for one in group]
+    lengths = sorted({len(member.turns[0].completion.content or "") for member in group})
+    return [float(lengths.index(len(member.turns[0].completion.content or ""))) for member in group]
 
 
 async def _hang(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
@@ -78,9 +78,9 @@ class Texts:
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         self.fetched += 1
         return {
-            each: make_trajectory(f"t{each.offset}", text=self.texts[each.offset])
-            for each in locations
-            if each.offset < len(self.texts)
+            location: make_trajectory(f"t{location.offset}", text=self.texts[location.offset])
+            for location in locations
+            if location.offset < len(self.texts)
         }
 
 

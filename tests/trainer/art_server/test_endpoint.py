@@ -147,7 +147,9 @@ async def test_ids_and_logprobs_come_with_the_answer(client: openai.AsyncOpenAI,
     choice: Any = answer.choices[0]
     body: Any = answer
     assert served.tokenizer.decode(body.prompt_token_ids).endswith("<|im_start|>assistant\n")
-    assert [entry.token for entry in choice.logprobs.content] == [f"token_id:{one}" for one in choice.token_ids]
+    assert [entry.token for entry in choice.logprobs.content] == [
+        f"token_id:{token_id}" for token_id in choice.token_ids
+    ]
     assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(choice.token_ids)
@@ -186,7 +188,7 @@ async def test_streamed_text_and_log_probs_are_those_of_the_answer(client: opena
     assert token_ids == whole.choices[0].token_ids
     entries = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
     assert entries == whole.choices[0].logprobs.content
-    assert {len(one.top_logprobs) for one in entries} == {3}
+    assert {len(entry.top_logprobs) for entry in entries} == {3}
     assert chunks[-1].usage == whole.usage
     assert {chunk.model for chunk in chunks} == {"agent@1"}
 
@@ -485,7 +487,7 @@ async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: Se
             found.set()
             answers = [await one for one in waiting]
     assert refused.json()["error"]["code"] == "context_length_exceeded"
-    assert {one.status_code for one in answers} == {404}
+    assert {answer.status_code for answer in answers} == {404}
     assert not asked.acquire(timeout=0)
 
 
@@ -503,7 +505,7 @@ def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_token
     wanted = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
     stream = _ChoiceStream(wanted, BytesTokenizer(), "answer", 0)
     token_ids = tuple(text.encode())
-    shown = [change["text"] for each in token_ids for change in stream.add(Sampled(each, -0.5, ()))]
+    shown = [change["text"] for token_id in token_ids for change in stream.add(Sampled(token_id, -0.5, ()))]
     ended = stream.end(Generation(token_ids, (-0.5,) * len(token_ids), answer, "stop", 0))
     assert "".join(shown + [change["text"] for change in ended]) == answer
 
@@ -526,7 +528,7 @@ async def test_plain_completions_stream_the_same_text_tokens_and_offsets(client:
     assert token_ids == [choice.token_ids for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
     assert offsets == [choice.logprobs.text_offset for choice in whole.choices]
-    assert all(found[-1] > 0 for found in offsets)
+    assert all(offset[-1] > 0 for offset in offsets)
     assert usage == whole.usage
 
 
@@ -534,7 +536,9 @@ async def test_plain_completions_stream_the_same_alternatives(client: openai.Asy
     asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 8, "seed": 3, "logprobs": 3}
     whole: Any = (await client.completions.create(**asked)).choices[0].logprobs
     pieces: Any = [piece async for piece in await client.completions.create(**asked, stream=True)]
-    streamed = [one for piece in pieces if (part := piece.choices[0].logprobs) for one in part.top_logprobs]
+    streamed = [
+        top_logprob for piece in pieces if (part := piece.choices[0].logprobs) for top_logprob in part.top_logprobs
+    ]
     assert (streamed, {len(one) for one in streamed}) == (whole.top_logprobs, {3})
 
 
@@ -605,8 +609,8 @@ async def test_several_prompts_are_answered_in_their_order(client: openai.AsyncO
     asked: dict[str, Any] = {"model": "agent", "max_tokens": 5, "seed": 3}
     both = await client.completions.create(**asked, prompt=["choose", "a letter of it"], n=2)
     alone = [await client.completions.create(**asked, prompt=one, n=2) for one in ("choose", "a letter of it")]
-    assert [one.text for one in both.choices] == [one.text for answer in alone for one in answer.choices]
-    assert [one.index for one in both.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in both.choices] == [choice.text for answer in alone for choice in answer.choices]
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
 
 
 async def test_one_batch_of_requests_is_answered_by_several_versions(

@@ -52,8 +52,8 @@ def test_sampled_logprobs_are_those_of_the_update_within_bfloat16(
             )
             sampler.load(step, loading.load(checkpoint))
             parameters = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(8)]
-            answers = [sampler.submit(prompt, one, step) for one in parameters]
-            rows = rows_of(prompt, [one.result(timeout=120) for one in answers])
+            answers = [sampler.submit(prompt, parameter, step) for parameter in parameters]
+            rows = rows_of(prompt, [answer.result(timeout=120) for answer in answers])
             report = learner.step(rows, TrainConfig(learning_rate=1e-2))
             assert 0 < report["logprob_difference_max"] < TOLERANCE
             assert report["grad_norm"] > 0

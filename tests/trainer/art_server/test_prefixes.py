@@ -64,7 +64,7 @@ def test_requests_for_one_prompt_that_come_together_read_it_once(sampler: Sample
     assert answers[0].token_ids == answers[1].token_ids == answers[2].token_ids
     assert sampler.reused_tokens == 2 * len(prompts[0])
     again = ask(sampler, *prompts)
-    assert [one.token_ids for one in again] == [one.token_ids for one in answers]
+    assert [one.token_ids for one in again] == [answer.token_ids for answer in answers]
 
 
 def test_an_episodes_next_turn_goes_on_from_the_last(sampler: Sampler, base_model: Path) -> None:

@@ -121,7 +121,7 @@ def held(value: Any) -> int:
     if isinstance(value, Tensor):
         return value.nbytes
     if is_dataclass(value):
-        return sum(held(getattr(value, one.name)) for one in fields(value))
+        return sum(held(getattr(value, field.name)) for field in fields(value))
     return sum(map(held, value)) if isinstance(value, list | tuple) else 0
 
 

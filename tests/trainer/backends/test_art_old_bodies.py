@@ -115,7 +115,7 @@ def test_tokens_that_do_not_fit_refuse_the_call(wrong: dict[str, Any]) -> None:
 def test_an_overlong_trajectory_leaves_before_the_mean_of_its_group_is_taken() -> None:
     long = trajectory(choice(7, shown=list(range(1, 17))), reward=9.0)
     found = trainable(read([trajectory(choice(7, shown=[1]), reward=float(r)) for r in (0, 1)] + [long]), LIMITS)
-    assert [one.trajectory_id for one in found.trajectories] == ["0-0", "0-1"]
+    assert [trajectory.trajectory_id for trajectory in found.trajectories] == ["0-0", "0-1"]
     assert found.dropped == {"overlong": 1}
 
 
@@ -123,5 +123,5 @@ def test_a_group_that_differs_by_rounding_only_is_left_out() -> None:
     flat = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (1e6 / 3, 1e6 / 3 + 1e-9, 1e6 / 3)]
     told = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (0.0, 1.0)]
     found = trainable(read(flat, told), LIMITS)
-    assert [one.trajectory_id for one in found.trajectories] == ["1-0", "1-1"]
+    assert [trajectory.trajectory_id for trajectory in found.trajectories] == ["1-0", "1-1"]
     assert found.dropped == {"no_signal": 3}

@@ -54,7 +54,7 @@ def request(*trajectories: TrainTrajectory) -> TrainRequest:
 def test_one_bad_member_is_dropped_with_its_reason_and_the_rest_trains(bad: dict[str, Any], reason: str) -> None:
     members = (trajectory("a", 1.0), trajectory("b", 0.0), replace(trajectory("c", 0.2), **bad))
     admitted = admit(request(*members), LIMITS)
-    assert [one.trajectory_id for one in admitted.trajectories] == ["a", "b"]
+    assert [trajectory.trajectory_id for trajectory in admitted.trajectories] == ["a", "b"]
     assert admitted.dropped == {"c": reason}
 
 
@@ -62,7 +62,7 @@ def test_one_bad_member_is_dropped_with_its_reason_and_the_rest_trains(bad: dict
 def test_a_group_whose_rewards_differ_by_rounding_has_no_signal(rewards: tuple[float, ...]) -> None:
     members = [trajectory(str(i), reward, advantage=(-1) ** i * 1e-11) for i, reward in enumerate(rewards)]
     admitted = admit(request(*members, trajectory("x", 1.0, group="h"), trajectory("y", 0.0, group="h")), LIMITS)
-    assert [one.trajectory_id for one in admitted.trajectories] == ["x", "y"]
+    assert [trajectory.trajectory_id for trajectory in admitted.trajectories] == ["x", "y"]
     assert set(admitted.dropped.values()) == {"no_signal"}
 
 
@@ -75,7 +75,7 @@ def test_the_losers_of_a_group_train_when_its_winner_was_dropped() -> None:
     losers = [trajectory(str(i), 0.0, advantage=-0.25) for i in range(3)]
     winner = replace(trajectory("w", 1.0, advantage=0.75), turns=())
     admitted = admit(request(winner, *losers), LIMITS)
-    assert [one.trajectory_id for one in admitted.trajectories] == ["0", "1", "2"]
+    assert [trajectory.trajectory_id for trajectory in admitted.trajectories] == ["0", "1", "2"]
 
 
 def test_where_art_computes_advantages_equal_rewards_have_no_signal() -> None:

@@ -24,7 +24,7 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
     total = float(batch.mask_N.sum())
     parts = [part(batch, at) for at in (slice(cut), slice(cut, None))]
     whole = grpo.policy_loss(batch, settings, global_tokens=total)
-    shares = [grpo.policy_loss(one, settings, global_tokens=total) for one in parts if len(one.mask_N)]
+    shares = [grpo.policy_loss(part, settings, global_tokens=total) for part in parts if len(part.mask_N)]
     combined, expected = grpo.metrics(grpo.combine(shares)), grpo.metrics(grpo.combine([whole]))
     assert combined == pytest.approx(expected, rel=1e-9, abs=1e-12)
 

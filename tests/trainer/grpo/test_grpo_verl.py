@@ -126,7 +126,7 @@ def test_advantages_by_unbiased_deviation_are_verls_but_for_the_floor() -> None:
 def test_advantages_by_the_batchs_deviation_are_trls() -> None:
     rewards, theirs = TRL["batch_std"]["rewards"], TRL["batch_std"]["advantages"]
     scale = grpo.batch_scale(rewards)
-    ours = [one * scale for group in (rewards[:3], rewards[3:]) for one in advantages(group, "mean")]
+    ours = [advantage * scale for group in (rewards[:3], rewards[3:]) for advantage in advantages(group, "mean")]
     assert ours == pytest.approx(theirs, rel=5e-8)  # its factor N / (N − 1) is a float32
     assert math.isfinite(grpo.batch_scale([0.5]))
 

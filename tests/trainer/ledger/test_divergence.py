@@ -121,7 +121,7 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
     with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
     assert len(world.steps()) == 3
-    (command,) = [each for each in world.records(RUN_LOG) if isinstance(each, RunCommand)]
+    (command,) = [record for record in world.records(RUN_LOG) if isinstance(record, RunCommand)]
     assert command.command == "pause"
     assert "median mismatch_kl of steps 1 to 3 is 7" in str(command.comment)
     with pytest.raises(RunStoppedError, match="steps 1 to 3"):
@@ -199,7 +199,7 @@ async def test_a_pause_after_the_last_batch_keeps_nothing_back_and_is_no_error()
     world.broker.append(BATCHES, make_batch(3, [], run_id="other"))
     for _ in range(2):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
-    assert any(isinstance(each, RunCommand) for each in world.records(RUN_LOG))
+    assert any(isinstance(record, RunCommand) for record in world.records(RUN_LOG))
     check_exactly_once(world, batches)
 
 

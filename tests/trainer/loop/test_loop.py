@@ -40,15 +40,15 @@ async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> Non
     world = World()
     batches = await world.train(3)
     check_exactly_once(world, batches)
-    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted] * 3
-    assert [(each.version, each.parent) for each in world.records(POLICY_VERSIONS)] == [
+    assert [type(record) for record in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted] * 3
+    assert [(record.version, record.parent) for record in world.records(POLICY_VERSIONS)] == [
         (0, None),
         (1, 0),
         (2, 1),
         (3, 2),
     ]
-    outcomes = [each for each in world.records(RUN_LOG) if isinstance(each, StepOutcome)]
-    assert [(each.batch_number, each.policy_version) for each in outcomes] == [(0, 1), (1, 2), (2, 3)]
+    outcomes = [record for record in world.records(RUN_LOG) if isinstance(record, StepOutcome)]
+    assert [(outcome.batch_number, outcome.policy_version) for outcome in outcomes] == [(0, 1), (1, 2), (2, 3)]
     assert (await world.backend.versions()).serving == 3
 
 
@@ -78,7 +78,7 @@ async def test_a_batch_of_which_nothing_can_be_trained_is_a_skipped_step_and_nev
     skipped = world.steps()[1]
     assert isinstance(skipped, StepSkipped)
     assert skipped.base_version == 1
-    outcome = [each for each in world.records(RUN_LOG) if isinstance(each, StepOutcome)][-1]
+    outcome = [record for record in world.records(RUN_LOG) if isinstance(record, StepOutcome)][-1]
     assert (outcome.state, outcome.policy_version) == ("skipped", 1)
 
 
@@ -107,7 +107,7 @@ async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_sto
     world.add_batches(1)
     with pytest.raises(RunStoppedError, match=r"step 1 of run 'main' .*no room"):
         await world.trainer(retry_pauses_s=(1.0, 5.0, 25.0)).run(until_idle=True)
-    failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    failed = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
     assert [(each.step, each.attempt, each.final) for each in failed] == [
         (1, 1, False),
         (1, 2, False),
@@ -125,10 +125,10 @@ async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> Non
         await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0, 0)).run(until_idle=True)
     with pytest.raises(RunStoppedError):
         await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0,)).run(until_idle=True)
-    failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    failed = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
     assert [(each.step, each.attempt) for each in failed] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
     await world.trainer().run(until_idle=True)
-    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
     assert [(each.step, each.attempt) for each in started] == [(1, 6)]
 
 
@@ -144,7 +144,7 @@ async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_c
     if not skip:
         with pytest.raises(RunStoppedError, match="non-finite gradient"):
             await trainer.run(until_idle=True)
-        assert [each.final for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)] == [True]
+        assert [record.final for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)] == [True]
         return
     await trainer.run(until_idle=True)
     check_exactly_once(world, batches)
@@ -173,7 +173,7 @@ async def test_versions_that_the_backend_brings_along_are_announced_before_the_f
     world.backend = before.backend
     batches = world.add_batches(1, name="other")
     await world.trainer().run(until_idle=True)
-    assert [each.version for each in world.records(POLICY_VERSIONS)] == [0, 1, 2, 3]
+    assert [record.version for record in world.records(POLICY_VERSIONS)] == [0, 1, 2, 3]
     check_exactly_once(world, batches)
 
 

@@ -69,7 +69,7 @@ async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_
     batches = world.add_batches(3)
     assert await transactions(world) == ["StepStarted", *TOGETHER * 2, "StepCompleted"]
     check_exactly_once(world, batches)
-    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
     assert [(each.step, each.attempt, each.base_version) for each in started] == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
 
 
@@ -101,7 +101,7 @@ async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it(
     log = Groups(world.broker, run_id="main", model="agent")
     with pytest.raises(RunStoppedError, match="grad_norm"):
         await world.trainer(log=log, alarm=STEEP).run(until_idle=True)
-    assert [each for each in groups if "RunCommand" in each and "StepCompleted" in each]
+    assert [group for group in groups if "RunCommand" in group and "StepCompleted" in group]
     assert len(world.steps()) == 1
 
 
@@ -145,11 +145,11 @@ async def test_a_trainer_that_is_asked_to_stop_opens_no_further_step() -> None:
     world.settings = world.settings.model_copy(update={"backend": MemoryBackendSettings(type="memory")})
     trainer = world.trainer()
     running = asyncio.create_task(trainer.run())
-    while not any(isinstance(each, StepStarted) for each in world.records(TRAINING_STEPS)):  # noqa: ASYNC110
+    while not any(isinstance(record, StepStarted) for record in world.records(TRAINING_STEPS)):  # noqa: ASYNC110
         await asyncio.sleep(0)
     trainer.stop()
     await running
-    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
+    assert [type(record) for record in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
 
 
 async def test_a_batch_for_another_model_is_not_opened() -> None:
@@ -158,7 +158,7 @@ async def test_a_batch_for_another_model_is_not_opened() -> None:
     world.broker.append(BATCHES, make_batch(1, [world.stored("x", (0.0, 1.0))], model="another"))
     with pytest.raises(ConfigurationError, match="another"):
         await world.trainer().run(until_idle=True)
-    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
+    assert [type(record) for record in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
 
 
 async def test_a_batch_that_stands_in_the_log_twice_is_not_opened_again() -> None:
@@ -182,10 +182,10 @@ async def test_an_attempt_that_fails_in_a_step_opened_ahead_is_tried_again_as_th
     world = slow_world(fault=fault)
     batches = await world.train(3)
     check_exactly_once(world, batches)
-    assert [(each.step, each.attempt) for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)] == [
-        (2, 1)
-    ]
-    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    assert [
+        (record.step, record.attempt) for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)
+    ] == [(2, 1)]
+    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
     assert [(each.step, each.attempt) for each in started] == [(1, 1), (2, 1), (2, 2), (3, 1)]
 
 
@@ -201,7 +201,7 @@ async def test_a_trainer_fenced_meanwhile_neither_closes_nor_opens() -> None:
 
     with pytest.raises(FencedError):
         await world.trainer(backend=Overtaken(step_s=UPDATE_S)).run(until_idle=True)
-    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted]
+    assert [type(record) for record in world.records(TRAINING_STEPS)] == [StepStarted]
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
 

@@ -102,7 +102,7 @@ async def test_an_episode_excluded_after_its_batch_was_prepared_is_not_submitted
     check_exactly_once(world, batches)
     (prepared,), (_, submitted) = backend.prepared, backend.submitted
     excluded = prepared.trajectories[0].trajectory_id
-    assert excluded not in {each.trajectory_id for each in submitted.trajectories}
+    assert excluded not in {trajectory.trajectory_id for trajectory in submitted.trajectories}
 
 
 class Server:

@@ -48,7 +48,7 @@ class Looking(MemoryLog):
 
     async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
         serving = (await self.backend.versions()).serving
-        told = (each.record for each in publications if each.topic is POLICY_VERSIONS)
+        told = (publication.record for publication in publications if publication.topic is POLICY_VERSIONS)
         self.served += [(each.version, serving) for each in told if isinstance(each, PolicyVersion) and each.step]
         return await super().publish(publications, **options)
 
@@ -87,7 +87,7 @@ async def test_where_the_version_cannot_be_served_the_step_is_tried_again_and_tr
     batches, log = world.add_batches(2), Looking(world)
     await world.trainer(log=log).run(until_idle=True)
     check_exactly_once(world, batches)
-    (failure,) = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    (failure,) = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
     assert "no memory" in failure.message
     assert log.served == [(1, 1), (2, 2)]
     assert backend.promoted == [1, 1, 2]
@@ -114,7 +114,7 @@ async def test_a_batch_that_was_trained_is_not_dropped_where_its_version_cannot_
     backend.mended = True
     await world.trainer(on_rejected="skip").run(until_idle=True)
     check_exactly_once(world, batches)
-    assert [each.policy_version for each in world.steps() if isinstance(each, StepCompleted)] == [1, 2]
+    assert [step.policy_version for step in world.steps() if isinstance(step, StepCompleted)] == [1, 2]
 
 
 async def test_what_an_earlier_attempt_may_still_train_is_served_by_the_trainer() -> None:

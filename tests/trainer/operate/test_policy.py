@@ -96,7 +96,7 @@ async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_
     last = world.steps()[-1]
     assert isinstance(last, StepCompleted)
     assert (last.base_version, last.policy_version) == (1, 4)
-    states = {each.version: each.state for each in world.records(POLICY_VERSIONS)}
+    states = {record.version: record.state for record in world.records(POLICY_VERSIONS)}
     assert states == {0: "serving", 1: "serving", 2: "rolled_back", 3: "rolled_back", 4: "serving"}
     assert world.records(RUN_LOG)[-3].reason == "a bad reward"
     versions = await world.backend.versions()
@@ -228,7 +228,7 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
     order: dict[str, Any] = {"version": 2, "reason": "evaluated", "now_ms": START_MS}
     await serve_version(world.backend, publish, trainer.ledger.lineage, SETTINGS, **order)
     topics = (POLICY_VERSIONS, RUN_LOG, DELIVERY_LOG)
-    assert [(each.topic, each.record.state) for each in records] == [(topic, "serving") for topic in topics]
+    assert [(record.topic, record.record.state) for record in records] == [(topic, "serving") for topic in topics]
     await rolled_back(world, 1)
     later = world.trainer(serve="after_evaluation")
     await later.run(until_idle=True)

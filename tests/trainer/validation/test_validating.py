@@ -58,7 +58,7 @@ def trainer(world: World, chosen: Validation, *, log: Any = None, **settings: An
 
 
 def measured(world: World) -> list[int]:
-    return [each.policy_version for each in world.records(EVALUATIONS)]
+    return [record.policy_version for record in world.records(EVALUATIONS)]
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -167,7 +167,7 @@ async def test_a_validation_set_that_has_changed_is_measured_anew() -> None:
     await trainer(world, validation()).run(until_idle=True)
     await trainer(world, validation(episodes=11)).run(until_idle=True)
     assert measured(world) == [0, 2, 2]
-    assert len({each.evaluation_id for each in world.records(EVALUATIONS)}) == 3
+    assert len({record.evaluation_id for record in world.records(EVALUATIONS)}) == 3
 
 
 async def test_a_candidate_is_served_once_its_own_validation_lets_it_through() -> None:
@@ -175,7 +175,7 @@ async def test_a_candidate_is_served_once_its_own_validation_lets_it_through() -
     world.add_batches(3)
     chosen, rule = validation(interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win")
     await trainer(world, chosen, serve="after_evaluation", promote_if=rule).run(until_idle=True)
-    served = [(each.version, each.state) for each in world.records(POLICY_VERSIONS) if each.state == "serving"]
+    served = [(record.version, record.state) for record in world.records(POLICY_VERSIONS) if record.state == "serving"]
     assert served == [(0, "serving"), (1, "serving"), (2, "serving"), (3, "serving")]
     assert (await world.backend.versions()).serving == 3
 
@@ -185,7 +185,7 @@ async def test_a_rule_that_asks_for_certainty_waits_until_the_difference_is_beyo
     world.add_batches(5)
     chosen, rule = validation(interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win", certain=True)
     await trainer(world, chosen, serve="after_evaluation", promote_if=rule).run(until_idle=True)
-    served = [each.version for each in world.records(POLICY_VERSIONS) if each.state == "serving"]
+    served = [record.version for record in world.records(POLICY_VERSIONS) if record.state == "serving"]
     assert served[:2] == [0, 4], "4 of 10 against 0 of 10 is the first whose interval excludes 0"
 
 

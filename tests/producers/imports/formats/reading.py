@@ -39,29 +39,32 @@ class Read:
 
     @property
     def started(self) -> EpisodeStarted:
-        (event,) = (each for each in self.events if isinstance(each, EpisodeStarted))
+        (event,) = (event for event in self.events if isinstance(event, EpisodeStarted))
         return event
 
     @property
     def ended(self) -> EpisodeEnded:
-        (event,) = (each for each in self.events if isinstance(each, EpisodeEnded))
+        (event,) = (event for event in self.events if isinstance(event, EpisodeEnded))
         return event
 
     @property
     def turns(self) -> list[TurnRecorded]:
-        return [each for each in self.events if isinstance(each, TurnRecorded)]
+        return [event for event in self.events if isinstance(event, TurnRecorded)]
 
     @property
     def tools(self) -> list[ToolCalled]:
-        return [each for each in self.events if isinstance(each, ToolCalled)]
+        return [event for event in self.events if isinstance(event, ToolCalled)]
 
     @property
     def rewards(self) -> list[RewardReported]:
-        return [each for each in self.events if isinstance(each, RewardReported)]
+        return [event for event in self.events if isinstance(event, RewardReported)]
 
     def texts(self) -> list[tuple[list[str], str | None]]:
         """Roles of each turn's new messages, and its answer."""
-        return [([each.role for each in turn.added_messages], turn.completion.content) for turn in self.turns]
+        return [
+            ([added_message.role for added_message in turn.added_messages], turn.completion.content)
+            for turn in self.turns
+        ]
 
 
 def otlp_value(value: Any) -> dict[str, Any]:

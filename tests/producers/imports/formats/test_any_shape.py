@@ -56,7 +56,7 @@ def test_a_document_with_anything_in_it_is_read_or_refused(tool: str, data: st.D
     format_name, documents = data.draw(st.sampled_from(DOCUMENTS[tool]))
     documents = copy.deepcopy(documents)
     for _ in range(data.draw(st.integers(1, 3))):
-        path = data.draw(st.sampled_from([each for each in places(documents) if len(each) > 1]))
+        path = data.draw(st.sampled_from([place for place in places(documents) if len(place) > 1]))
         documents = replaced(documents, path, data.draw(JSON))
     assert_read_or_refused(format_name, documents)
 

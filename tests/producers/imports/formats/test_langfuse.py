@@ -140,8 +140,8 @@ def test_the_blob_storage_export_gives_the_same_events_as_the_api() -> None:
 
 def test_scores_of_a_trace_that_is_elsewhere_are_feedback_by_themselves() -> None:
     alone, whole = Read("langfuse", SCORES[:1]), Read("langfuse", API)
-    assert alone.events == [each for each in alone.events if each.event_id == whole.rewards[0].event_id]
-    assert [each.episode_id for each in alone.events] == [whole.started.episode_id]
+    assert alone.events == [event for event in alone.events if event.event_id == whole.rewards[0].event_id]
+    assert [event.episode_id for event in alone.events] == [whole.started.episode_id]
 
 
 def test_half_a_character_in_an_id_or_a_name_is_replaced() -> None:

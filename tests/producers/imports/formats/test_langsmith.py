@@ -44,7 +44,7 @@ FEEDBACK = {"id": "f1", "run_id": "r0", "trace_id": "r0", "key": "correct", "sco
 def test_runs_become_an_episode_with_turns_tools_and_labels() -> None:
     found = Read("langsmith", RUNS)
     first, last = found.turns
-    assert [each.content for each in first.added_messages] == ["2+2?"]
+    assert [added_message.content for added_message in first.added_messages] == ["2+2?"]
     assert json.loads(first.completion.tool_calls or "")[0]["function"] == {"name": "add", "arguments": '{"a":2,"b":2}'}
     assert (first.model, first.finish_reason, first.prompt_tokens, first.temperature) == (
         "gpt-4o",
@@ -53,14 +53,14 @@ def test_runs_become_an_episode_with_turns_tools_and_labels() -> None:
         0.1,
     )
     assert (last.completion.content, last.untrainable_reason) == ("4", "no_token_ids")
-    assert [(each.name, each.result) for each in found.tools] == [("r2", "4")]
+    assert [(tool.name, tool.result) for tool in found.tools] == [("r2", "4")]
     labels = found.started.labels
     assert (labels["session"], labels["user"], labels["tier"], labels["tags"]) == ("s-1", "ann", "gold", "beta")
     assert found.started.occurred_at_ms == 1_772_359_200_000
 
 
 def test_feedback_counts_in_place_of_its_statistics() -> None:
-    correct, style = sorted(Read("langsmith", [*RUNS, FEEDBACK]).rewards, key=lambda each: each.name)
+    correct, style = sorted(Read("langsmith", [*RUNS, FEEDBACK]).rewards, key=lambda reward: reward.name)
     assert (correct.value, correct.source, correct.comment) == (1.0, "app", "yes")
     assert (style.name, style.value) == ("style", 0.5)
 

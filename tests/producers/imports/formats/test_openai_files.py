@@ -51,7 +51,10 @@ def test_a_line_is_the_same_episode_whenever_its_file_was_written() -> None:
 def test_a_batch_joins_its_input_and_output() -> None:
     found = Read("openai-batch", [answer("1", "four"), request("1", "2+2?")])
     (turn,) = found.turns
-    assert ([each.content for each in turn.added_messages], turn.completion.content) == (["2+2?"], "four")
+    assert ([added_message.content for added_message in turn.added_messages], turn.completion.content) == (
+        ["2+2?"],
+        "four",
+    )
     assert (turn.temperature, turn.policy_version, turn.response_id) == (0.3, 3, "r-four")
     assert turn.occurred_at_ms == 1_700_000_000_000
     assert found.started.labels["custom_id"] == "1"

@@ -94,7 +94,7 @@ def test_every_spelling_of_a_call_gives_the_same_turn(spelling: str) -> None:
     found = read(make_span(1, events=events, at_s=5, seconds=2, **attributes))
     (turn,) = found.turns
     assert found.texts() == [(["system", "user"], "hello")]
-    assert [each.content for each in turn.added_messages] == ["be kind", "hi"]
+    assert [added_message.content for added_message in turn.added_messages] == ["be kind", "hi"]
     assert (turn.model, turn.policy_version) == ("agent@7", 7)
     assert (turn.trainable, turn.untrainable_reason) == (False, "no_token_ids")
     assert turn.occurred_at_ms == START_NS // 1_000_000 + 7000
@@ -161,11 +161,11 @@ def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
     asked, answered = found.turns
     assert json.loads(asked.completion.tool_calls or "") == [CALL]
     assert json.loads(asked.tools or "")[0]["function"]["name"] == "search"
-    assert (answered.prefix_count, [each.role for each in answered.added_messages]) == (2, ["tool"])
+    assert (answered.prefix_count, [added_message.role for added_message in answered.added_messages]) == (2, ["tool"])
     assert (answered.added_messages[0].tool_call_id, answered.added_messages[0].content) == ("c1", '{"hits":2}')
-    assert [(each.name, each.tool_call_id, each.result) for each in found.tools] == [("search", "c1", '{"hits":2}')]
+    assert [(tool.name, tool.tool_call_id, tool.result) for tool in found.tools] == [("search", "c1", '{"hits":2}')]
     assert {turn.function for turn in found.turns} == {"helper"}
-    assert [type(each).__name__ for each in found.events][:4] == [
+    assert [type(event).__name__ for event in found.events][:4] == [
         *("EpisodeStarted", "TurnRecorded", "ToolCalled", "TurnRecorded")
     ]
 
@@ -223,7 +223,7 @@ def shifted(span: dict[str, Any], by_s: int) -> dict[str, Any]:
 
 def content(found: Read) -> list[Event]:
     """The events without their times."""
-    return [replace(each, occurred_at_ms=0, episode_started_at_ms=0) for each in found.events]
+    return [replace(event, occurred_at_ms=0, episode_started_at_ms=0) for event in found.events]
 
 
 @settings(max_examples=60, deadline=None)

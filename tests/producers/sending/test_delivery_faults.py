@@ -251,7 +251,7 @@ def _raise(*arguments: Any, **keywords: Any) -> Any:
 
 HOOKS: dict[Any, tuple[str, ...]] = {
     call.RecordedCall: ("__init__", "_record", "body", "cut"),
-    ChatSurface: ("ask", "is_recorded", "asked", "recorded", "answer", "reader"),
+    ChatSurface: ("is_recorded", "read_wishes", "add_wishes", "convert_request", "read_response", "make_reader"),
     chat_stream.ChunkReader: ("answer",),
     answer_tap.AnswerTap: ("__init__", "_finish"),
     hiding: ("_without_ids",),

@@ -23,6 +23,7 @@ from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.principals import make_principals
 from rollbus.schemas import codec
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.schemas.records.events import EpisodeEnded, ToolCalled, TurnRecorded, WriterClosed
@@ -199,8 +200,7 @@ async def test_the_commands_of_the_pages_of_capture_run_as_written(kafka: str, t
     (commands,) = {re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)[0] for text in pages.values()}
     (program,) = re.findall(r"```python\n(.*?)```", pages["openai"], flags=re.DOTALL)
     (tmp_path / "app.py").write_text(program)
-    (tmp_path / ".rollbus" / "secrets").mkdir(parents=True)
-    (tmp_path / ".rollbus" / "secrets" / "token").write_text("secret")
+    make_principals(tmp_path / ".rollbus" / "secrets")  # as `rollbus up` does
     settings = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka, "ROLLBUS_NAMESPACE": topics}
     environment = {**os.environ, **settings, "PATH": f"{Path(ROLLBUS).parent}:{os.environ['PATH']}"}
     server = ModelServer(Faults())
@@ -212,13 +212,13 @@ async def test_the_commands_of_the_pages_of_capture_run_as_written(kafka: str, t
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        shown, said = (text.decode() for text in await process.communicate())
+        shown, notes = (text.decode() for text in await process.communicate())
     finally:
         server.close()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, notes
     rows = [line.split() for line in shown.splitlines() if "agent@3" in line]
     assert rows == [[str(number), "agent@3", "httpx", "trainable"] for number in range(2)]
-    assert said.splitlines()[-1] == "rollbus: recorded 2 turns of 1 process, 2 of them trainable"
+    assert notes.splitlines()[-1] == "rollbus: recorded 2 turns of 1 process, 2 of them trainable"
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)
     assert [event.trainable for event in events if isinstance(event, TurnRecorded)] == [True, True]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]

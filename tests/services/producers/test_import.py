@@ -157,11 +157,11 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     page = dict(re.findall(r"^```(\w+)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL))
     (stack.folder / "judge.yaml").write_text(page["yaml"])
     async with stack.running("worker", "run"), stack.running("sink", "run"):
-        found = {trajectory.task: trajectory for trajectory in await stack.trajectories(2)}
+        by_task = {trajectory.task: trajectory for trajectory in await stack.trajectories(2)}
         await stack.until_stored(2)
-        exported = await stack.shell(page["sh"])
-    assert set(found) == {"refund", "shop"}
-    refund = found["refund"]
+        exported = await stack.shell(page["sh"].replace("replay-judged.rollbus.", f"replay-judged.{stack.namespace}"))
+    assert set(by_task) == {"refund", "shop"}
+    refund = by_task["refund"]
     assert (refund.trainable, refund.untrainable_reason) == (False, "no_token_ids")
     assert (refund.started_at_ms, refund.labels["user"]) == (1_772_359_200_000, "ann")
     assert {(reward.name, reward.value) for reward in refund.rewards} == {("helpful", 0.5), ("correct", 1.0)}
@@ -169,7 +169,7 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     load = page["python"].splitlines()[-1].removeprefix("rows = ")  # tests/readers run such lines with `datasets` 5
     assert load in exported
     (row,) = rows_of(stack.folder / "out" / "train.parquet")
-    assert [each["role"] for each in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert row["messages"][-1]["content"] == "It is in Berlin."
 
 

@@ -18,7 +18,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.records.steps import StepCompleted, TrainedMember
-from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
+from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
@@ -27,6 +27,7 @@ from tests.services.clickhouse.test_queries import write
 from tests.services.commands import say
 from tests.services.replay.live import records, settings_of, write_settings
 from tests.services.streams.fixtures import send
+from tests.trainer.scenario import make_batch
 
 pytestmark = pytest.mark.services
 
@@ -56,6 +57,7 @@ def test_a_person_is_forgotten_everywhere(
         events = [each for name, labels in LABELS.items() for each in make_episode(name, start={"labels": labels})]
         items = [(event.root_episode_id.encode(), encode(event)) for event in events]
         await send(stream, EPISODE_EVENTS.name, [*items, (None, encode(make_tick(0)))])
+        await send(stream, BATCHES.name, [(b"main", encode(make_batch(0, (), batch_hash=STEP.batch_hash)))])
         await send(stream, TRAINING_STEPS.name, [(b"main", encode(STEP))])
         client = ClickHouse(settings.clickhouse)
         kept: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]

@@ -14,7 +14,7 @@ from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migra
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from tests.consumers.story import story
 from tests.services.clickhouse.test_apart import ABOUT_THE_STORY
-from tests.services.clickhouse.test_queries import new_database, write
+from tests.services.clickhouse.test_queries import new_database, replayed, write
 
 pytestmark = pytest.mark.services
 
@@ -31,6 +31,7 @@ def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
     client = ClickHouse(new_database(clickhouse).model_copy(update={"cluster": "prod"}))
     for delivery in range(2):
         write(client, "rollbus.", story(), first_offset=1000 * delivery)
+    write(client, "replay-x.", replayed())
     yield client
     client.close()
 

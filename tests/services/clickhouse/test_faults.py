@@ -7,10 +7,12 @@ import sys
 import pytest
 from aiokafka import TopicPartition
 
+from rollbus.consumers.clickhouse.sink.accept_kafka import accept_loss
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.topics import TOPICS
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
@@ -82,6 +84,9 @@ async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_th
         await send(logged, late_drops(first, 5))
         await run_until_written(small)
     await forget_offsets(logged)
+    with pytest.raises(DataLossError, match="a tool has set the offset to 0"):
+        await run_until_written(small)
+    await accept_loss(logged, now_ms=0, dry_run=False)
     await run_until_written(small)
     assert stored(logged, final=False)["drops"] > stored(logged)["drops"], "the window had overflowed"
     assert stored(logged) == await oracle(logged)

@@ -11,6 +11,7 @@ from rollbus.schemas.topics import DROPS
 from tests.services.brokers import own_broker, started
 from tests.services.clickhouse.sink_fixtures import create_topics, late_drops, send
 from tests.services.streams.fixtures import read_topic, stream_settings
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -23,5 +24,8 @@ def test_records_survive_a_restart_on_other_ports(tmp_path: Path, namespace: str
     with started(own_broker(tmp_path)) as address:
         asyncio.run(fill(SinkSettings(kafka=KafkaConnection(bootstrap_servers=address), namespace=namespace)))
     with started(own_broker(tmp_path)) as address:
-        found = asyncio.run(read_topic(stream_settings(address, namespace), DROPS.name))
-    assert [drop.unit_id for drop in found] == ["late-0", "late-1", "late-2"]
+        settings = stream_settings(address, namespace)
+        drops = asyncio.run(
+            until_found(lambda: read_topic(settings, DROPS.name), "no record is there after the restart")
+        )
+    assert [drop.unit_id for drop in drops] == ["late-0", "late-1", "late-2"]

@@ -9,11 +9,12 @@ shows that it had one. Stages compare in the same way, by the mark in their chan
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import CommitFailedError, IllegalStateError
 from aiokafka.structs import OffsetAndMetadata
 
 from rollbus.runtime.kafka.clients import new_admin, new_consumer, new_producer, running
@@ -93,7 +94,7 @@ class Positions:
         Each loss becomes a dead letter before the new positions are committed. Raises ConfigurationError while the
         reader runs.
         """
-        _, losses = await self._compare(places, witnesses)
+        positions, losses = await self._compare(places, witnesses)
         if dry_run or not losses:
             return losses
         async with running(self.connection, new_admin(self.connection), what="looking for members") as admin:
@@ -106,10 +107,9 @@ class Positions:
                 await producer.send_and_wait(DEAD_LETTERS.full_name(namespace), letter)
         consumer = new_consumer(self.connection, group_id=self.group)
         async with running(self.connection, consumer, what="accepting a loss"):
-            consumer.assign(list(losses))
-            await consumer.commit(
-                {place: Position(loss.resumes_at, loss.mark).committed for place, loss in losses.items()}
-            )
+            accepted = {place: Position(loss.resumes_at, loss.mark) for place, loss in losses.items()}
+            consumer.assign(list(places))
+            await consumer.commit(with_marks(positions | accepted))
         for place, loss in losses.items():
             logger.warning("group %s accepts in %s[%d]: %s", self.group, *place, loss.why)
         return losses
@@ -211,6 +211,7 @@ class MarkedConsumer:
         if new := sorted(assignment - self._marks.keys()):
             positions = await self._open_positions(new)
             self._marks |= {place: position.mark for place, position in positions.items()}
+            await commit_marks(self._consumer, positions)
 
     async def commit(self, last_records: Mapping[TopicPartition, Any]) -> None:
         """Commit the position after the last record of each partition; raises what the consumer's own commit raises."""
@@ -221,6 +222,18 @@ class MarkedConsumer:
             {place: Position(record.offset + 1, marks[place]).committed for place, record in last_records.items()}
         )
         self._marks |= marks
+
+
+def with_marks(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what to commit so that every position that there is has its mark: among marked ones none may lack it."""
+    return {place: position.committed for place, position in positions.items() if position.offset is not None}
+
+
+async def commit_marks(consumer: Any, positions: Mapping[TopicPartition, Position]) -> None:
+    """Commit opened positions once more, with their marks; a rebalance in between has them opened again."""
+    if marked := with_marks(positions):
+        with suppress(CommitFailedError, IllegalStateError):
+            await consumer.commit(marked)
 
 
 OpenPositions = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Position]]]

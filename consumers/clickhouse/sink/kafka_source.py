@@ -16,7 +16,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, Of
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
-from rollbus.runtime.kafka.positions import Position, Positions
+from rollbus.runtime.kafka.positions import Position, Positions, commit_marks
 from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.making import maker
 from rollbus.schemas.topics import TOPICS
@@ -191,6 +191,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         positions = await self._open_positions(new)
         if generation != self.generation:
             return {}, {}, {}, {}
+        await commit_marks(self._consumer, positions)
         starts = {tp: max(positions[tp].offset or 0, beginnings[tp]) for tp in new}
         for tp, start in starts.items():
             offset = positions[tp].offset

@@ -117,6 +117,21 @@ async def test_a_position_without_a_mark_is_taken_over_once(reading: Reading, ca
     assert (await reading.open()).mark.last_offset == READ - 1
 
 
+async def test_positions_without_marks_get_theirs_at_once_also_where_nothing_is_read(reading: Reading) -> None:
+    idle = TopicPartition(f"{reading.namespace}evaluations", 0)
+    await commit_offsets(reading.connection, reading.positions.group, {reading.place: 2, idle: 0})
+    topics = (reading.place.topic, idle.topic)
+    consumer = new_consumer(reading.connection, *topics, group_id=reading.positions.group)
+    marked = MarkedConsumer(consumer, reading.positions.open)
+    async with running(reading.connection, consumer):
+        while not (fetched := await consumer.getmany(timeout_ms=500)):
+            await marked.require_same_logs()
+        await marked.require_same_logs()
+        await marked.commit({reading.place: fetched[reading.place][-1]})
+    positions = await reading.positions.open([reading.place, idle])
+    assert [positions[place].offset for place in (reading.place, idle)] == [READ, 0]
+
+
 async def test_an_offset_that_a_tool_has_set_is_refused_where_the_reader_had_a_mark(reading: Reading) -> None:
     mark = (await reading.open()).mark
     await commit_offsets(reading.connection, reading.positions.group, {reading.place: 1})

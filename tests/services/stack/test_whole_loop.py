@@ -211,8 +211,9 @@ async def test_every_part_restarts_once_and_the_counts_add_up(
 
         def settled() -> bool:
             fates = loop.fates()
-            pending = fates.get(("pending", ""), (0, 0))[0]
-            return fates[("all", "")][0] == EPISODES and pending < GROUPS_PER_STEP * GROUP_SIZE
+            (pending, _), (open_episodes, _) = (fates.get((fate, ""), (0, 0)) for fate in ("pending", "open"))
+            is_full = fates[("all", "")][0] == EPISODES and not open_episodes
+            return is_full and pending < GROUPS_PER_STEP * GROUP_SIZE
 
         await wait_until(lambda: "schema_migrations" in tables(loop), "the sink's tables", processes)
         await wait_until(settled, f"a fate for {EPISODES} trajectories", processes)

@@ -40,6 +40,8 @@ class Position(NamedTuple):
     offset: int | None
     """None where it has committed nothing."""
     mark: LogMark
+    is_adopted: bool = False
+    """Whether it was committed without a mark, and is taken over now."""
 
     @property
     def committed(self) -> OffsetAndMetadata:
@@ -109,7 +111,7 @@ class Positions:
         async with running(self.connection, consumer, what="accepting a loss"):
             accepted = {place: Position(loss.resumes_at, loss.mark) for place, loss in losses.items()}
             consumer.assign(list(places))
-            await consumer.commit(with_marks(positions | accepted))
+            await consumer.commit(to_commit(adopted_of(positions) | accepted))
         for place, loss in losses.items():
             logger.warning("group %s accepts in %s[%d]: %s", self.group, *place, loss.why)
         return losses
@@ -157,7 +159,7 @@ class Positions:
         is_expired = loss is not None and loss.first <= loss.last
         if loss is not None and not (is_expired and self.passes_expired):
             return loss
-        return Position(offset, mark or LogMark(*now.log))
+        return Position(offset, mark or LogMark(*now.log), is_adopted=mark is None)
 
     async def _doubt(
         self, place: TopicPartition, offset: int | None, witness: LogMark | None, *, has_marks: bool
@@ -224,16 +226,21 @@ class MarkedConsumer:
         self._marks |= marks
 
 
-def with_marks(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what to commit so that every position that there is has its mark: among marked ones none may lack it."""
-    return {place: position.committed for place, position in positions.items() if position.offset is not None}
+def adopted_of(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+    """Return the positions that still lack their mark: among marked ones the next start would refuse them."""
+    return {place: position for place, position in positions.items() if position.is_adopted}
+
+
+def to_commit(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return positions as a consumer commits them."""
+    return {place: position.committed for place, position in positions.items()}
 
 
 async def commit_marks(consumer: Any, positions: Mapping[TopicPartition, Position]) -> None:
-    """Commit opened positions once more, with their marks; a rebalance in between has them opened again."""
-    if marked := with_marks(positions):
+    """Commit the adopted ones of opened positions with their marks; after a rebalance they are opened again."""
+    if adopted := adopted_of(positions):
         with suppress(CommitFailedError, IllegalStateError):
-            await consumer.commit(marked)
+            await consumer.commit(to_commit(adopted))
 
 
 OpenPositions = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Position]]]

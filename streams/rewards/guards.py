@@ -3,13 +3,15 @@
 Give them weight 0 in `scoring.rewards`, and a limit in the run's `delivery.metrics`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
+Run = tuple[int, ...]
+"""Tokens that follow each other."""
 MAX_TOKENS = 8192
 """Of a turn, the first, and of its prompt the last ones are looked at: some ten milliseconds of work."""
 REPEATED_RUN, COPIED_RUN = 4, 8
@@ -29,15 +31,8 @@ def repetition(trajectory: Trajectory, context: RewardContext) -> float | None:
     0 says that nothing comes twice; a model that repeats one sentence without end comes near 1. None without sampled
     tokens, 0 where no turn has `n` tokens.
     """
-    n, runs, repeated = int(context.options.get("n") or REPEATED_RUN), 0, 0
-    if not any(history.spans for history in trajectory.histories):
-        return None
-    for history in trajectory.histories:
-        tokens = decode_token_ids(history.token_ids)
-        for span in history.spans:
-            span_runs = _ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
-            runs, repeated = runs + len(span_runs), repeated + len(span_runs) - len(set(span_runs))
-    return repeated / runs if runs else 0.0
+    n = int(context.options.get("n") or REPEATED_RUN)
+    return _share_of_runs(trajectory, n, lambda runs, tokens, start: len(runs) - len(set(runs)))
 
 
 def copied(trajectory: Trajectory, context: RewardContext) -> float | None:
@@ -45,17 +40,13 @@ def copied(trajectory: Trajectory, context: RewardContext) -> float | None:
 
     Before a turn stand its prompt and all earlier turns. None without sampled tokens, 0 where no turn has `n` tokens.
     """
-    n, runs, taken = int(context.options.get("n") or COPIED_RUN), 0, 0
-    if not any(history.spans for history in trajectory.histories):
-        return None
-    for history in trajectory.histories:
-        tokens = decode_token_ids(history.token_ids)
-        for span in history.spans:
-            span_runs = _ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
-            if span_runs:
-                before = set(_ngrams(tokens[max(0, span.start - MAX_TOKENS) : span.start], n))
-                runs, taken = runs + len(span_runs), taken + sum(run in before for run in span_runs)
-    return taken / runs if runs else 0.0
+    n = int(context.options.get("n") or COPIED_RUN)
+
+    def count_copied(runs: Sequence[Run], tokens: Sequence[int], start: int) -> int:
+        before = set(_ngrams(tokens[max(0, start - MAX_TOKENS) : start], n))
+        return sum(run in before for run in runs)
+
+    return _share_of_runs(trajectory, n, count_copied)
 
 
 def refused(trajectory: Trajectory, context: RewardContext) -> float | None:
@@ -78,7 +69,26 @@ def surprisal(trajectory: Trajectory, context: RewardContext) -> float | None:
     return -sum(logprobs) / len(logprobs) if logprobs else None
 
 
-def _ngrams(tokens: Sequence[int], n: int) -> list[tuple[int, ...]]:
+def _share_of_runs(
+    trajectory: Trajectory, n: int, count: Callable[[Sequence[Run], Sequence[int], int], int]
+) -> float | None:
+    """Return the share of the turns' runs of n tokens that count; None without sampled tokens, 0 without a run.
+
+    `count` is given the runs of a turn, the tokens of its history, and where the turn begins in them.
+    """
+    if not any(history.spans for history in trajectory.histories):
+        return None
+    all_runs = counted = 0
+    for history in trajectory.histories:
+        tokens = decode_token_ids(history.token_ids)
+        for span in history.spans:
+            runs = _ngrams(tokens[span.start : min(span.end, span.start + MAX_TOKENS)], n)
+            if runs:
+                all_runs, counted = all_runs + len(runs), counted + count(runs, tokens, span.start)
+    return counted / all_runs if all_runs else 0.0
+
+
+def _ngrams(tokens: Sequence[int], n: int) -> list[Run]:
     """Return each run of n tokens, in order."""
     if n == 2:
         return list(pairwise(tokens))

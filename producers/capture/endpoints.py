@@ -1,4 +1,4 @@
-"""Which requests are calls of a model: the address and the body decide, whoever sends them."""
+"""Which requests are calls of a model: the address and the body decide, not the client."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """A settings file's text and one value → the text with that value, and every comment and line besides as it was.
 
-YAML libraries write a file anew and lose what people wrote beside the values. So the text is changed at the place that
+YAML libraries write the whole file again and lose the comments of its author. So the text is changed at the place that
 the parser names, and read again: where the result is not exactly the change that was meant, nothing is written.
 """
 

@@ -23,7 +23,7 @@ LASTS_S = 12 * 3600
 MOST = 100
 """Sessions at a time; the oldest end first."""
 JUDGE = "judge"
-"""Source of what a principal says, who has no more than verdicts."""
+"""Source of what a principal says that may give verdicts only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Sessions:
         return secret, judge
 
     def judge_of(self, cookies: str) -> PageJudge | None:
-        """Return who sends these cookies; None if no session is open."""
+        """Return the judge of these cookies; None if no session is open."""
         for secret in _secrets(cookies):
             judge, ends_ms = self._open.get(secret, (None, 0))
             if judge is not None and self._clock_ms() < ends_ms:

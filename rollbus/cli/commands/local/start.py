@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,19 +71,15 @@ def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
         services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
         answering = {service.name for service in services if service.state in ANSWERS}
         is_stopped = any(row.state == "stopped" and row.address == settings.kafka.bootstrap_servers for row in services)
-        try:
+        with suppress(UnavailableError):  # then the part is shown as missing
             if not is_stopped:
                 mistakes = asyncio.run(check_topics(settings.stream_settings(), all_stages(settings)))
                 picture = asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms))
                 processes = picture.processes
                 answering.add("kafka")
-        except UnavailableError:
-            pass
-        try:
+        with suppress(ServiceError):
             ask(settings.clickhouse, "SELECT 1")
             answering.add("clickhouse")
-        except ServiceError:
-            pass
     return find_parts(settings, services, answering=answering, topic_mistakes=mistakes, processes=processes)
 
 

@@ -43,7 +43,7 @@ def start_parts(settings: Settings, file: Path | None, missing: Sequence[Part]) 
 
 
 def restart_process(settings: Settings, file: Path | None, part: Part) -> bool:
-    """Start a process again if it was started here, so that it reads the settings anew; False if it was not."""
+    """Start a process again if it was started here, so that it reads the settings again; False if it was not."""
     run_dir = settings.stack_settings().run_dir
     (row,) = _process_rows(settings, file, [part])
     started = read(run_dir, row.name)

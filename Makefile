@@ -8,7 +8,7 @@ FUZZ ?= 100000
 PYTHONS ?= .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo demo-game finetune-demo test faults fuzz audit dist docs check format lint types clean
+.PHONY: help setup model demo demo-game finetune-demo test faults fuzz audit dist docs check format lint types package-tree clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' Makefile tests/Makefile benchmarks/Makefile | column -t -s @
@@ -50,7 +50,7 @@ audit: setup ## Look for known vulnerabilities in the locked packages, and write
 dist: setup ## Make the files of a release in dist/: sdist, wheels with and without C, bill of materials, checksums
 	@PYTHONS="$(PYTHONS)" scripts/dist
 
-docs: setup ## Build the documentation site into site/; a warning is an error
+docs: setup package-tree ## Build the documentation site into site/; a warning is an error
 	@UV_PROJECT_ENVIRONMENT=.venv-docs VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --only-group docs
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict && echo "the site is in site/index.html"
 
@@ -66,10 +66,12 @@ format: setup ## Format the code
 lint: setup
 	@$(PYTHON_BIN)/ruff format --check . && $(PYTHON_BIN)/ruff check .
 
-# mypy sees one package tree: links to the folders, each where it is imported.
-types: setup
+# mypy and the reference of the docs see one package tree: links to the folders, each where it is imported.
+package-tree:
 	@rm -rf .make/types && mkdir -p .make/types/rollbus
 	@cd .make/types/rollbus && ln -s ../../../rollbus/* . && ln -s $(patsubst %,../../../%,$(filter-out rollbus,$(FOLDERS))) .
+
+types: setup package-tree
 	@MYPYPATH=.make/types $(PYTHON_BIN)/mypy -p rollbus -p tests
 
 clean: ## Remove what was built or fetched here (not the demo's data)

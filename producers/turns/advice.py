@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from rollbus.producers.turns.sampling_settings import NEUTRAL
+
 _IDS = "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
-_SAMPLING = "name temperature, top_p, top_k, min_p and repetition_penalty in the request"
+_SAMPLING = f"name {', '.join(NEUTRAL)} in the request"
 ADVICE: Mapping[str, str] = {
     "no_logprobs": _IDS,
     "logprobs_refused": _IDS,
@@ -14,6 +16,7 @@ ADVICE: Mapping[str, str] = {
     "length_mismatch": "ids, log-probs and the server's count disagree: look at the server's version",
     "sampling_unknown": f"the server may sample in its own way: {_SAMPLING}, or let the recorder do it (not `passive`)",
     "sampling_refused": "the server refuses to be told how to sample: rollbus' own endpoint and vLLM do not",
+    "sampling_constrained": "a grammar, a forced call of a tool or a bias chose among the tokens: ask without it",
     "media_input": "images and sounds cannot be trained: the ids do not hold what the model saw",
     "echo": "ask without `echo`",
     "truncated_stream": "read the stream to its end",

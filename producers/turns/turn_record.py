@@ -148,7 +148,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         "server": server_of(exchange.server),
         **sampling_of(request),
     }
-    sampling = sampling_problem(shared, exchange.refused)
+    sampling = sampling_problem(request, shared, exchange.refused)
     drafts = []
     missing = range(len(answer.choices), exchange.turns)
     choices = (*answer.choices, *(AnswerChoice(index=index) for index in missing))

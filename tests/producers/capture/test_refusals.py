@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from rollbus.producers import MemorySink, Recorder
-from rollbus.producers.turns.sampling_settings import NEUTRAL
+from rollbus.producers.turns.sampling_settings import NEUTRAL, STANDARD
 from rollbus.schemas.records.tokens import decode_logprobs
 from tests.producers.capture.test_openai_client import HELLO
 from tests.producers.openai_server import Body, Server, completion, streamed
@@ -155,9 +155,33 @@ def test_a_server_that_refuses_to_be_told_how_to_sample_is_not_trained_from(
         for _ in range(2):
             client.chat.completions.create(model="agent", messages=HELLO)
     settings = [set(request) & set(NEUTRAL) for request in server.requests]
-    assert settings == [set(NEUTRAL), {"temperature", "top_p"}, {"temperature", "top_p"}]
+    assert settings == [set(NEUTRAL), set(STANDARD), set(STANDARD)]
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["sampling_refused"] * 2
     assert recorder.counters["sampling_extensions_refused"] == 1
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"logit_bias": {"7": 5}},
+        {"extra_body": {"structured_outputs": {"choice": ["yes", "no"]}}},
+        {"extra_body": {"bad_words": ["no"]}},
+    ],
+    ids=lambda constraint: str(constraint),
+)
+def test_tokens_among_which_a_grammar_or_a_bias_chose_are_not_trained(
+    recorder: Recorder, sink: MemorySink, server: Server, constraint: dict[str, Any]
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO, **constraint)
+        client.chat.completions.create(
+            model="agent", messages=HELLO, response_format={"type": "text"}, tool_choice="auto", logit_bias={}
+        )
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["sampling_constrained", None]
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ def stack_rows(stack: StackSettings, settings_file: Path) -> tuple[Service, ...]
     return replace(kafka, env=one_thread), replace(clickhouse, env=one_thread), replace(art, env=all_cores)
 
 
-def stage_rows(settings_file: Path, *, has_tables: Callable[[], bool]) -> tuple[Service, ...]:
-    """Return worker, sink and trainer; the sink is ready once it has made the tables."""
-    rows = {name: _row(name, _rollbus(settings_file, name)) for name in STAGES}
+def stage_rows(settings_file: Path, run_id: str, *, has_tables: Callable[[], bool]) -> tuple[Service, ...]:
+    """Return worker, sink and the run's trainer; the sink is ready once it has made the tables."""
+    options = {"trainer": ("--run", run_id)}
+    rows = {name: _row(name, [*_rollbus(settings_file, name), *options.get(name, ())]) for name in STAGES}
     return tuple({**rows, "sink": replace(rows["sink"], is_healthy=has_tables)}.values())
 
 

@@ -107,7 +107,7 @@ class Demo:
                 self._start_stack(supervisor, stack, settings_file)
                 asyncio.run(create_topics(settings))
                 query = ClickHouse(settings.clickhouse).query
-                for service in processes.stage_rows(settings_file, has_tables=lambda: can_read(query)):
+                for service in processes.stage_rows(settings_file, self.job.run, has_tables=lambda: can_read(query)):
                     supervisor.start(service)
             with self._timed("evaluation before"):
                 before = self._evaluate(stack, version=0, label="before")

@@ -17,6 +17,7 @@ from rollbus.nemo import troubles
 from rollbus.nemo.configuration import load_plan, with_dataset
 from rollbus.nemo.runs.folder import RunRecord
 from rollbus.nemo.runs.plan import Plan
+from rollbus.nemo.runs.road import describe_road
 from rollbus.nemo.runs.settings import checked_settings
 from rollbus.schemas.errors import ConfigurationError, nearest
 
@@ -55,6 +56,7 @@ def describe(options: FinetuneOptions) -> str:
             + (f": {held_out} examples, before every {run.validation_interval}th epoch" if held_out else ""),
             f"output {tuning.output_dir}",
             f"reward {plan.reward}",
+            describe_road(plan),
         )
     )
 

@@ -29,7 +29,6 @@ from rollbus.nemo.components import BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import Chosen
 from rollbus.nemo.runs.outputs import append_line
 from rollbus.nemo.runs.run import current_run
-from rollbus.nemo.runs.settings import on_art_server
 from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -185,7 +184,7 @@ class BusTrainerAdapter(LedgerAdapter):
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Take in the configuration; raises UnavailableError where the configured address does not answer."""
         await super().initialize(run_config)
-        if not on_art_server(current_run("rollbus_trainer_adapter").plan):
+        if current_run("rollbus_trainer_adapter").plan.art_backend is None:
             self.health_url = None
             return
         if not await self.is_healthy():

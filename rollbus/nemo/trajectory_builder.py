@@ -33,7 +33,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
     def __init__(self, trajectory_builder_config: BusTrajectoryBuilderConfig) -> None:
         super().__init__(trajectory_builder_config)
         self.config = trajectory_builder_config
-        self.evaluation_runs: dict[str, list[asyncio.Task[EvaluationRunOutput]]] = {}
+        self.evaluation_runs: dict[str, list[asyncio.Task[EvaluationRunOutput | None]]] = {}
         """By run id: the generations of the epoch that is played."""
         self._plays: dict[str, list[Play]] = {}
         self._epochs: dict[str, int] = {}
@@ -54,18 +54,15 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         if run_id in self.evaluation_runs:
             raise ValueError(f"Run {run_id} is already in progress.")
         epoch = self._epochs[run_id] = (meta or {}).get("epoch", self._epochs.get(run_id, -1) + 1)
+        self._plays[run_id] = self.new_plays(epoch, run_id)
+        self.evaluation_runs[run_id] = [asyncio.create_task(self.play(play)) for play in self._plays[run_id]]
+
+    def new_plays(self, epoch: int, run_id: str) -> list[Play]:
+        """Return what an epoch plays, all at once."""
         logger.info("Starting %d evaluation runs for run_id: %s", self.num_generations, run_id)
-        self._plays[run_id] = [
-            Play(
-                epoch,
-                generation,
-                self.num_generations,
-                self.config.max_attempts,
-                self.config.failure_reward is not None,
-            )
-            for generation in range(self.num_generations)
-        ]
-        self.evaluation_runs[run_id] = [asyncio.create_task(self._play(play)) for play in self._plays[run_id]]
+        attempts, keeps_failed = self.config.max_attempts, self.config.failure_reward is not None
+        size = self.num_generations
+        return [Play(epoch, generation, size, attempts, keeps_failed) for generation in range(size)]
 
     async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
         """Return the epoch's trajectories, once the stream has grouped or dropped every one."""
@@ -78,7 +75,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             if len(failures) == len(outputs) or not isinstance(failure, Exception):
                 raise failure
         for play, output in zip(plays, outputs, strict=True):
-            await self._end_play(play, output, meta)
+            await self.end_play(play, output, meta)
         played = [trajectory_id for play in plays for trajectory_id in play.trajectory_ids]
         await run.settle(played, self._epochs[run_id])
         groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
@@ -100,13 +97,14 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         line = {"run_id": run_id, "num_generations": self.num_generations, **metrics}
         append_line(os.path.join(folder, f"trajectory_builder_{run_id}.jsonl"), line)
 
-    async def _play(self, play: Play) -> EvaluationRunOutput:
+    async def play(self, play: Play) -> EvaluationRunOutput | None:
+        """Play a part of an epoch."""
         PLAY.set(play)
         return await self.run_eval()
 
-    async def _end_play(self, play: Play, output: EvaluationRunOutput | BaseException, meta: Any) -> None:
+    async def end_play(self, play: Play, output: EvaluationRunOutput | BaseException | None, meta: Any) -> None:
         """Report what every attempt of a generation was worth, and end its episode."""
-        if isinstance(output, BaseException):
+        if output is None or isinstance(output, BaseException):
             logger.error("generation %d of epoch %d failed: %s", play.generation, play.epoch + 1, output)
             items = {}
         else:

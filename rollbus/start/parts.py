@@ -43,7 +43,7 @@ def find_parts(
     return (
         *_find_services(settings, services, answering),
         _find_topics(topic_mistakes),
-        *_find_processes(settings, processes or ()),
+        *find_processes(settings, processes or ()),
     )
 
 
@@ -89,7 +89,8 @@ def _find_topics(mistakes: Sequence[str] | None) -> Part:
     return Part(TOPICS, False, mistakes[0] + more)
 
 
-def _find_processes(settings: Settings, processes: Sequence[ProcessHealth]) -> Iterator[Part]:
+def find_processes(settings: Settings, processes: Sequence[ProcessHealth]) -> Iterator[Part]:
+    """Yield worker, sink, and the trainer of each run: there is one that beats, or it is missing."""
     alive = [process for process in processes if process.is_alive]
     for kind in (WORKER, SINK):
         names = [process.name for process in alive if process.kind == kind]

@@ -9,7 +9,8 @@ import pytest
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.nemo.runs.folder import SETTINGS_FILE
-from rollbus.nemo.runs.processes import Processes, wait_until_free
+from rollbus.nemo.runs.own_stack import model_port, wait_until_free
+from rollbus.nemo.runs.processes import Processes
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
 from tests.nemo.world import document, read
@@ -38,7 +39,7 @@ def test_a_server_that_is_not_there_is_started_only_for_a_model_that_is_here(
     tmp_path: Path, backend: dict[str, Any], message: str
 ) -> None:
     found = processes(tmp_path, **backend)
-    art = found._art
+    art = found._plan.art_backend
     assert art is not None
     with pytest.raises(UnavailableError, match=message):
         found._require_startable(art)
@@ -101,8 +102,7 @@ def test_the_model_endpoint_keeps_the_port_that_the_configuration_names(tmp_path
     plain = document(tmp_path)
     plain["llms"]["policy"]["base_url"] = "http://localhost:18123/v1"
     plain["rollbus"] = {}
-    found = Processes(read(tmp_path, plain), "run-1")
-    assert found._model_port() == 18123
+    assert model_port(read(tmp_path, plain)) == 18123
 
 
 def test_a_resumed_run_waits_for_the_ports_of_the_one_that_was_killed() -> None:

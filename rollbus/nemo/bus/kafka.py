@@ -31,6 +31,8 @@ from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.ledger.reading_kafka import Frame, decode_ledger_record
 
 READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
+OTHERS_TOO = (TRAJECTORIES, DROPS, EPISODE_EVENTS)
+"""Topics that have the records of every run and of all traffic."""
 POLL_MS = 200
 _UNREAD = frozenset({Tick.__name__, "TurnRecorded", "ToolCalled", "Score"})
 """Records that no view needs: not decoded."""
@@ -39,8 +41,13 @@ _UNREAD = frozenset({Tick.__name__, "TurnRecorded", "ToolCalled", "Score"})
 class KafkaBus:
     """Fulfils `Bus`."""
 
-    def __init__(self, connection: KafkaConnection, namespace: str, *, with_events: bool = False) -> None:
-        """`with_events` also reads the episodes' beginnings and ends: a resumed run must know which are done."""
+    def __init__(
+        self, connection: KafkaConnection, namespace: str, *, with_events: bool = False, since_ms: int | None = None
+    ) -> None:
+        """`with_events` also reads the episodes' beginnings and ends: a resumed run must know which are done. Topics
+        with others' traffic are read from `since_ms` on; from their beginning where it is None.
+        """
+        self._since_ms = since_ms
         self._connection, self._namespace = connection, namespace
         self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
         self._steps = TRAINING_STEPS.full_name(namespace)
@@ -73,6 +80,10 @@ class KafkaBus:
         self._consumer = await start_client(new_reader(self._connection))
         self._consumer.assign(self._partitions)
         await self._consumer.seek_to_beginning()
+        if self._since_ms is not None:
+            for place, offset in (await _starts_at(self._consumer, self._partitions, self._since_ms)).items():
+                if place.topic in (topic.full_name(self._namespace) for topic in OTHERS_TOO):
+                    self._consumer.seek(place, offset)
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Send everything and await every acknowledgement."""
@@ -146,12 +157,19 @@ async def read_since(connection: KafkaConnection, topic: str, since_ms: int | No
     starts = dict.fromkeys(places, 0)
     if since_ms is not None:
         async with open_reader(connection) as consumer:
-            at_time = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
-            ends = await consumer.end_offsets(places)
-        starts = {place: ends[place] if (at := at_time[place]) is None else at.offset for place in places}
+            starts = await _starts_at(consumer, places, since_ms)
     records = []
     async with aclosing(read_from(connection, starts)) as messages:
         async for message in messages:
             with suppress(RecordError):
                 records.append(None if message.value is None else decode(message.value))
     return records
+
+
+async def _starts_at(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], since_ms: int
+) -> dict[TopicPartition, int]:
+    """Return where each partition's records of a time and later begin; its end where there are none."""
+    at_time = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
+    ends = await consumer.end_offsets(places)
+    return {place: ends[place] if (at := at_time[place]) is None else at.offset for place in places}

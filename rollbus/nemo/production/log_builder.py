@@ -8,7 +8,6 @@ against what its task earned before.
 """
 
 import logging
-import os
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +15,14 @@ from datetime import datetime
 from itertools import batched
 from typing import Any
 
-from nat.data_models.evaluate_runtime import EvaluationRunOutput
-from nat.data_models.finetuning import TrajectoryCollection
-from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
-
 from rollbus.nemo.bus.kafka import read_since
-from rollbus.nemo.bus.publishing import TASK, count, labels_of
+from rollbus.nemo.bus.publishing import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.components import LogTrajectoryBuilderConfig
-from rollbus.nemo.evaluation import evaluate
+from rollbus.nemo.evaluation import Play
 from rollbus.nemo.production.telemetry import production_settings
-from rollbus.nemo.runs.outputs import append_line
-from rollbus.nemo.runs.run import Run, current_run
+from rollbus.nemo.runs.run import current_run
+from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.records.events import (
     EpisodeEnded,
     EpisodeStarted,
@@ -55,62 +50,43 @@ class LoggedEpisode:
     """All of them, in the order of the log."""
 
 
-class BusLogBuilder(TrajectoryBuilder):
-    """Plays the log."""
+class BusLogBuilder(BusTrajectoryBuilder):
+    """Plays the log; a held-out dataset is run through the workflow, as by the dataset's builder."""
+
+    config: LogTrajectoryBuilderConfig  # type: ignore[assignment]  # the fields of a dataset are not asked for
 
     def __init__(self, trajectory_builder_config: LogTrajectoryBuilderConfig) -> None:
-        super().__init__(trajectory_builder_config)
-        self.config = trajectory_builder_config
+        super().__init__(trajectory_builder_config)  # type: ignore[arg-type]
         self.read: Callable[[LogTrajectoryBuilderConfig], Awaitable[Sequence[Event]]] = read_events
         """Where the events come from."""
-        self._trajectory_ids: dict[str, list[str]] = {}
-        self._epochs: dict[str, int] = {}
 
-    async def run_eval(self) -> EvaluationRunOutput:
-        """Run the held-out dataset through the workflow; only validations do."""
-        return await evaluate(self.run_config, self._run())
+    @property
+    def num_generations(self) -> int:
+        """Return how many attempts at one example are compared at most."""
+        return self.config.group_size
 
-    async def start_run(self, run_id: str, meta: dict[str, Any] | None = None) -> None:
-        """Play an epoch: every episode that was chosen, once."""
-        if run_id in self._trajectory_ids:
-            raise ValueError(f"Run {run_id} is already in progress.")
-        epoch = self._epochs[run_id] = (meta or {}).get("epoch", self._epochs.get(run_id, -1) + 1)
-        events = await self.read(self.config)
+    def new_plays(self, epoch: int, run_id: str) -> list[Play]:
+        """Return one play: every episode that is chosen, once."""
+        return [Play(epoch, 0, self.num_generations)]
+
+    async def play(self, play: Play) -> None:
+        """Copy the chosen episodes into the run."""
+        events, run = await self.read(self.config), current_run("rollbus_log_builder")
         episodes, left_out = choose_episodes(events, self.config)
-        logger.info("Playing %d episodes of the log for run_id: %s", len(episodes), run_id)
+        logger.info("Playing %d episodes of the log for run_id: %s", len(episodes), run.run_id)
         if left_out:
             reasons = ", ".join(f"{reason}: {number}" for reason, number in sorted(left_out.items()))
             logger.warning("left out of the log: %s", reasons)
-        run = self._run()
-        for episode in episodes:
+        base, publications = run.plan.trained or ("", run.plan.model), list[Publication]()
+        for attempt, episode, group in attempts_at(episodes, run.run_id, play.epoch, self.config.group_size):
             run.tally.add(episode.events)
-        plan, self._trajectory_ids[run_id] = run.plan, []
-        base = plan.trained or ("", plan.model)
-        publications: list[Publication] = []
-        for attempt, episode, group in attempts_at(episodes, run.run_id, epoch, self.config.group_size):
-            self._trajectory_ids[run_id].append(attempt.trajectory_id)
+            play.trajectory_ids.append(attempt.trajectory_id)
             copies = copied(episode, attempt, group, base)
             publications += (Publication(EPISODE_EVENTS, attempt.episode_id, event) for event in copies)
         await run.log.publish(publications)
 
-    async def finalize(self, run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
-        """Return the epoch's trajectories, once the stream has grouped or dropped every one."""
-        if run_id not in self._trajectory_ids:
-            raise ValueError(f"No episodes were played for run_id: {run_id}")
-        played, run = self._trajectory_ids.pop(run_id), self._run()
-        await run.settle(played, self._epochs[run_id])
-        groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
-        collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
-        logger.info("Built %d trajectories in %d groups for run_id: %s", count(collection), len(groups), run_id)
-        return collection
-
-    def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:
-        """Append a line to trajectory_builder_<run>.jsonl."""
-        folder = output_dir or self.run_config.output_dir
-        append_line(os.path.join(folder, f"trajectory_builder_{run_id}.jsonl"), {"run_id": run_id, **metrics})
-
-    def _run(self) -> Run:
-        return current_run("rollbus_log_builder")
+    async def end_play(self, play: Play, output: object, meta: Any) -> None:
+        """Leave the episodes as the log has them: rewarded and ended."""
 
 
 def choose_episodes(

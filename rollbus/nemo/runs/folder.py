@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from rollbus.local.process.state import hold_file
 from rollbus.nemo.runs.outputs import Outputs, replace_text
 from rollbus.schemas.errors import ConfigurationError
@@ -68,6 +70,13 @@ def read_run(folder: Path) -> RunRecord:
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{path} does not describe a run ({error}); restore it, or delete {folder}") from error
     return replace(record, state="killed") if record.state == "running" and not is_held(folder) else record
+
+
+def read_settings_of(folder: Path) -> dict[str, Any]:
+    """Return the settings that an earlier start wrote for a run; empty where none did."""
+    path = folder / SETTINGS_FILE
+    settings: dict[str, Any] = (yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None) or {}
+    return settings
 
 
 def list_runs(data_dir: Path) -> list[RunRecord]:

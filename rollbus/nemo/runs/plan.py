@@ -1,11 +1,14 @@
 """What a run is to do: the toolkit's configuration and ours, and what follows from the two."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nat.data_models.config import Config
 from nat.data_models.finetuning import TrainerAdapterConfig, TrajectoryBuilderConfig
 
 from rollbus.nemo.components import (
+    ARTBackendConfig,
     BusConfig,
     BusTrainerAdapterConfig,
     BusTrainerConfig,
@@ -61,6 +64,16 @@ class Plan:
         if not isinstance(self.adapter, BusTrainerAdapterConfig):
             return None
         return self.adapter.backend.base_model, self.adapter.backend.name
+
+    @property
+    def art_backend(self) -> ARTBackendConfig | None:
+        """The ART server that trains; None where the model is trained elsewhere, or in memory."""
+        setting: Any = self.bus.settings
+        for key in ("trainer", "backend", "type"):
+            setting = setting.get(key) if isinstance(setting, Mapping) else None
+        if isinstance(self.adapter, BusTrainerAdapterConfig) and setting in (None, "art-server"):
+            return self.adapter.backend
+        return None
 
     @property
     def curriculum_on_bus(self) -> bool:

@@ -2,54 +2,56 @@
 
 A settings file names the services to use; without one Kafka and ClickHouse are started here, in the run's folder. The
 ART server is the one at the configured address; where nothing answers there, and the address is this machine's, it is
-started too. Worker, sink and trainer are always the run's own, in a namespace of its own.
+started too. A settings file that has the run hosts it (`road`): of its worker, sink and trainer only those are started
+that do not beat. Otherwise the three are the run's own, in a namespace of its own.
 """
 
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic_core import to_jsonable_python
 
 from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
-from rollbus.demo.processes import stack_rows, stage_rows
-from rollbus.local.process.ports import find_free_port, is_free
+from rollbus.demo.processes import STAGES, stack_rows, stage_rows
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.kafka import KafkaBus
-from rollbus.nemo.components import BusTrainerAdapterConfig
+from rollbus.nemo.components import ARTBackendConfig, BusTrainerAdapterConfig
 from rollbus.nemo.runs.folder import SETTINGS_FILE
+from rollbus.nemo.runs.own_stack import LOOPBACK, services_here
 from rollbus.nemo.runs.plan import Plan
-from rollbus.nemo.runs.settings import laid_over, on_art_server, settings_of
+from rollbus.nemo.runs.road import hosts_run, missing_stages, require_no_trainer, require_same, require_where_it_began
+from rollbus.nemo.runs.settings import laid_over, settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.kafka.lag import open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import DEFAULT_NAMESPACE, TOPICS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
-from rollbus.stack_settings import HOST
+from rollbus.start.parts import SINK, TRAINER
+from rollbus.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
 DEMO_MODEL = "rollbus/tictactoe"
 """As a base model: the demo's small one, made on first use."""
 DRAIN_S = 120.0
-LEAVING_S = 30.0
-"""How long the processes of a killed run may take to end; they are signalled at its death."""
-ART_PORTS = ("art_port", "model_port")
+SERVICES = ("kafka", "clickhouse", "sink", "stack")
+"""Sections of a settings file that name services."""
+CLOCKS_DIFFER_S = 600.0
+"""By how much the broker's clock may be behind ours."""
 SECRET_MODE = 0o600
 
 
@@ -62,7 +64,9 @@ class Processes:
         self._stack = ExitStack()
         self._supervisor: Supervisor | None = None
         self.settings: Settings
-        self.namespace = f"{run_id}."
+        self.is_hosted = False
+        """Whether the settings file has the run: then its namespace is shared."""
+        self._missing_stages = frozenset(STAGES)
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -93,6 +97,8 @@ class Processes:
             return
         with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
             thread.submit(asyncio.run, create_topics(self.settings)).result()
+        if self.is_hosted:
+            self._missing_stages = missing_stages(self.settings, self._run_id)
         for service in self._stages(path):
             self._supervisor.start(service)
         self._supervisor.wait()
@@ -102,9 +108,22 @@ class Processes:
         assert self._supervisor is not None
         self._supervisor.check()
 
-    def bus(self, *, resume: bool) -> KafkaBus:
-        """Return the run's bus, not yet open."""
-        return KafkaBus(self.settings.kafka, self.namespace, with_events=resume)
+    def bus(self, *, resume: bool, began_at: str) -> KafkaBus:
+        """Return the run's bus, not yet open; a shared log is read from a little before the run began."""
+        began_ms = int((datetime.fromisoformat(began_at).timestamp() - CLOCKS_DIFFER_S) * 1000)
+        since_ms = began_ms if self.is_hosted else None
+        return KafkaBus(self.settings.kafka, self.namespace, with_events=resume, since_ms=since_ms)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the run's records."""
+        return self.settings.namespace
+
+    def trainer_settings(self) -> TrainerSettings:
+        """Return the settings of the run's trainer; raises ConfigurationError where another process has that part."""
+        if self.is_hosted:
+            require_no_trainer(self._missing_stages, self._run_id)
+        return self.settings.trainer_settings(self._run_id)
 
     @property
     def settings_file(self) -> Path:
@@ -116,18 +135,23 @@ class Processes:
         yield f"{'run':<11} {self._run_id}"
         yield f"{'kafka':<11} {self.settings.kafka.bootstrap_servers}"
         yield f"{'clickhouse':<11} {self.settings.clickhouse.host}:{self.settings.clickhouse.port}"
-        if self._art is not None:
-            yield f"{'art-server':<11} {self._art.backend.url}"
+        if (backend := self._plan.art_backend) is not None:
+            yield f"{'art-server':<11} {backend.url}"
         yield f"{'settings':<11} {self.settings_file}"
 
     def model_url(self) -> str:
         """Return the address of the trained model; raises ConfigurationError where the run has no server."""
-        if self._art is None:
+        if (backend := self._plan.art_backend) is None:
             raise ConfigurationError(f"the weights of run {self._run_id!r} are its own adapter's; serve them there")
-        return f"http://{self._art.backend.ip}:{self.settings.stack.model_port}/v1"
+        return f"http://{backend.ip}:{self.settings.stack.model_port}/v1"
 
     async def drain(self) -> None:
-        """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
+        """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink.
+
+        A sink that is not ours goes on.
+        """
+        if SINK not in self._missing_stages:
+            return
         kafka = self.settings.kafka
         group = f"{self.namespace}sink"
         topics = [topic.full_name(self.namespace) for topic in TOPICS]  # also those that it has not begun
@@ -144,16 +168,15 @@ class Processes:
 
     # Settings
 
-    @property
-    def _art(self) -> BusTrainerAdapterConfig | None:
-        """Return the adapter's configuration, where the run trains on an ART server."""
-        adapter = self._plan.adapter
-        return adapter if isinstance(adapter, BusTrainerAdapterConfig) and on_art_server(self._plan) else None
-
     def _document(self) -> dict[str, Any]:
-        settings = settings_of(self._plan, self._run_id, self.namespace)
-        services = self._services_here() if self._given is None else self._services_given(self._given)
-        document: dict[str, Any] = to_jsonable_python(laid_over(services, settings))
+        namespace = f"{self._run_id}."
+        given = self._given
+        services = self._settings_given(given) if given is not None else services_here(self._plan, self._folder)
+        if not self.is_hosted:
+            services = {name: services[name] for name in SERVICES if name in services}
+            services = laid_over(services, settings_of(self._plan, self._run_id, namespace))
+        document: dict[str, Any] = to_jsonable_python(services)
+        require_where_it_began(self._folder, document.get("namespace", DEFAULT_NAMESPACE))
         return document
 
     def _write(self, document: Mapping[str, Any]) -> Path:
@@ -165,72 +188,38 @@ class Processes:
         path.write_text(f"# Written by `rollbus finetune`.\n{text}", encoding="utf-8")
         return path
 
-    def _services_given(self, path: Path) -> dict[str, Any]:
-        """Return the services of a settings file, read with its environment; its runs and topics are others'."""
+    def _settings_given(self, path: Path) -> dict[str, Any]:
+        """Return a settings file, read with its environment, with the addresses of its stack; see whether it hosts the
+        run.
+        """
         values, _, mistakes = read_settings(Settings, path, os.environ)
         if mistakes:
             raise ConfigurationError("\n".join([f"mistakes in the settings from {path}:", *mistakes]))
-        services = {name: values[name] for name in ("kafka", "clickhouse", "sink", "stack") if name in values}
         given = load_settings(Settings, path, os.environ).with_stack_addresses()
+        self.is_hosted = hosts_run(given, self._run_id)
+        if self.is_hosted:
+            require_same(self._plan, given, self._run_id, path)
         addresses = {
             "kafka": {"bootstrap_servers": given.kafka.bootstrap_servers},
             "clickhouse": {"host": given.clickhouse.host, "port": given.clickhouse.port},
         }
-        written: dict[str, Any] = laid_over(services, addresses)
-        return written
-
-    def _services_here(self) -> dict[str, Any]:
-        """Return Kafka and ClickHouse in the run's folder; on the ports that an earlier start took."""
-        stack = self._earlier_stack() or {
-            "data_dir": str((self._folder / "data").resolve()),
-            "kafka_port": find_free_port(),
-            "kafka_controller_port": find_free_port(),
-            "clickhouse_port": find_free_port(),
-            "art_port": self._art.backend.port if self._art is not None else find_free_port(),
-            "model_port": self._model_port(),
-        }
-        return {
-            "kafka": {"bootstrap_servers": f"{HOST}:{stack['kafka_port']}"},
-            "clickhouse": {"host": HOST, "port": stack["clickhouse_port"]},
-            "stack": stack,
-        }
-
-    def _earlier_stack(self) -> dict[str, Any] | None:
-        path = self.settings_file
-        if not path.exists():
-            return None
-        earlier_settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        stack = earlier_settings.get("stack") if earlier_settings.get("namespace") == self.namespace else None
-        if stack is not None:
-            had_art = (Path(stack["data_dir"]) / "art").exists()
-            names = [name for name in stack if name.endswith("_port") and (had_art or name not in ART_PORTS)]
-            wait_until_free([int(stack[name]) for name in names])
-        return stack
-
-    def _model_port(self) -> int:
-        """Return the port of the trained model's endpoint, as an entry under `llms` has it."""
-        names = {self._art.backend.base_model, self._art.backend.name} if self._art is not None else set()
-        for llm in self._plan.config.llms.values():
-            address = urlsplit(str(getattr(llm, "base_url", "") or ""))
-            if getattr(llm, "model_name", None) in names and address.hostname in LOOPBACK and address.port:
-                return address.port
-        return find_free_port()
+        settings: dict[str, Any] = laid_over(values, addresses)
+        return settings
 
     # Processes
 
     def _missing(self, settings_file: Path) -> Iterator[Service]:
         stack = self.settings.stack_settings()
         rows = {service.name: service for service in stack_rows(stack, settings_file)}
-        art = self._art
+        backend = self._plan.art_backend
         if self._given is None:
             yield from (service for name, service in rows.items() if name != "art-server")
-        if art is not None and not _answers(art.backend.ip, art.backend.port):
-            self._require_startable(art)
-            yield replace(rows["art-server"], is_healthy=lambda: _answers(art.backend.ip, art.backend.port))
+        if backend is not None and not _answers(backend.ip, backend.port):
+            self._require_startable(backend)
+            yield replace(rows["art-server"], is_healthy=lambda: _answers(backend.ip, backend.port))
 
-    def _require_startable(self, art: BusTrainerAdapterConfig) -> None:
+    def _require_startable(self, backend: ARTBackendConfig) -> None:
         """Refuse to start a server for an address that is not ours, or for a model that is not here."""
-        backend = art.backend
         if backend.ip not in LOOPBACK:
             raise troubles.no_connection(backend.url, "no answer")
         if backend.base_model == DEMO_MODEL:
@@ -243,16 +232,10 @@ class Processes:
     def _stages(self, settings_file: Path) -> Iterator[Service]:
         from rollbus.consumers.clickhouse.questions.saved import has_tables
 
-        for service in stage_rows(settings_file, has_tables=lambda: has_tables(self.settings.clickhouse)):
-            if service.name != "trainer" or isinstance(self._plan.adapter, BusTrainerAdapterConfig):
+        is_ours = isinstance(self._plan.adapter, BusTrainerAdapterConfig)
+        for service in stage_rows(settings_file, self._run_id, has_tables=lambda: has_tables(self.settings.clickhouse)):
+            if service.name in self._missing_stages and (service.name != TRAINER or is_ours):
                 yield service
-
-
-def wait_until_free(ports: Sequence[int], timeout_s: float = LEAVING_S) -> None:
-    """Wait for the ports of an earlier start; one that stays taken is reported by the service that needs it."""
-    deadline = time.monotonic() + timeout_s
-    while not all(map(is_free, ports)) and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def _answers(host: str, port: int) -> bool:

@@ -260,7 +260,7 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
     from rollbus.nemo.runs.settings import processed_logprobs
 
     run_id, ended = record.run_id, replace(record, state="failed")
-    bus = processes.bus(resume=resume)
+    bus = processes.bus(resume=resume, began_at=record.began_at)
     recording = RunRecording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
     log = RunLog(bus, run_id, recording, check=processes.check)
     await bus.open()
@@ -269,7 +269,7 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
         async with AsyncExitStack() as hosted:
 
             async def host(backend: Backend) -> None:
-                await hosted.enter_async_context(training(processes.settings.trainer_settings(), backend, log))
+                await hosted.enter_async_context(training(processes.trainer_settings(), backend, log))
 
             CURRENT.set(run := Run(plan, run_id, log, resume, host, record.folder))
             write_run(record)

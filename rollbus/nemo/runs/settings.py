@@ -43,7 +43,7 @@ def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
     }
     if isinstance(adapter, BusTrainerAdapterConfig):
         document["trainer"] = _trainer(adapter)
-        if on_art_server(plan):
+        if plan.art_backend is not None:
             document["trainer"]["backend"] = _backend(adapter)
         document["art_server"] = _art_server(plan, adapter)
     else:
@@ -59,14 +59,6 @@ def checked_settings(plan: Plan) -> None:
     except ValidationError as error:
         mistakes = [f"  {'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
         raise ConfigurationError("\n".join(["mistakes under `rollbus: settings:`", *mistakes])) from error
-
-
-def on_art_server(plan: Plan) -> bool:
-    """Say whether the run trains on an ART server, and not in memory."""
-    setting: Any = plan.bus.settings
-    for key in ("trainer", "backend", "type"):
-        setting = setting.get(key) if isinstance(setting, Mapping) else None
-    return isinstance(plan.adapter, BusTrainerAdapterConfig) and setting in (None, "art-server")
 
 
 def processed_logprobs(config: Config) -> bool:

@@ -121,8 +121,9 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
                 worth = await self._worth(item, {**(meta or {}), "generation": play.generation}) if item else None
             if worth is None:
                 raised = self._run().tally.evaluator_errors.get(self._run().plan.reward)
-                why = getattr(item, "error", None) or getattr(item, "reasoning", None) or raised
-                logger.warning("example %s, generation %d has no score: %s", example, play.generation, why)
+                why = getattr(item, "error", None) or getattr(item, "reasoning", None) or raised or "it says no more"
+                message = "example %s, generation %d has no reward: the evaluator gave it %r; %s"
+                logger.warning(message, example, play.generation, getattr(item, "score", None), why)
             self._end(played, worth, item)
 
     async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:

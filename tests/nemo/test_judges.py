@@ -43,7 +43,9 @@ def odd_one_out(item: EvalInputItem) -> Any:
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, 10**400])
-async def test_a_score_that_is_no_finite_number_costs_its_attempts_alone(tmp_path: Path, score: Any) -> None:
+async def test_a_score_that_is_no_finite_number_costs_its_attempts_alone(
+    tmp_path: Path, score: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     SCORES["e0"] = score
     plain, dataset = document(tmp_path, score=odd_one_out), str(tmp_path / "train.json")
     async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
@@ -53,6 +55,7 @@ async def test_a_score_that_is_no_finite_number_costs_its_attempts_alone(tmp_pat
     assert (row["num_trajectories"], row["num_groups"], row["avg_reward"]) == (4, 2, 0.5)
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
     assert math.isfinite(metrics["avg_reward"])
+    assert f"example e0, generation 1 has no reward: the evaluator gave it {score!r}; it says no more" in caplog.text
 
 
 def silent_document(tmp_path: Path, *examples: str) -> dict[str, Any]:
@@ -75,7 +78,7 @@ async def test_an_example_that_a_judge_says_nothing_of_is_left_out(tmp_path: Pat
 
 async def test_a_judge_that_says_nothing_at_all_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
     async with new_run(tmp_path, silent_document(tmp_path, "e0", "e1", "e2")) as made:
-        with pytest.raises(RunStoppedError, match=r"score_missing: 6\): see .* that the evaluator returns a score"):
+        with pytest.raises(RunStoppedError, match=r"score_missing .*: 6\): see .* that the evaluator returns a score"):
             await run_epochs(made, 1)
 
 

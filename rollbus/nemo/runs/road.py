@@ -141,7 +141,7 @@ def _unread_reward(settings: Settings, name: str) -> Iterator[tuple[tuple[str | 
     """Yield a difference where the score is not what the evaluator reports."""
     counted = [reward for reward in settings.scoring.rewards if reward.weight]
     reports = [reward.options.get("report", reward.name) for reward in counted if reward.type == "feedback"]
-    if len(counted) != 1 or reports not in ([name], [EVERY_NAME]):
+    if reports not in ([name], [EVERY_NAME]) or [reward.weight for reward in counted] != [1.0]:
         yield ("scoring", "rewards"), [reward.name for reward in counted], [name]
 
 

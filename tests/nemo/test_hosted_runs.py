@@ -11,10 +11,11 @@ from rollbus.nemo.checks import FinetuneOptions, describe
 from rollbus.nemo.runs.folder import STATE_FILE
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.processes import Processes
-from rollbus.nemo.runs.road import describe_road, require_no_trainer
+from rollbus.nemo.runs.road import describe_road, missing_stages, require_no_trainer
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
+from tests.health.test_picture import draw, make_beat
 from tests.nemo.world import document, read
 
 RUN = "shop"
@@ -91,6 +92,19 @@ def test_a_run_goes_on_only_where_it_began(tmp_path: Path) -> None:
     written(tmp_path, runs=[{"run_id": "main", "model": "other"}])
     with pytest.raises(ConfigurationError, match=r"began in namespace 'orders\.', and would go on in 'shop\.'"):
         Processes(written(tmp_path, runs=[]), RUN)._document()
+
+
+def test_what_beats_for_the_run_is_not_started_again() -> None:
+    settings = Settings.model_validate({"runs": [{"run_id": RUN}]})
+    picture = draw(make_beat("worker", holds=("grouping.shop[0]",)), make_beat("sink"))
+    assert missing_stages(settings, RUN, picture.processes) == {"trainer"}
+    assert missing_stages(settings, RUN, ()) == {"worker", "sink", "trainer"}
+
+
+def test_a_worker_that_does_not_know_the_run_is_to_be_started_again() -> None:
+    settings = Settings.model_validate({"runs": [{"run_id": RUN}]})
+    with pytest.raises(ConfigurationError, match="without run 'shop'; start it again"):
+        missing_stages(settings, RUN, draw(make_beat("worker", holds=("grouping.main[0]",))).processes)
 
 
 def test_an_adapter_in_this_process_bears_no_second_trainer() -> None:

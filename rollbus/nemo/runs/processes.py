@@ -9,7 +9,7 @@ that do not beat. Otherwise the three are the run's own, in a namespace of its o
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ from pydantic_core import to_jsonable_python
 from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import STAGES, stack_rows, stage_rows
+from rollbus.health.reading import read_health
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
@@ -35,6 +36,7 @@ from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.road import hosts_run, missing_stages, require_no_trainer, require_same, require_where_it_began
 from rollbus.nemo.runs.settings import laid_over, settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
+from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.runtime.kafka.lag import open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, TOPICS
@@ -96,12 +98,19 @@ class Processes:
         if not with_stages:
             return
         with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
-            thread.submit(asyncio.run, create_topics(self.settings)).result()
+            processes = thread.submit(asyncio.run, self._prepare_log()).result()
         if self.is_hosted:
-            self._missing_stages = missing_stages(self.settings, self._run_id)
+            self._missing_stages = missing_stages(self.settings, self._run_id, processes)
         for service in self._stages(path):
             self._supervisor.start(service)
         self._supervisor.wait()
+
+    async def _prepare_log(self) -> Sequence[ProcessHealth]:
+        """Create the topics that are missing; return the processes that read them already."""
+        await create_topics(self.settings)
+        if not self.is_hosted:
+            return ()
+        return (await read_health(self.settings.kafka, self.namespace)).processes
 
     def check(self) -> None:
         """Raise UnavailableError, with the end of its log, if one has ended."""

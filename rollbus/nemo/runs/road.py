@@ -4,19 +4,17 @@ A file that has the run under `runs:` hosts it: its worker, sink and trainer ser
 are in its namespace. What the configuration asks must then be what the file says, and each difference is a mistake.
 """
 
-import asyncio
 import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rollbus.health.reading import read_health
 from rollbus.nemo.runs.folder import STATE_FILE, read_settings_of
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.settings import settings_of
+from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import EVERY_NAME, RunConfig
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
@@ -101,20 +99,17 @@ def describe_road(plan: Plan) -> str:
     return f"{own} add under its `runs:`, and start its worker again:\n{section.rstrip()}"
 
 
-def missing_stages(settings: Settings, run_id: str) -> frozenset[str]:
+def missing_stages(settings: Settings, run_id: str, processes: Sequence[ProcessHealth]) -> frozenset[str]:
     """Return which of worker, sink and trainer do not beat; raises ConfigurationError for workers without the run."""
-    with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
-        health = thread.submit(asyncio.run, read_health(settings.kafka, settings.namespace)).result()
-    parts = [part for part in find_processes(settings, health.processes) if part.run in ("", run_id)]
-    missing = frozenset(part.name for part in parts if not part.is_there)
-    workers = [process for process in health.processes if process.is_alive and process.kind == WORKER]
+    parts = [part for part in find_processes(settings, processes) if part.run in ("", run_id)]
+    workers = [process for process in processes if process.is_alive and process.kind == WORKER]
     if workers and not any(place.startswith(f"grouping.{run_id}[") for process in workers for place in process.holds):
         names = ", ".join(process.name for process in workers)
         raise ConfigurationError(
             f"{names} runs in namespace {settings.namespace!r} without run {run_id!r}; start it again, so that it "
             "reads the settings file"
         )
-    return missing
+    return frozenset(part.name for part in parts if not part.is_there)
 
 
 def require_no_trainer(missing: frozenset[str], run_id: str) -> None:

@@ -145,7 +145,7 @@ class Nothing:
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
-    def bus(self, *, resume: bool) -> MemoryBus:
+    def bus(self, *, resume: bool, began_at: str) -> MemoryBus:
         return self._bus
 
     def check(self) -> None:

@@ -119,8 +119,9 @@ class Processes:
 
     def bus(self, *, resume: bool, began_at: str) -> KafkaBus:
         """Return the run's bus, not yet open; a shared log is read from a little before the run began."""
-        began_ms = int((datetime.fromisoformat(began_at).timestamp() - CLOCKS_DIFFER_S) * 1000)
-        since_ms = began_ms if self.is_hosted else None
+        since_ms = None
+        if self.is_hosted:
+            since_ms = int((datetime.fromisoformat(began_at).timestamp() - CLOCKS_DIFFER_S) * 1000)
         return KafkaBus(self.settings.kafka, self.namespace, with_events=resume, since_ms=since_ms)
 
     @property

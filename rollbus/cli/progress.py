@@ -59,15 +59,24 @@ class Progress:
 def describe_progress(done: int, total: int, unit: str, elapsed_s: float) -> str:
     """Return how far something is: `412 of 1,000 tickets, about 9 minutes left`, or the time that it took so far."""
     if not total:
-        return f"{format_duration(elapsed_s)} so far"
+        return f"{_format_elapsed(elapsed_s)} so far"
     counted = f"{done:,} of {total:,}" + (f" {unit}" if unit else "")
     if not LEAST_SHARE <= done / total < 1:
         return counted
     return f"{counted}, about {format_duration(elapsed_s * (total - done) / done)} left"
 
 
+def _format_elapsed(seconds: float) -> str:
+    """Return a time that passed, to the second: of two lines about one wait the later one shows more."""
+    whole = max(1, round(seconds))
+    if whole < 1.5 * MINUTE_S:
+        return f"{whole} s"
+    minutes, left_s = divmod(whole, MINUTE_S)
+    return f"{minutes} min {left_s} s" if whole < HOUR_S else f"{minutes // 60} h {minutes % 60} min {left_s} s"
+
+
 def format_duration(seconds: float) -> str:
-    """Return a time for people, in its largest fitting unit."""
+    """Return a time that is only estimated, in its largest fitting unit."""
     if seconds < 1.5 * MINUTE_S:
         return f"{max(1, round(seconds))} s"
     if seconds < 1.5 * HOUR_S:

@@ -33,7 +33,12 @@ from rollbus.runtime.health.alarms.runs import (
     steps_by_run,
 )
 from rollbus.schemas.records.groups import CurriculumState
+from rollbus.streams.stages.assembly.stage import AssemblyStage
 
+TICKING_STAGE = AssemblyStage.name
+"""The worker that holds its first partition writes time into the log."""
+NO_TICKER_MS = 60_000
+"""Without a worker that holds the ticking stage: so long may a restart take, or a rebalance."""
 FORGET_MS = 24 * 3_600_000
 """A process that is silent for a day is no longer shown: it was replaced, or is missed by other signs."""
 
@@ -92,6 +97,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     alive = [process for process in processes if process.is_alive]
     problems = (
         *_find_nothing_alive(look, processes),
+        *_find_no_ticker(look, processes),
         *find_silent(processes, look.beats),
         *(problem for process in alive for problem in find_process_problems(process, limits)),
         *find_low_disks(processes),
@@ -150,6 +156,30 @@ def _find_nothing_alive(look: Look, processes: Sequence[ProcessHealth]) -> Itera
         what = "no process lives, and episode-events has data: nothing assembles, scores or trains it"
         remedy = "`rollbus up` starts all of this machine; else `rollbus worker run`, `rollbus trainer run`"
         yield Problem("no_process", "namespace", what, f"{remedy}; {RUNBOOK}#no-process")
+
+
+def _find_no_ticker(look: Look, processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
+    """Yield that processes live and none runs the stage whose worker writes time into the log."""
+    if not look.events or look.unread_beats or not any(process.is_alive for process in processes):
+        return
+    for beat in look.beats:
+        may_hold = beat.heartbeat.kind == "worker" and look.now_ms - beat.taken_ms <= NO_TICKER_MS
+        is_new = look.now_ms - beat.heartbeat.started_at_ms <= NO_TICKER_MS or beat.heartbeat.is_last
+        if may_hold and (is_new or _runs(TICKING_STAGE, beat.heartbeat.holds)):
+            return
+    workers = [process for process in processes if process.is_alive and process.kind == "worker"]
+    stages = sorted({name.partition("[")[0] for process in workers for name in process.holds})
+    running = f"the workers run {', '.join(stages) or 'nothing yet'}" if workers else "no worker lives"
+    what = (
+        f"no worker runs `{TICKING_STAGE}` ({running}), and episode-events has data: no episode is assembled, and no "
+        "time passes in the log, so no other stage closes anything"
+    )
+    remedy = f"`rollbus worker run` runs every stage; with `--stage`, let one worker have `{TICKING_STAGE}`"
+    yield Problem("no_process", TICKING_STAGE, what, f"{remedy}; {RUNBOOK}#no-process")
+
+
+def _runs(stage: str, holds: Iterable[str]) -> bool:
+    return any(name.startswith(f"{stage}[") for name in holds)
 
 
 def _find_new_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:

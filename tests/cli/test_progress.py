@@ -15,6 +15,14 @@ def test_what_is_left_is_counted_in_its_unit_and_in_time() -> None:
     assert describe_progress(0, 0, "", 12.4) == "12 s so far"
 
 
+def test_two_lines_about_a_long_wait_never_say_the_same_time() -> None:
+    waits_s = (89, 92.5, 96, 125, 3_599, 3_602.5, 7_325)
+    assert [describe_progress(0, 0, "", waited_s) for waited_s in waits_s] == [
+        *("89 s so far", "1 min 32 s so far", "1 min 36 s so far", "2 min 5 s so far", "59 min 59 s so far"),
+        *("1 h 0 min 2 s so far", "2 h 2 min 5 s so far"),
+    ]
+
+
 def test_a_time_has_the_unit_that_people_would_use() -> None:
     assert [format_duration(seconds) for seconds in (0.2, 89, 91, 600, 7_200)] == [
         *("1 s", "89 s", "2 minutes", "10 minutes", "2.0 hours")

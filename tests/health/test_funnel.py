@@ -112,7 +112,7 @@ def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it(
     assert drawn.verdict.endswith(
         "the batch of step 5 is made, and is trained now or next; 2 of 16 groups wait for the one after it"
     )
-    assert give_verdict(draw_data(make_beat()), (drawn,)).text == "all is well"
+    assert give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text == "all is well"
 
 
 def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
@@ -213,6 +213,14 @@ def test_a_few_losses_while_more_is_on_its_way_block_nothing() -> None:
     assert funnel(count(3, "no_signal", 2), count(2, "", 9)).blocked_at is None
 
 
+def test_a_step_for_which_no_reward_has_come_yet_waits_for_rewards() -> None:
+    assert funnel(count(1, "", 9)).verdict == (
+        "0 of 9 episodes are trained; 0 of 16 groups: the first step waits for rewards; 9 episodes have none yet"
+    )
+    assert "1 episode has none yet" in funnel(count(1)).verdict
+    assert "at this rate the first step never comes" in funnel(count(2, "", 9)).verdict
+
+
 def test_no_traffic_is_said() -> None:
     assert funnel(run={"newest_episode_ms": 0}).verdict.startswith("no episode has begun yet")
     old = funnel(run={"newest_episode_ms": NOW_MS - 72 * HOUR_MS})
@@ -233,19 +241,25 @@ def test_the_terminal_has_every_number_loss_and_notice() -> None:
 @pytest.mark.parametrize(
     ("funnels", "beats", "text", "is_wrong"),
     [
-        ((funnel(count(5), run=COMING),), (make_beat(),), "all is well", False),
+        ((funnel(count(5), run=COMING),), (make_beat(holds=("assembly[0]",)),), "all is well", False),
         (
             (
                 funnel(count(2, "", 9)),
                 funnel(count(5), run=COMING | {"recent_groups": 0, "waiting_groups": 0, "step": 6}),
             ),
-            (make_beat(),),
+            (make_beat(holds=("assembly[0]",)),),
             "every process works; at this rate the first step of run main never comes; at this rate step 7 of run main",
             False,
         ),
-        ((funnel(count(1, "score_missing", 9)),), (make_beat(),), "run main cannot train", True),
-        ((funnel(),), (make_beat(),), "every process works; run main has no episodes", False),
-        ((without_numbers(FunnelSettings(), "x"),), (make_beat(),), "what becomes of the episodes is not known", False),
+        (
+            (funnel(count(1, "", 9)),),
+            (make_beat(holds=("assembly[0]",)),),
+            "every process works; the first step of run main waits for rewards",
+            False,
+        ),
+        ((funnel(count(1, "score_missing", 9)),), (make_beat(holds=("assembly[0]",)),), "run main cannot train", True),
+        ((funnel(),), (make_beat(holds=("assembly[0]",)),), "every process works; run main has no episodes", False),
+        ((without_numbers(FunnelSettings(), "x"),), (make_beat(holds=("assembly[0]",)),), "what becomes of the episodes is not known", False),
         ((funnel(count(5), run=COMING),), (), "1 problem", True),
     ],
 )
@@ -261,12 +275,20 @@ def draw_data(*beats: Any) -> Picture:
     return draw_picture(Look(now_ms=NOW_MS, beats=beats, events=100), LagHistory(300), AlarmLimits())
 
 
-def test_data_without_a_process_is_a_problem_and_an_empty_namespace_is_not() -> None:
+def test_data_that_no_process_assembles_is_a_problem_and_an_empty_namespace_is_not() -> None:
     (problem,) = draw_data().problems
     assert problem.alarm == "no_process"
     assert "no process lives, and episode-events has data" in problem.what
     empty = draw_picture(Look(now_ms=NOW_MS), LagHistory(300), AlarmLimits())
     assert give_verdict(empty, (funnel(),)).text == "nothing is recorded yet, and no process runs"
+    idle = (make_beat("sink"), make_beat(holds=("grouping.main[0]",)))
+    (unticked,) = draw_data(*idle).problems
+    assert (unticked.alarm, unticked.subject) == ("no_process", "assembly")
+    assert "no worker runs `assembly` (the workers run grouping.main), and episode-events has data" in unticked.what
+    (alone,) = draw_data(make_beat("sink")).problems
+    assert "no worker runs `assembly` (no worker lives)" in alone.what
+    assert draw_data(make_beat("sink"), make_beat(holds=("assembly[0]", "scoring[0]"))).problems == ()
+    assert draw_data(make_beat("sink"), make_beat(started_s=5)).problems == ()
     (missing,) = draw_picture(Look(now_ms=NOW_MS, events=None), LagHistory(300), AlarmLimits()).problems
     assert missing.alarm == "no_topics"
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
+from rollbus.health.funnel.numbers import TRAINABLE, FunnelNumbers, FunnelSettings
 from rollbus.runtime.health.alarms.problem import say_duration
 
 HOUR_MS = 3_600_000
@@ -22,6 +22,8 @@ class Forecast:
     eta_ms: int | None
     """Until it begins: None if it never comes at this rate; 0 if it can begin, or has begun."""
     sentence: str
+    unrewarded: int = 0
+    """Episodes that can be trained and have no reward yet, where nothing else is on its way."""
 
 
 def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
@@ -38,16 +40,24 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     if batching.flush_ms is not None and run.waiting_groups:
         waits_ms.append(max(0, run.oldest_waiting_ms + batching.flush_ms - numbers.now_ms))
     eta_ms = round(min(waits_ms)) if waits_ms else None
+    unrewarded = 0 if waits_ms else _count_unrewarded(numbers)
     counted = f"{run.waiting_groups} of {needed} groups"
     if run.open_batches:
         sentence = f"the batch of {name} is made, and is trained now or next; {counted} wait for the one after it"
+    elif unrewarded:
+        have = "episode has" if unrewarded == 1 else "episodes have"
+        sentence = f"{counted}: {name} waits for rewards; {unrewarded} {have} none yet"
     elif eta_ms is None:
         sentence = f"{counted}: no group with a signal has come lately, and at this rate {name} never comes"
     elif eta_ms == 0:
         sentence = f"{counted}: {name} can begin"
     else:
         sentence = f"{counted}: at this rate {name} comes in {say_wait(eta_ms)}"
-    return Forecast(step, name, run.waiting_groups, needed, per_hour, eta_ms, sentence)
+    return Forecast(step, name, run.waiting_groups, needed, per_hour, eta_ms, sentence, unrewarded)
+
+
+def _count_unrewarded(numbers: FunnelNumbers) -> int:
+    return sum(count.episodes for count in numbers.episodes if count.reached == TRAINABLE and not count.dropped_by)
 
 
 def _measure_pace(numbers: FunnelNumbers) -> float:

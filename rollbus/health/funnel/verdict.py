@@ -41,6 +41,9 @@ def _say_why_nothing_comes(funnel: Funnel) -> str:
     """Return why a run's next step does not come, though nothing is broken; nothing if it does."""
     if not any(stage.episodes for stage in funnel.stages):
         return f"run {funnel.run_id} has no episodes"
-    if funnel.forecast is not None and funnel.forecast.eta_ms is None:
-        return f"at this rate {funnel.forecast.step_name} of run {funnel.run_id} never comes"
-    return ""
+    forecast = funnel.forecast
+    if forecast is None or forecast.eta_ms is not None:
+        return ""
+    if forecast.unrewarded:
+        return f"{forecast.step_name} of run {funnel.run_id} waits for rewards"
+    return f"at this rate {forecast.step_name} of run {funnel.run_id} never comes"

@@ -13,6 +13,8 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.export.conversations import StoredTurn
 from rollbus.schemas.errors import ConfigurationError, nearest
 
+TASKS_SHOWN = 5
+"""Of those that a filter could name, where it matches nothing."""
 BLOCK = 200
 """Trajectories whose payload is in memory at once."""
 
@@ -112,6 +114,22 @@ def select_trajectories(
     order = "ORDER BY group_hint, started_at, trajectory_id" + (f" LIMIT {limit}" if limit is not None else "")
     names, rows = client.query(f"SELECT * FROM ({_SELECTION}) WHERE {members}({where or 'true'}) {order}", values)
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def describe_unfiltered(client: ClickHouse, namespace: str, run: str, data_set: str = "") -> str:
+    """Return what there is to choose from, in words, for a filter that matches none of it."""
+    values = {"namespace": namespace, "run": run, "data_set": data_set}
+    members = f"trajectory_id IN ({_MEMBERS})" if data_set else "true"
+    sql = (
+        f"SELECT count(), countIf(reward IS NULL), min(reward), max(reward), groupUniqArray({TASKS_SHOWN})(task) "
+        f"FROM ({_SELECTION}) WHERE {members}"
+    )
+    ((stored, unscored, least, most, tasks),) = client.query(sql, values)[1]
+    where = f"data set {data_set!r}" if data_set else f"namespace {namespace!r}"
+    if not stored:
+        return f"{where} has no trajectory that is not excluded"
+    rewards = "no rewards" if unscored == stored else f"rewards from {least:g} to {most:g}, {unscored} without one"
+    return f"{where} has {stored}: tasks {', '.join(sorted(task or '(none)' for task in tasks))}; {rewards}"
 
 
 def _data_sets(client: ClickHouse, values: Mapping[str, str]) -> list[str]:

@@ -25,7 +25,13 @@ from rollbus.consumers.export.formats import completion_row, conversation_row, e
 from rollbus.consumers.export.numbers import UnfitRowError
 from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
 from rollbus.consumers.export.readers import READERS, Kind, ReaderName, SftLayout, require_form
-from rollbus.consumers.export.reading import Selected, read_exclusions, read_payloads, select_trajectories
+from rollbus.consumers.export.reading import (
+    Selected,
+    describe_unfiltered,
+    read_exclusions,
+    read_payloads,
+    select_trajectories,
+)
 from rollbus.consumers.export.writing import FEATURES, PLAIN_MESSAGES, FileFormat, WrittenFile, path_of, write_rows
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import hash_bytes
@@ -64,13 +70,17 @@ class ExportRequest:
 def export(
     client: ClickHouse, request: ExportRequest, folder: Path, *, progress: Progress = lambda done, of: None
 ) -> dict[str, Any]:
-    """Write the export and return its manifest; raises ConfigurationError, ServiceError."""
+    """Write the export and return its manifest; raises ConfigurationError, also where nothing matches, ServiceError."""
     file_format = require_form(request.reader, request.kind, request.sft_layout, request.file_format)
     _require_free(folder, [path_of(folder, name, file_format) for name in _file_names(request)])
     exclusions = read_exclusions(client, request.namespace)
     selection = select_trajectories(
         client, request.namespace, request.run, request.where, request.limit, request.data_set
     )
+    if not selection:
+        there = describe_unfiltered(client, request.namespace, request.run, request.data_set)
+        chosen = f" matches {request.where!r}" if request.where else " is there"
+        raise ConfigurationError(f"nothing was exported: no trajectory{chosen}; {there}")
     left_out: Counter[str] = Counter()
     files: list[WrittenFile] = []
     done = itertools.count(1)

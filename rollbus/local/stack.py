@@ -18,18 +18,28 @@ from rollbus.local.process import state
 from rollbus.local.process.ports import describe_listener, is_free, listener_of, require_free
 from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
-from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
+from rollbus.runtime.credentials import (
+    NO_TOKEN,
+    OWNER_KEY,
+    PASSWORD,
+    READONLY_PASSWORD,
+    TOKEN,
+    make_secrets,
+    read_secret,
+    record_ports,
+)
 from rollbus.runtime.principals import make_principals
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.stack_settings import StackSettings
+from rollbus.trainer.backends.wire import CAPABILITIES
 
 FREE_BYTES_NEEDED = 1 << 30
 """Room for Kafka's segments and ClickHouse's parts of some demos; both break if the disk fills up."""
 ART_START_TIMEOUT_S = 240.0
 """It imports ART and torch first, which alone takes 20 s on an idle machine."""
 
-State = Literal["running", "started", "unhealthy", "stopped", "crashed", "port in use"]
+State = Literal["running", "started", "starting", "unhealthy", "stopped", "crashed", "port in use"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,8 @@ class ServiceStatus:
 
     name: str
     state: State
-    """'running' answers; 'started' means by this call, and answers; 'unhealthy' has a process that does not answer;
+    """'running' answers; 'started' means by this call, and answers; 'starting' does not answer yet, and still may;
+    'unhealthy' has had its time and does not answer;
     'crashed' was started and has ended without `down`; 'port in use' has another program on its port."""
     address: str
     pid: int | None = None
@@ -74,6 +85,9 @@ def art_service(settings: StackSettings, command: Sequence[str]) -> Service:
         address=settings.art_url,
         ports={"art_port": settings.art_port, "model_port": settings.model_port},
         start_timeout_s=ART_START_TIMEOUT_S,
+        is_ours=lambda: answers_http(
+            settings.art_port, CAPABILITIES, token=read_secret(settings.secrets_dir, TOKEN) or NO_TOKEN
+        ),
     )
 
 
@@ -104,12 +118,15 @@ def up(
     report: Callable[[ServiceStatus], None] = lambda status: None,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> tuple[ServiceStatus, ...]:
-    """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers."""
+    """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers.
+
+    What was started by hand with the credentials of this stack is left as it is.
+    """
     require_startable(settings, services, free_bytes=free_bytes)
     with state.hold_run_dir(settings.run_dir):
-        processes = [(service, *_ensure_started(settings, service)) for service in services]
-        statuses = []
-        for service, process, started_now in processes:
+        statuses = [_find_status(settings, service) for service in services if _runs_by_hand(settings, service)]
+        missing = [service for service in services if service.name not in {status.name for status in statuses}]
+        for service, process, started_now in [(row, *_ensure_started(settings, row)) for row in missing]:
             _wait(settings, process)
             pid = process.identity.pid if process.identity else None
             statuses.append(ServiceStatus(service.name, "started" if started_now else "running", service.address, pid))
@@ -148,11 +165,21 @@ def _require_free_ports(settings: StackSettings, service: Service) -> None:
     recorded = state.read(settings.run_dir, service.name)
     if recorded is not None and is_running(recorded.identity):
         return
+    if _runs_by_hand(settings, service):
+        return
     if recorded is not None:
         end(recorded.identity)
         state.remove(settings.run_dir, service.name)
     for setting, port in service.ports.items():
         require_free(port, service=service.name, setting=setting)
+
+
+def _runs_by_hand(settings: StackSettings, service: Service) -> bool:
+    """Whether it runs with the credentials of this stack, and `up` did not start it."""
+    recorded = state.read(settings.run_dir, service.name)
+    if recorded is not None and is_running(recorded.identity):
+        return False
+    return not all(map(is_free, service.ports.values())) and service.is_ours()
 
 
 def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceProcess, bool]:
@@ -185,7 +212,14 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
         pid = recorded.identity.pid
         if service.is_healthy():
             return ServiceStatus(service.name, "running", service.address, pid)
+        age_s = (wall_clock_ms() - recorded.started_at_ms) / 1000
+        if age_s < service.start_timeout_s:
+            return ServiceStatus(service.name, "starting", service.address, pid, f"for {age_s:.0f} s; its log is {log}")
         return ServiceStatus(service.name, "unhealthy", service.address, pid, f"does not answer; see {log}")
+    if _runs_by_hand(settings, service):
+        owner = next((pid for port in service.ports.values() if (pid := listener_of(port)) is not None), None)
+        detail = "started by hand: `rollbus down` leaves it"
+        return ServiceStatus(service.name, "running", service.address, owner, detail)
     for port in service.ports.values():
         if not is_free(port):
             owner = listener_of(port)

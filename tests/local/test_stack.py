@@ -4,6 +4,7 @@ import http.server
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.processes import end, is_running, session_members, spawn
+from rollbus.local.process.processes import ProcessorWait, end, is_running, session_members, spawn
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.stack import down, log_path, require_startable, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.stack_settings import HOST, StackSettings
+from tests.waiting import wait_until
 
 
 def web_service(name: str, port: int, *, setting: str = "some_port") -> Service:
@@ -125,6 +127,54 @@ def test_a_service_that_never_answers_is_given_up_and_ended(settings: StackSetti
         up(settings, (service,))
     assert not session_members(asked[0])
     assert down(settings) == ()
+
+
+def test_a_service_that_gets_no_processor_is_given_more_time(
+    settings: StackSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False] * 8)
+    monkeypatch.setattr(ProcessorWait, "measure_s", lambda wait: time.monotonic())  # others had the processors
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    service = Service(
+        name="slow", command=lambda: command, is_healthy=lambda: next(answers, True), start_timeout_s=0.01
+    )
+    (started,) = up(settings, (service,))
+    assert started.state == "started"
+
+
+def test_the_time_in_which_a_process_gets_no_processor_is_counted(tmp_path: Path) -> None:
+    spinning = "while True: pass"
+    workers = [
+        spawn([sys.executable, "-c", spinning], log_path=tmp_path / "log")
+        for _ in range(len(os.sched_getaffinity(0)) + 1)
+    ]
+    try:
+        waits = [ProcessorWait(worker.pid) for worker in workers]
+        wait_until(lambda: any(wait.measure_s() > 0 for wait in waits), "no process waited for a processor")
+    finally:
+        for worker in workers:
+            end(worker)
+
+
+def test_what_is_young_and_does_not_answer_yet_is_starting(settings: StackSettings) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    is_healthy = False
+    service = Service(name="slow", command=lambda: command, is_healthy=lambda: is_healthy)
+    is_healthy = True
+    up(settings, (service,))
+    is_healthy = False
+    assert [row.state for row in status(settings, (service,))] == ["starting"]
+    assert [row.state for row in status(settings, (replace(service, start_timeout_s=0.0),))] == ["unhealthy"]
+
+
+def test_a_service_that_was_started_by_hand_counts_as_running_and_stays(settings: StackSettings) -> None:
+    with http.server.ThreadingHTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
+        service = replace(web_service("a", server.server_port), is_ours=lambda: True)
+        require_startable(settings, (service,))
+        (row,) = up(settings, (service,))
+        assert (row.state, row.pid) == ("running", os.getpid())
+        assert [found.state for found in status(settings, (service,))] == ["running"]
+        assert down(settings) == ()
 
 
 def _pid_of(settings: StackSettings, name: str) -> int:

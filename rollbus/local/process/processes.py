@@ -92,6 +92,26 @@ def is_running(identity: ProcessIdentity) -> bool:
     return True
 
 
+class ProcessorWait:
+    """How long a process was ready to run and had no processor, since this was made.
+
+    On a machine with much other work that is most of the time, and says nothing against the process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Begin to count."""
+        self._pid, self._waited_s = pid, 0.0
+        self._looked_s, self._waits_ns = time.monotonic(), _thread_waits_ns(pid)
+
+    def measure_s(self) -> float:
+        """Return the time so far: between two looks that of the thread that waited longest."""
+        now_s, waits_ns = time.monotonic(), _thread_waits_ns(self._pid)
+        longest_ns = max((ns - self._waits_ns.get(thread, 0) for thread, ns in waits_ns.items()), default=0)
+        self._waited_s += min(longest_ns / 1e9, now_s - self._looked_s)
+        self._looked_s, self._waits_ns = now_s, waits_ns
+        return self._waited_s
+
+
 def exit_code(identity: ProcessIdentity) -> int | None:
     """How a process that this one started has ended: its exit code, or minus the signal that ended it; else None."""
     is_running(identity)
@@ -183,6 +203,16 @@ def _stat_fields(pid: int) -> list[str] | None:
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
+
+
+def _thread_waits_ns(pid: int) -> dict[str, int]:
+    """Return the second number of each thread's schedstat (sched-stats.rst); nothing where the kernel has none."""
+    waits_ns = {}
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
+                waits_ns[thread] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
+    return waits_ns
 
 
 def _boot_id() -> str:

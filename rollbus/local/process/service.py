@@ -14,6 +14,7 @@ from rollbus.local.process.processes import (
     POLL_S,
     TERMINATE_GRACE_S,
     ProcessIdentity,
+    ProcessorWait,
     end,
     exit_code,
     is_running,
@@ -41,6 +42,9 @@ class Service:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Setting → port it listens on; each must be free before it starts."""
     start_timeout_s: float = START_TIMEOUT_S
+    """Without the time in which it is ready to run and other processes have the processors."""
+    is_ours: Callable[[], bool] = lambda: False
+    """Whether what listens on its ports is this service, started by hand with the credentials of this stack."""
     may_end: bool = False
     """Whether it ends by itself when its work is done, as an agent does after its games."""
     env: Mapping[str, str] | None = None
@@ -75,15 +79,17 @@ class ServiceProcess:
 
     def wait_until_healthy(self) -> None:
         """Return once it answers; raise UnavailableError with the end of its log if it died or is too slow."""
-        deadline = time.monotonic() + self.service.start_timeout_s
+        began_s = time.monotonic()
+        processor_wait = ProcessorWait(self.identity.pid) if self.identity is not None else None
         while not self.service.is_healthy():
             if self.identity is not None and not is_running(self.identity):
                 how = f"{self.service.name} ended while starting, with exit code {self.exit_code()}"
                 raise UnavailableError(f"{how}; {log_tail(self.log_path)}")
-            if time.monotonic() >= deadline:
+            waited_s = 0.0 if processor_wait is None else processor_wait.measure_s()
+            if time.monotonic() - began_s - waited_s >= self.service.start_timeout_s:
                 raise UnavailableError(
-                    f"{self.service.name} did not become healthy within {self.service.start_timeout_s:.0f} s; "
-                    f"{log_tail(self.log_path)}"
+                    f"{self.service.name} did not become healthy within {self.service.start_timeout_s:.0f} s, and was "
+                    f"ended; {log_tail(self.log_path)}"
                 )
             time.sleep(POLL_S)
 
@@ -102,11 +108,13 @@ class ServiceProcess:
             self.identity = None
 
 
-def answers_http(port: int, path: str, *, body: bytes | None = None, timeout_s: float = 5.0) -> bool:
-    """Whether a GET on loopback is answered with 200, and with this body if one is given."""
+def answers_http(
+    port: int, path: str, *, body: bytes | None = None, token: str | None = None, timeout_s: float = 5.0
+) -> bool:
+    """Whether a GET on loopback, with this token if one is given, is answered with 200, and with this body if so."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         return response.status == 200 and body in (None, response.read())
     except (OSError, http.client.HTTPException):

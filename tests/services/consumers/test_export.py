@@ -99,6 +99,21 @@ def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_pat
     assert row["task"] == "play"
 
 
+@pytest.mark.parametrize("kind", ["trajectories", "sft", "dpo", "evaluation"])
+def test_a_filter_that_matches_nothing_is_refused_with_what_there_is(
+    client: ClickHouse, tmp_path: Path, kind: Any
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        export(client, request_of(kind=kind, where="task = 'chess'"), tmp_path / "out")
+    assert str(refused.value) == (
+        "nothing was exported: no trajectory matches \"task = 'chess'\"; namespace 'rollbus.' has 5: tasks play; "
+        "rewards from 0 to 1, 0 without one"
+    )
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigurationError, match=r"namespace 'empty\.' has no trajectory that is not excluded"):
+        export(client, request_of(kind=kind, namespace="empty."), tmp_path / "out")
+
+
 def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out(
     client: ClickHouse, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollbus.local.process.service import Service
     from rollbus.local.stack import ServiceStatus
 
-STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy": "yellow"}
+STYLES = {"running": "green", "started": "green", "stopped": "dim", "starting": "yellow", "unhealthy": "yellow"}
 """Every other state is red: it needs attention."""
 
 

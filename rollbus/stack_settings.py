@@ -13,8 +13,8 @@ HOST = "127.0.0.1"
 STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
 """Ports of what `rollbus up` always starts; art-server may be left out, or run elsewhere."""
 
-Port = Annotated[int, Field(gt=0, lt=65536)]
-
+MOST_PORTS = 65_536
+Port = Annotated[int, Field(gt=0, lt=MOST_PORTS)]
 
 KAFKA_PORT = 9092
 FOLLOWING_PORTS = ("kafka_controller_port", "clickhouse_port", "art_port", "model_port")
@@ -48,8 +48,8 @@ class StackSettings(BaseModel):
     @classmethod
     def _follow_kafka_port(cls, values: Any) -> Any:
         first = values.get("kafka_port", KAFKA_PORT) if isinstance(values, dict) else KAFKA_PORT
-        if first == KAFKA_PORT or not isinstance(first, int):
-            return values
+        if first == KAFKA_PORT or not isinstance(first, int) or not 0 < first < MOST_PORTS:
+            return values  # one that is no port is one mistake, and not five
         return {**{name: first + place for place, name in enumerate(FOLLOWING_PORTS, start=1)}, **values}
 
     @model_validator(mode="after")

@@ -165,6 +165,13 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
             load_settings(Example, file, {})
 
 
+def test_a_kafka_port_that_is_no_port_is_one_mistake(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("stack: {kafka_port: 99999999}\n")
+    with pytest.raises(ConfigurationError, match="1 mistake in the settings") as refused:
+        load_settings(Settings, tmp_path / "s.yaml", {})
+    assert "stack.kafka_port: Input should be less than 65536 (got 99999999)" in str(refused.value)
+
+
 def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:
     stack = Settings.model_validate({"stack": {"kafka_port": 21400, "model_port": 9999}}).stack
     ports = stack.kafka_controller_port, stack.clickhouse_port, stack.art_port, stack.model_port

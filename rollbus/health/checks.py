@@ -126,7 +126,9 @@ def find_services(settings: Settings) -> Iterator[CheckResult]:
     local = settings.stack_settings()
     rows = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
     for row in rows:
-        if row.state not in ("running", "stopped"):
+        if row.state == "starting":
+            yield CheckResult("services", "note", f"{row.name}: {row.state}; {row.detail}")
+        elif row.state not in ("running", "stopped"):
             remedy = (
                 "`rollbus up` starts it" if row.state == "crashed" else "end it, or set another port under `stack:`"
             )

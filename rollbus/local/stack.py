@@ -120,11 +120,11 @@ def up(
 ) -> tuple[ServiceStatus, ...]:
     """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers.
 
-    What was started by hand with the credentials of this stack is left as it is.
+    What runs with the credentials of this stack, started by hand or in another folder, is left as it is.
     """
     require_startable(settings, services, free_bytes=free_bytes)
     with state.hold_run_dir(settings.run_dir):
-        statuses = [_find_status(settings, service) for service in services if _runs_by_hand(settings, service)]
+        statuses = [_find_status(settings, service) for service in services if _runs_unrecorded(settings, service)]
         missing = [service for service in services if service.name not in {status.name for status in statuses}]
         for service, process, started_now in [(row, *_ensure_started(settings, row)) for row in missing]:
             _wait(settings, process)
@@ -165,7 +165,7 @@ def _require_free_ports(settings: StackSettings, service: Service) -> None:
     recorded = state.read(settings.run_dir, service.name)
     if recorded is not None and is_running(recorded.identity):
         return
-    if _runs_by_hand(settings, service):
+    if _runs_unrecorded(settings, service):
         return
     if recorded is not None:
         end(recorded.identity)
@@ -174,12 +174,25 @@ def _require_free_ports(settings: StackSettings, service: Service) -> None:
         require_free(port, service=service.name, setting=setting)
 
 
-def _runs_by_hand(settings: StackSettings, service: Service) -> bool:
-    """Whether it runs with the credentials of this stack, and `up` did not start it."""
+def _runs_unrecorded(settings: StackSettings, service: Service) -> bool:
+    """Whether it runs with the credentials of this stack, and `up` did not start it here."""
     recorded = state.read(settings.run_dir, service.name)
     if recorded is not None and is_running(recorded.identity):
         return False
-    return not all(map(is_free, service.ports.values())) and service.is_ours()
+    if all(map(is_free, service.ports.values())):
+        return False
+    return service.is_ours() or _shares_secrets(settings, _find_stack_at(service))
+
+
+def _find_stack_at(service: Service) -> Path | None:
+    """Return the data folder of the stack that listens on a service's ports; None if none does."""
+    owners = (listener_of(port) for port in service.ports.values())
+    return next((stack for pid in owners if pid is not None and (stack := state.find_stack_of(pid)) is not None), None)
+
+
+def _shares_secrets(settings: StackSettings, data_dir: Path | None) -> bool:
+    """Whether these settings name the credentials of a stack in another folder, as ROLLBUS_SECRETS does."""
+    return data_dir is not None and (data_dir / "secrets").resolve() == settings.secrets_dir.resolve()
 
 
 def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceProcess, bool]:
@@ -216,9 +229,10 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
         if age_s < service.start_timeout_s:
             return ServiceStatus(service.name, "starting", service.address, pid, f"for {age_s:.0f} s; its log is {log}")
         return ServiceStatus(service.name, "unhealthy", service.address, pid, f"does not answer; see {log}")
-    if _runs_by_hand(settings, service):
+    if _runs_unrecorded(settings, service):
         owner = next((pid for port in service.ports.values() if (pid := listener_of(port)) is not None), None)
-        detail = "started by hand: `rollbus down` leaves it"
+        stack = _find_stack_at(service)
+        detail = "started by hand: `rollbus down` leaves it" if stack is None else f"of the local stack in {stack}"
         return ServiceStatus(service.name, "running", service.address, owner, detail)
     for port in service.ports.values():
         if not is_free(port):

@@ -10,6 +10,9 @@ from rollbus.stack_settings import StackSettings
 from rollbus.trainer.settings import ArtServerBackend
 
 ANSWERS = ("running", "started")
+OTHER_PORTS = (
+    "end that program, or write `stack: {kafka_port: 21400}` into rollbus.yaml, which moves all ports of this one"
+)
 TOPICS, WORKER, SINK, TRAINER = "topics", "worker", "sink", "trainer"
 
 
@@ -22,7 +25,9 @@ class Part:
     detail: str
     """Where it is, or why it is missing."""
     can_start: bool = True
-    """False for a service elsewhere, which is started there."""
+    """False for a service elsewhere, which is started there, and where another program has the port."""
+    remedy: str = "start it, or correct its address"
+    """What to do where it cannot be started here."""
     run: str = ""
     """Of a trainer: the run that it trains."""
 
@@ -73,7 +78,8 @@ def _find_services(settings: Settings, services: Sequence[ServiceStatus], answer
             detail = (
                 service.address if is_there else service.detail or f"{service.state}; it would be {service.address}"
             )
-            yield Part(service.name, is_there, detail, can_start=service.state != "port in use")
+            can_start = service.state != "port in use"
+            yield Part(service.name, is_there, detail, can_start=can_start, remedy=OTHER_PORTS)
         elif service.name in addresses:
             is_there, address = service.name in answering, addresses[service.name]
             detail = address if is_there else f"{address} does not answer; it is not of this machine's stack"

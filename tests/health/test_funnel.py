@@ -259,7 +259,12 @@ def test_the_terminal_has_every_number_loss_and_notice() -> None:
         ),
         ((funnel(count(1, "score_missing", 9)),), (make_beat(holds=("assembly[0]",)),), "run main cannot train", True),
         ((funnel(),), (make_beat(holds=("assembly[0]",)),), "every process works; run main has no episodes", False),
-        ((without_numbers(FunnelSettings(), "x"),), (make_beat(holds=("assembly[0]",)),), "what becomes of the episodes is not known", False),
+        (
+            (without_numbers(FunnelSettings(), "x"),),
+            (make_beat(holds=("assembly[0]",)),),
+            "what becomes of the episodes is not known",
+            False,
+        ),
         ((funnel(count(5), run=COMING),), (), "1 problem", True),
     ],
 )

@@ -177,6 +177,22 @@ def test_a_service_that_was_started_by_hand_counts_as_running_and_stays(settings
         assert down(settings) == ()
 
 
+def test_a_stack_of_another_folder_whose_secrets_are_named_counts_as_running(
+    settings: StackSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, service = StackSettings(data_dir=tmp_path / "other"), web_service("a", find_free_port())
+    (started,) = up(other, (service,))
+    try:
+        assert [row.state for row in status(settings, (service,))] == ["port in use"]
+        monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path / "other" / "secrets"))
+        (row,) = status(settings, (service,))
+        assert (row.state, row.pid, row.detail) == ("running", started.pid, f"of the local stack in {other.data_dir}")
+        require_startable(settings, (service,))
+        assert down(settings) == ()
+    finally:
+        down(other)
+
+
 def _pid_of(settings: StackSettings, name: str) -> int:
     started = state.read(settings.run_dir, name)
     assert started is not None

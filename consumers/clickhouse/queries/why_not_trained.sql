@@ -3,7 +3,7 @@
 -- A decision about an episode or group as a whole has no trajectory_id. A group_mismatch shows both prompts. An episode that is still open says until when.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
--- param id String = '' : trajectory, episode or group id
+-- param id String = '' : trajectory, episode or group id, or an episode's alias
 -- id id = trajectory, episode, group
 WITH ids AS
 (

@@ -41,6 +41,12 @@ KINDS: Mapping[str, NamedThing] = {
 }
 
 
+_BY_ALIAS = """
+    SELECT episode_id FROM events
+    WHERE namespace = {namespace:String} AND kind = 'AliasDeclared' AND JSONExtractString(detail, 'alias') = {id:String}
+    ORDER BY occurred_at DESC LIMIT 1"""
+
+
 @dataclass(frozen=True, slots=True)
 class IdParameter:
     """A parameter that names a thing."""
@@ -68,6 +74,15 @@ def require_id(client: ClickHouse, parameter: IdParameter, values: Mapping[str, 
     of_run = f" of run {values['run']!r}" if all(KINDS[kind].of_run for kind in parameter.kinds) else ""
     hint = f"; there are {', '.join(dict.fromkeys(near))}" if near else ""
     raise UnknownIdError(f"no {kinds} {value!r}{of_run} in namespace {values['namespace']!r}{hint}")
+
+
+def find_episode_by_alias(client: ClickHouse, parameter: IdParameter, values: Mapping[str, Any]) -> str | None:
+    """Return the episode that the agent gave this name last, where a question takes an episode; None if none has it."""
+    value = values[parameter.name]
+    if "episode" not in parameter.kinds or not isinstance(value, str) or not value:
+        return None
+    rows = client.query(_BY_ALIAS, _bind(values, value))[1]
+    return str(rows[0][0]) if rows else None
 
 
 def _describe_place(values: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollbus.consumers.clickhouse.questions.ids import IdParameter, require_id
+from rollbus.consumers.clickhouse.questions.ids import IdParameter, find_episode_by_alias, require_id
 from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -98,7 +98,8 @@ def run_query(
 ) -> QueryResult:
     """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError.
 
-    With the runs of the settings, a run that is not one of them and has no rows is refused; so is an id of nothing.
+    With the runs of the settings, a run that is not one of them and has no rows is refused; so is an id of nothing. An
+    episode may be named by its alias.
     """
     query = load_query(name)
     bound = bind(query, values or {})
@@ -109,6 +110,9 @@ def run_query(
     if query.ids and not answer.rows:
         with connection(settings) as client:
             for parameter in query.ids:
+                episode = find_episode_by_alias(client, parameter, bound)
+                if episode is not None:
+                    return ask(settings, query.sql, {**bound, parameter.name: episode})
                 require_id(client, parameter, bound)
     return answer
 

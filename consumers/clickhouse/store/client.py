@@ -51,6 +51,12 @@ PASSING_CODES = frozenset(
 )
 """Errors that may pass (src/Common/ErrorCodes.cpp of ClickHouse)."""
 
+WRONG_PASSWORD_CODE = 516
+"""AUTHENTICATION_FAILED."""
+PASSWORD_ELSEWHERE = (
+    "the password of a stack of `rollbus start` is in its folder: run this there, or let ROLLBUS_SECRETS name that "
+    "folder's .rollbus/secrets; that of another server is `clickhouse: password:`"
+)
 NOT_MIGRATED_CODES = frozenset({60, 81})
 """UNKNOWN_TABLE, UNKNOWN_DATABASE."""
 
@@ -223,6 +229,8 @@ class ClickHouse:
             return UnavailableError(message)
         if code in PASSING_CODES:
             return UnavailableError(message)
+        if code == WRONG_PASSWORD_CODE:
+            message += f"; {PASSWORD_ELSEWHERE}"
         if code in NOT_MIGRATED_CODES:
             message += (
                 "; the sink creates database and tables when it starts, or says which is lost: `rollbus sink run`"

@@ -50,6 +50,14 @@ def ask(folder: Path, name: str, *values: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, timeout=120)
 
 
+def test_an_episode_is_found_by_the_name_that_its_agent_gave_it(folder: Path) -> None:
+    by_alias, by_id = ask(folder, "why_not_trained", "id=ticket-1"), ask(folder, "why_not_trained", "id=e1")
+    assert (by_alias.returncode, by_alias.stdout) == (0, by_id.stdout), by_alias.stderr
+    assert trajectory_id("e1") in by_alias.stdout
+    unknown = ask(folder, "lineage_of_event", "id=ticket-1")
+    assert (unknown.returncode, "no event 'ticket-1'" in unknown.stderr) == (1, True), unknown
+
+
 @pytest.mark.parametrize(("name", "parameter"), QUESTIONS, ids=lambda value: getattr(value, "name", value))
 def test_an_id_that_names_nothing_ends_with_code_1_and_says_so(folder: Path, name: str, parameter: IdParameter) -> None:
     kind = parameter.kinds[0]

@@ -40,7 +40,7 @@ def environment(folder: Path) -> Iterator[dict[str, Any]]:
     before = os.umask(0o022)  # as a user's shell has it
     try:
         said = run(ROLLBUS, "up", cwd=folder, check=True, **shell)
-        assert "serving SmolLM2-135M-Instruct" in said.stderr
+        assert "the model is SmolLM2-135M-Instruct" in said.stderr
         run(ROLLBUS, "topics", "create", cwd=folder, check=True, **shell)
         yield shell
     finally:

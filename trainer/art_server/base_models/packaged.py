@@ -74,7 +74,8 @@ def fetch_model(name: str, cache: Path, *, report: Callable[[str], None]) -> Pat
     model, target = _find(name), fetched_folder(name, cache)
     if target.is_dir():
         return target
-    from rollbus.trainer.art_server.base_models.importing import import_model  # and so torch
+    report("loading torch, which converts the model once it is fetched")
+    from rollbus.trainer.art_server.base_models.importing import import_model
 
     with tempfile.TemporaryDirectory(prefix="rollbus-") as folder:
         gguf = fetch_gguf(name, Path(folder), report=report)

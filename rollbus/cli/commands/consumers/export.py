@@ -22,7 +22,9 @@ export_options = with_options(
     click.option(
         "--run", "run_id", help="Take fate, step and reason from this run; needed if the settings have several."
     ),
-    click.option("--data-set", default="", metavar="NAME", help="Take only the members of this data set."),
+    click.option(
+        "--data-set", default="", show_default=False, metavar="NAME", help="Take only the members of this data set."
+    ),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
     click.option(
         "--format",

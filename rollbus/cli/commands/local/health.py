@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.output import Console, OutputTable, echo
+from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from rollbus.health.status import NamespaceStatus
     from rollbus.local.stack import ServiceStatus
+
+
+WELL = ("running", "starting", "stopped")
+"""States of a service that ask nothing of anybody."""
 
 
 @click.command()
@@ -33,9 +38,10 @@ def status(settings: Settings, as_json: bool) -> None:
     from rollbus.local import stack
 
     local = settings.stack_settings()
-    services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
-    unwell = [row for row in services if row.state not in ("running", "stopped")]
-    answer = _look(settings, services)
+    with show_progress("looking at the services, the log and the counts"):
+        services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+        answer = _look(settings, services)
+    unwell = [row for row in services if row.state not in WELL]
     if as_json:
         nothing: dict[str, Any] = {"verdict": None, "funnels": [], "health": None, "error": None}
         content = nothing if answer is None else answer.as_json()
@@ -44,8 +50,8 @@ def status(settings: Settings, as_json: bool) -> None:
         Console().print(_services(services))
         if answer is not None:
             Console().print(render(answer))
-        if answer is not None and answer.error is not None:
-            echo(answer.error, err=True)
+        if answer is None:
+            echo("nothing runs here: `rollbus start` starts what a project needs, and says what to do next")
     if unwell and not as_json:
         names = ", ".join(row.name for row in unwell)
         echo(f"not well of the local stack on this machine: {names}; see the first table", err=True)

@@ -103,9 +103,7 @@ def _start_missing(
     missing = [part for part in parts if not part.is_there]
     elsewhere = [part for part in missing if not part.can_start]
     if elsewhere:
-        raise UnavailableError(
-            "; ".join(f"{part.name}: {part.detail}" for part in elsewhere) + "; start it, or correct its address"
-        )
+        raise UnavailableError("; ".join(f"{part.name}: {part.detail}; {part.remedy}" for part in elsewhere))
     if not missing:
         return True
     names = ", ".join(f"{part.name} of {part.run}" if part.run else part.name for part in missing)

@@ -51,5 +51,5 @@ def ensure_base_model(settings: Settings) -> Path:
     if not folder.is_dir():
         click.echo(f"`art_server: base_model:` names no model, so {title} is fetched, once (93 MB)", err=True)
         folder = fetch_with_progress(DEFAULT_MODEL)
-    click.echo(f"serving {title} ({folder})", err=True)
+    click.echo(f"the model is {title} ({folder})", err=True)
     return folder

@@ -1,0 +1,66 @@
+"""What `rollbus status`, its JSON and the page say of a step that takes long, and of data that no worker assembles."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import make_episode, make_started
+from tests.services.stack.health_world import make_world, problems, send_records, states
+from tests.services.stack.test_funnel import ask_page
+
+pytestmark = pytest.mark.services
+
+LONG_S = 3600
+"""What a step of the memory backend pretends to take."""
+
+
+def test_a_step_that_takes_long_is_named_instead_of_a_trainer_that_waits(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    sections: dict[str, Any] = {
+        "runs": [{"run_id": "main", "batching": {"groups_per_step": 1}}],
+        "trainer": {"backend": {"type": "memory", "step_s": LONG_S}},
+        "health": {"interval_s": 0.5, "alarms": {"waiting_s": 2}},
+        "worker": {"event_partitions": 1, "tick_interval_ms": 200},
+    }
+    with make_world(tmp_path, kafka, clickhouse, namespace, **sections) as world:
+        world.rollbus("topics", "create")
+        world.start("worker", "worker", "run")
+        world.start("trainer", "trainer", "run")
+        group = {"group_id": "g1", "group_size": 2, "example_id": None}
+        events = [
+            event
+            for name, reward in (("a", 1.0), ("b", 0.0))
+            for event in make_episode(name, reward=reward, start=group)
+        ]
+        send_records(kafka, f"{namespace}episode-events", events)
+        found = world.until(lambda found: "long_step" in problems(found), "the long step is not named", from_log=False)
+        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        page = ask_page(world)
+    for answer in (found, page):
+        assert "step 1 of run main has been training for" in problems(answer)["long_step"]
+        assert "it is the first → `rollbus trainer status` says what the backend does" in problems(answer)["long_step"]
+        assert "waiting" not in problems(answer)
+        assert states(answer)["trainer"] == "working"
+    assert "long_step step 1 of run main has been training for" in shown
+    assert "docs/runbook.md#long-step" in shown
+
+
+def test_data_without_a_worker_that_assembles_is_named_although_every_process_works(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace) as world:
+        world.rollbus("topics", "create")
+        world.start("worker", "worker", "run", "--stage", "grouping.main")
+        send_records(kafka, f"{namespace}episode-events", [make_started("e1")])
+        found = world.until(lambda found: "no_process" in problems(found), "nothing is said", from_log=False)
+        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        page = ask_page(world)
+        world.start("second worker", "worker", "run", "--stage", "assembly")
+        world.until(lambda found: "no_process" not in problems(found), "it is said of data that is assembled")
+    words = "no worker runs `assembly` (the workers run grouping.main), and episode-events has data"
+    assert words in shown
+    assert words in json.dumps(found)
+    assert words in json.dumps(page)

@@ -33,9 +33,8 @@ from rollbus.runtime.health.alarms.runs import (
     steps_by_run,
 )
 from rollbus.schemas.records.groups import CurriculumState
-from rollbus.streams.stages.assembly.stage import AssemblyStage
 
-TICKING_STAGE = AssemblyStage.name
+TICKING_STAGE = "assembly"
 """The worker that holds its first partition writes time into the log."""
 NO_TICKER_MS = 60_000
 """Without a worker that holds the ticking stage: so long may a restart take, or a rebalance."""

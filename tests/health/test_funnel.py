@@ -37,6 +37,7 @@ from rollbus.schemas.records.config import (
     ScoringConfig,
 )
 from rollbus.schemas.records.drops import DropReason
+from rollbus.streams.worker.worker import TICKING_STAGE
 from tests.health.test_picture import make_beat
 
 NOW_MS = 1_800_000_000_000
@@ -288,7 +289,7 @@ def test_data_that_no_process_assembles_is_a_problem_and_an_empty_namespace_is_n
     assert give_verdict(empty, (funnel(),)).text == "nothing is recorded yet, and no process runs"
     idle = (make_beat("sink"), make_beat(holds=("grouping.main[0]",)))
     (unticked,) = draw_data(*idle).problems
-    assert (unticked.alarm, unticked.subject) == ("no_process", "assembly")
+    assert (unticked.alarm, unticked.subject) == ("no_process", TICKING_STAGE)
     assert "no worker runs `assembly` (the workers run grouping.main), and episode-events has data" in unticked.what
     (alone,) = draw_data(make_beat("sink")).problems
     assert "no worker runs `assembly` (no worker lives)" in alone.what

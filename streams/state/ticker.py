@@ -89,9 +89,13 @@ class Pace:
         """Take note that there has been more than time."""
         self._busy_until_s = now_s + BUSY_S
 
+    def is_busy(self, *, now_s: float) -> bool:
+        """Say whether there has been more than time lately."""
+        return now_s < self._busy_until_s
+
     def due_s(self, *, now_s: float) -> float:
         """Return when the next tick is due."""
-        return self._ticked_at_s + self.interval_s * (1 if now_s < self._busy_until_s else IDLE_INTERVALS)
+        return self._ticked_at_s + self.interval_s * (1 if self.is_busy(now_s=now_s) else IDLE_INTERVALS)
 
     def take_tick(self, *, now_s: float) -> int:
         """Begin the next interval; return how long the last one was, in ms, as far as that was meant to pass."""

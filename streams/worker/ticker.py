@@ -191,9 +191,9 @@ class Ticker:
         return Pulse(tick, tuple(config_changes(self._configs, self._applied)))
 
     async def _wait_for_work(self) -> None:
-        """Wait for the time of the next tick, or until one may go on."""
+        """Wait for the time of the next tick, or until one may go on: without work that waits for the next one."""
         while (remaining := self._pace.due_s(now_s=(now_s := time.monotonic())) - now_s) > 0:
-            if any(self._pulses_for(hop) for hop in self.watermarks.hops):
+            if self._pace.is_busy(now_s=now_s) and any(self._pulses_for(hop) for hop in self.watermarks.hops):
                 await asyncio.sleep(min(TOGETHER_S, remaining))
                 return
             self._moved.clear()

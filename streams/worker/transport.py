@@ -10,7 +10,7 @@ The names in Faust that this relies on are pinned by tests/streams/worker/test_f
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import faust
@@ -21,17 +21,21 @@ from faust.app.base import BootStrategy
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
+from mode import Service
 
 from rollbus.runtime.kafka.clients import new_consumer
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.kafka.settings import StreamSettings
 
 T = TypeVar("T")
-POLL_S, PATIENT_POLL_S = 0.25, 1.0
-"""How long one fetch waits, the second while nothing comes; a partition that is resumed meanwhile waits no longer."""
+POLL_S, PATIENT_POLL_S = 0.25, 6.0
+"""How long one fetch waits, the second while nothing comes."""
+FETCH_ROUTINE_MS = 10_000
+"""How long aiokafka's fetching sleeps at most; whatever gives it work wakes it before."""
+KEEPALIVE_S = 10.0
 RECORDS_AT_ONCE = 2_000
 """Records of one hand-over, about as many as a transaction has: the rest of a fetch stays compressed."""
-IDLE_S = 0.02
+IDLE_S = 0.1
 """Pause while no partition is open."""
 NEVER_MS = 24 * 24 * 3_600_000
 """After so long without a fetch aiokafka leaves the group and does not come back. A worker without a partition fetches
@@ -60,7 +64,8 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             max_poll_records=RECORDS_AT_ONCE,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
             session_timeout_ms=session_ms,
-            heartbeat_interval_ms=session_ms // 4,
+            heartbeat_interval_ms=session_ms // 3,
+            consumer_timeout_ms=FETCH_ROUTINE_MS,
             rebalance_timeout_ms=session_ms * 2,
             max_poll_interval_ms=NEVER_MS,
             metadata_max_age_ms=30_000,
@@ -78,10 +83,10 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         timeout: float | None = None,  # noqa: ASYNC109 - Faust's signature
         max_records: int | None = None,
     ) -> Mapping[TP, Any]:
-        active = set(active_partitions)  # changes in the main thread meanwhile
-        if not active:  # for aiokafka no partition means all
+        if not active_partitions:  # for aiokafka no partition means all
             await asyncio.sleep(IDLE_S)
             return {}
+        active: Any = _Active(active_partitions)
         try:
             fetched = await super()._fetch_records(consumer, active, timeout=timeout, max_records=max_records)
         except NoOffsetForPartitionError:
@@ -96,6 +101,14 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             batches[tp] = [Batch(Partition(*tp), self._handed.get(TP(*tp)), end, records)]
             self._handed[TP(*tp)] = end
         return batches
+
+    async def _keepalive2(self) -> None:
+        """Do nothing: the watchdog looks at positions."""
+
+    @Service.task
+    async def _thread_keepalive(self) -> None:
+        async for _ in self.itertimer(KEEPALIVE_S, name="keepalive"):
+            pass
 
     def set_patience(self, wait_ms: int) -> None:
         """Let the broker hold a fetch that finds nothing for so long, from the next fetch on; any thread may ask."""
@@ -114,6 +127,19 @@ class BatchThread(driver.AIOKafkaConsumerThread):
     async def call_with_consumer(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call a function with the consumer, in this thread."""
         return cast(T, await self.call_thread(function, self._ensure_consumer(), *arguments))
+
+
+class _Active:
+    """The partitions that a fetch may return: those that are active when records come, not when it began.
+
+    It is never empty, since no partition means all.
+    """
+
+    def __init__(self, partitions: Container[TP]) -> None:
+        self._partitions = partitions
+
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._partitions
 
 
 class BatchConsumer(driver.Consumer):
@@ -151,7 +177,7 @@ class BatchConsumer(driver.Consumer):
         if not self.flow_active:
             resumed: Any = self.can_resume_flow
             await self.wait(resumed)
-        active = set(self._get_active_partitions())
+        active = self._get_active_partitions()
         return await self._getmany(active_partitions=active, timeout=timeout), active
 
     async def _drain_messages(self, fetcher: Any) -> None:
@@ -187,6 +213,14 @@ class BatchSchema(faust.Schema[Any, Any]):
         return wrap
 
 
+class _Monitor(faust.Monitor):
+    """Counts nothing each second: the runners have metrics of their own."""
+
+    @Service.task
+    async def _sampler(self) -> None:
+        await self.wait_until_stopped()
+
+
 class _Boot(BootStrategy):
     enable_web = False
     enable_kafka_producer = False
@@ -203,7 +237,9 @@ class BatchApp(faust.App):
             group,
             broker="kafka://" + settings.kafka.bootstrap_servers.replace(",", ";"),
             broker_session_timeout=settings.session_timeout_s,
-            broker_heartbeat_interval=settings.session_timeout_s / 4,
+            broker_heartbeat_interval=settings.session_timeout_s / 3,
+            broker_commit_interval=NEVER_MS / 1000,
+            Monitor=_Monitor,
             autodiscover=False,
             web_enabled=False,
             topic_allow_declare=False,

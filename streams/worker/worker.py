@@ -40,8 +40,8 @@ PARTITIONS_CHECK_S = 10.0
 """How often the number of partitions is checked: if it changes, keys that belong together no longer meet."""
 IDLE_S = 3.0
 """So long after the last record the stages ask for the next one seldom; the first one lets all of them ask often."""
-IDLE_WAIT_MS = 1_000
-"""How long the broker holds a fetch of an idle stage: it answers at once if a producer's record comes."""
+IDLE_WAIT_MS = 6_000
+"""How long the broker holds a fetch of an idle stage: it answers at once if a record comes, and a tick does before."""
 IDLE_CHECKS = 5
 """Of so many checks one asks where the inputs end, while nothing comes."""
 STOP_S = 2.5
@@ -217,6 +217,8 @@ class Worker:
 
     def _set_patience(self) -> None:
         """Ask the broker seldom while nothing comes."""
+        if any(not runner.ready for app in self.apps for runner in app.runners.values()):
+            self._busy_at_s = time.monotonic()  # what is opened has not been asked for yet
         is_patient = time.monotonic() > self._busy_at_s + IDLE_S
         if is_patient != self._is_patient:
             self._is_patient = is_patient

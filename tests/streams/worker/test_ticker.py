@@ -295,13 +295,13 @@ def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_meant(se
 async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
     worker = Worker(StreamSettings(), [])
     waits_ms: list[int | None] = []
-    worker.apps = [SimpleNamespace(set_patience=waits_ms.append)]  # type: ignore[list-item]
+    worker.apps = [SimpleNamespace(set_patience=waits_ms.append, runners={})]  # type: ignore[list-item]
     worker._set_patience()
     worker._busy_at_s -= 60
     worker._set_patience()
     worker._set_patience()
     worker._note_tick("assembly", 0, 1, True)
-    assert waits_ms == [1_000, None]
+    assert waits_ms == [6_000, None]
 
 
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:

@@ -1,0 +1,102 @@
+"""What a stack takes while nothing comes, in percent of a core: the default settings, each process as users start it.
+
+python -m benchmarks.streams.idle [seconds of each measurement]
+
+Kafka and ClickHouse are measured alone first, then with the worker, then with the worker and the sink, so that what a
+process makes them take is a difference. All are started by the installed `rollbus`, with their heartbeats.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.trainer.verdicts import Verdict
+from rollbus.local.process import state
+from rollbus.local.process.ports import find_free_port
+from rollbus.stack_settings import StackSettings
+
+ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
+PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+SETTLE_S = 40.0
+"""What starts, and the first ticks, which come more often."""
+SECONDS = 60.0
+TARGETS = {"worker": 1.0, "Kafka, for the worker": 2.0, "sink": 0.3, "ClickHouse, for worker and sink": 0.5}
+"""Percent of a core at most."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and of those that it has started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, children))
+
+
+def percents(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Return what each process takes of a core meanwhile, in percent."""
+    time.sleep(SETTLE_S)
+    before, began = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    return {name: (cpu_seconds(pid) - before[name]) / passed * 100 for name, pid in pids.items()}
+
+
+@contextmanager
+def stack(folder: Path) -> Iterator[dict[str, int]]:
+    """Run Kafka and ClickHouse with the default settings; yield their process ids."""
+    ports = ", ".join(f"{name}: {find_free_port()}" for name in PORTS)
+    (folder / "rollbus.yaml").write_text(f"stack: {{{ports}}}\n")
+    run(folder, "up", "--no-art")
+    try:
+        run(folder, "topics", "create")
+        started = state.read_all(StackSettings(data_dir=folder / ".rollbus").run_dir)
+        yield {service.name: service.identity.pid for service in started}
+    finally:
+        run(folder, "down")
+
+
+def run(folder: Path, *arguments: str) -> None:
+    """Give a command, and wait for its end."""
+    subprocess.run([ROLLBUS, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def service(folder: Path, *arguments: str) -> Iterator[int]:
+    """Run a process of the stack for as long as the block lasts; yield its process id."""
+    with (folder / f"{arguments[0]}.log").open("w") as log:
+        process = subprocess.Popen([ROLLBUS, *arguments], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def main(seconds: float) -> None:
+    """Measure, and print the figures with their targets."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
+        folder = Path(name)
+        pids = running.enter_context(stack(folder))
+        alone = percents(pids, seconds)
+        pids["worker"] = running.enter_context(service(folder, "worker", "run"))
+        with_worker = percents(pids, seconds)
+        pids["sink"] = running.enter_context(service(folder, "sink", "run"))
+        with_sink = percents(pids, seconds)
+    for title, taken in (("alone", alone), ("and the worker", with_worker), ("and the sink", with_sink)):
+        print(f"{title:>15}: " + ", ".join(f"{name} {percent:.2f} %" for name, percent in taken.items()))
+    figures = {
+        "worker": with_worker["worker"],
+        "Kafka, for the worker": with_worker["kafka"] - alone["kafka"],
+        "sink": with_sink["sink"],
+        "ClickHouse, for worker and sink": with_sink["clickhouse"] - alone["clickhouse"],
+    }
+    for what, target in TARGETS.items():
+        print(Verdict(what, f"{figures[what]:.2f} % of a core, target ≤ {target} %", figures[what] <= target))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -120,10 +120,10 @@ class Traffic:
         look = partial(_fates, self.settings)
         await until_found(look, "not every trajectory has a fate", is_enough=wanted.issubset, every_s=0.5)
 
-    async def check(self) -> Recorded:
+    async def check(self, stages: Callable[[], list[AnyStage]] = pipeline) -> Recorded:
         """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
-        found = await read_everything(self.settings, pipeline())
-        await check_log(found, pipeline(), self.published)
+        found = await read_everything(self.settings, stages())
+        await check_log(found, stages(), self.published)
         check_fates(found, self.events)
         return found
 

@@ -1,8 +1,9 @@
 """What the log must hold, worked out from the log alone: each stage's output follows from its recorded input.
 
 One naive pass of each stage over what its group has committed, record by record in one life in memory, gives the
-outputs, the dead letters and the state. The log must hold exactly these, beside what was published and the ticks: so
-nothing is lost, nothing is there twice, and nothing came of state that a fault had torn.
+outputs, the dead letters and the state. It takes a record of a later round after the tick of that round, as live must,
+however far apart stages and partitions were. The log must hold exactly these, beside what was published and the ticks:
+so nothing is lost, nothing is there twice, and nothing came of state that a fault had torn.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.limits import MAX_LETTER_BYTES
-from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
@@ -27,16 +28,19 @@ from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
 from tests.faults.recorded import Entry, Recorded
 from tests.flow.in_memory import Log, Reader
+from tests.streams.simulation.naive import IN_ROUNDS, NO_ROUND, by_round
 
 Pair = tuple[bytes | None, bytes | None]
 """Key and value."""
+Written = tuple[bytes | None, bytes | None, int]
+"""Key, value, and the round that the record names."""
 
 
 @dataclass(slots=True)
 class Life:
     """What one undisturbed reader makes of one input partition."""
 
-    outputs: dict[Partition, list[Pair]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[Partition, list[Written]] = field(default_factory=lambda: defaultdict(list))
     refused: list[Entry] = field(default_factory=list)
     rows: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -55,19 +59,19 @@ async def check_log(
         for stage in stages
         for place in found.places(stage.input)
     }
-    expected: dict[Partition, Counter[Pair]] = defaultdict(Counter)
+    expected: dict[Partition, Counter[Written]] = defaultdict(Counter)
     for topic, pair in published:
-        expected[_place(found, topic, pair[0])][pair] += 1
+        expected[_place(found, topic, pair[0])][*pair, NO_ROUND] += 1
     for (stage_name, number), life in lives.items():
-        for place, pairs in life.outputs.items():
-            expected[place].update(pairs)
-            _check_order(f"{stage_name}[{number}]", place, pairs, found.entries[place])
+        for place, outputs in life.outputs.items():
+            expected[place].update(outputs)
+            _check_order(f"{stage_name}[{number}]", place, outputs, found.entries[place])
         rows = found.rows[stage_name, number]
         same = life.rows.keys() == rows.keys() if pending else life.rows == rows
         assert same, f"the changelog of {stage_name}[{number}] is another state: {_rows_amiss(life.rows, rows)}"
     for topic in TOPICS:
         for place in found.places(topic) if topic is not DEAD_LETTERS else ():
-            there = Counter((entry.key, entry.value) for entry in found.entries[place] if not _of_ticker(entry))
+            there = Counter(_written(entry) for entry in found.entries[place] if entry.record is None)
             assert there == expected[place], f"{place}: {_amiss(there, expected[place])}"
     _check_dead_letters(found, stages, lives)
 
@@ -81,29 +85,37 @@ def _rows_amiss(expected: Mapping[bytes, bytes], there: Mapping[bytes, bytes]) -
 
 
 async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
-    """Take the committed part of an input partition in one go, record by record."""
-    life, end = Life(), found.committed[stage.name, place.partition]
+    """Take the committed part of an input partition in one go, record by record, in the order of the rounds."""
+    life, end, now = Life(), found.committed[stage.name, place.partition], NO_ROUND
     log = Log(1, found.settings.namespace)
     reader = Reader(stage, 0, stage.new_state())
     records: list[list[Incoming]] = [[]]
     log.topics[stage.input.name] = records
-    for entry in found.entries[place]:
-        if entry.offset >= end:
-            break
+    committed = (entry for entry in found.entries[place] if entry.offset < end)
+    for entry, number in by_round(committed, takes_early=getattr(stage, "takes_early", False)):
+        if isinstance(entry.record, Tick):
+            now = max(now, entry.record.number)
         try:
             records[0].append(_incoming(place, entry))
             await reader.run(log)
         except RecordError:
             life.refused.append(entry)
             reader.position = len(records[0])
+        _move_outputs(found, log, stage, life, max(now, number))
+    life.rows = reader.changelog
+    return life
+
+
+def _move_outputs(found: Recorded, log: Log, stage: AnyStage, life: Life, number: int) -> None:
+    """Take what a stage made of one record out of the log in memory."""
     for topic in TOPICS:
         if topic is stage.input:
             continue
-        for incoming in log.of(topic)[0]:
-            key = incoming.key.encode()
-            life.outputs[_place(found, topic, key)].append((key, encode(incoming.record)))
-    life.rows = reader.changelog
-    return life
+        outputs = log.of(topic)[0]
+        for incoming in outputs:
+            key, of_round = incoming.key.encode(), number if topic.name in IN_ROUNDS else NO_ROUND
+            life.outputs[_place(found, topic, key)].append((key, encode(incoming.record), of_round))
+        outputs.clear()
 
 
 def _incoming(place: Partition, entry: Entry) -> Incoming:
@@ -125,35 +137,31 @@ def _place(found: Recorded, topic: Topic, key: bytes | None) -> Partition:
     return Partition(topic.full_name(found.settings.namespace), partition_of(key, count) if key else 0)
 
 
-def _of_ticker(entry: Entry) -> bool:
-    try:
-        return isinstance(decode(entry.value), Tick | ConfigApplied)
-    except RecordError:
-        return False
+def _written(entry: Entry) -> Written:
+    return entry.key, entry.value, int(dict(entry.headers).get("round", NO_ROUND))
 
 
 def _check_ticks(found: Recorded) -> None:
     """Each input partition has every tick once, in order, and stream time never jumps or turns back."""
     for topic in dict.fromkeys(STAGE_INPUTS.values()):
         for place in found.places(topic):
-            ticks = [decode(entry.value) for entry in found.entries[place] if _of_ticker(entry)]
-            ticks = [tick for tick in ticks if isinstance(tick, Tick)]
+            ticks = [entry.record for entry in found.entries[place] if isinstance(entry.record, Tick)]
             assert [tick.number for tick in ticks] == list(range(len(ticks))), f"{place}: ticks are missing or double"
             for before, tick in pairwise(ticks):
                 advance = tick.stream_time_ms - before.stream_time_ms
                 assert 0 < advance <= 2 * tick.interval_ms, f"{place}: tick {tick.number} advances by {advance} ms"
 
 
-def _check_order(writer: str, place: Partition, pairs: Iterable[Pair], entries: Iterable[Entry]) -> None:
+def _check_order(writer: str, place: Partition, outputs: Iterable[Written], entries: Iterable[Entry]) -> None:
     """What one reader wrote to a partition stands there in the order in which it was written."""
-    offsets: dict[Pair, list[int]] = defaultdict(list)
+    offsets: dict[Written, list[int]] = defaultdict(list)
     for entry in entries:
-        offsets[entry.key, entry.value].append(entry.offset)
+        offsets[_written(entry)].append(entry.offset)
     last = -1
-    for pair in pairs:
-        there = offsets[pair]
+    for output in outputs:
+        there = offsets[output]
         after = bisect_right(there, last)
-        assert after < len(there), f"{writer} → {place}: a record of key {pair[0]!r} is missing or out of order"
+        assert after < len(there), f"{writer} → {place}: a record of key {output[0]!r} is missing or out of order"
         last = there[after]
 
 

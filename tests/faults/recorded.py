@@ -11,6 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.runtime.kafka.groups import committed_offsets
+from rollbus.schemas.codec import decode_if
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import TOPICS, Topic
 from rollbus.streams.exactly_once.batch import Partition
@@ -34,6 +36,12 @@ class Entry(NamedTuple):
     value: bytes | None
     taken_ms: int | None = None
     """The broker's clock when it took the record; None if the topic keeps the producer's."""
+    headers: Sequence[tuple[str, bytes]] = ()
+
+    @property
+    def record(self) -> Any:
+        """What the ticker wrote; None for any other record."""
+        return decode_if(self.value, Tick, ConfigApplied)
 
 
 @dataclass(slots=True)
@@ -88,7 +96,7 @@ async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[P
     found = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
     return {
         Partition(*place): [
-            Entry(raw.offset, raw.timestamp, raw.key, raw.value, taken_ms(raw, Partition(*place).topic))
+            Entry(raw.offset, raw.timestamp, raw.key, raw.value, taken_ms(raw, Partition(*place).topic), raw.headers)
             for raw in records
         ]
         for place, records in found.items()

@@ -5,8 +5,8 @@ in its own few lines.
 """
 
 import hashlib
-from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
@@ -20,6 +20,18 @@ from tests.streams.simulation.log import Entry, Headers, Place
 
 Written = tuple[Topic, bytes, bytes, Headers]
 """Topic, key, value and headers of an output."""
+
+
+class InRounds(Protocol):
+    """A record in a partition."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+    @property
+    def record(self) -> Any: ...
+
+
+E = TypeVar("E", bound=InRounds)
 NO_ROUND = -1
 IN_ROUNDS = ("trajectories", "scores", "closed-groups", "run-log", "delivery-log")
 
@@ -40,9 +52,9 @@ def undisturbed(stage: AnyStage, entries: Iterable[Entry], place: Place) -> tupl
     return state, outputs
 
 
-def by_round(entries: Iterable[Entry], *, takes_early: bool) -> Iterator[tuple[Entry, int]]:
+def by_round(entries: Iterable[E], *, takes_early: bool) -> Iterator[tuple[E, int]]:
     """Yield records with their rounds in the order in which they count: one of a later round after its tick."""
-    now, later = NO_ROUND, list[tuple[Entry, int]]()
+    now, later = NO_ROUND, list[tuple[E, int]]()
     for entry in entries:
         number = int(dict(entry.headers).get("round", b"-1"))
         if number > now and not takes_early:

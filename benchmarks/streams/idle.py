@@ -22,8 +22,10 @@ from rollbus.stack_settings import StackSettings
 
 ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
 PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
-SETTLE_S = 40.0
-"""What starts, and the first ticks, which come more often."""
+SETTLE_S = 30.0
+"""The first ticks come more often."""
+LOOK_S, STARTED_PERCENT = 10.0, 10.0
+"""A process has started once it takes less of a core for so long."""
 SECONDS = 60.0
 TARGETS = {"worker": 1.0, "Kafka, for the worker": 2.0, "sink": 0.3, "ClickHouse, for worker and sink": 0.5}
 """Percent of a core at most."""
@@ -38,11 +40,20 @@ def cpu_seconds(pid: int) -> float:
 
 def percents(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Return what each process takes of a core meanwhile, in percent."""
+    for pid in pids.values():
+        while _percent(pid, LOOK_S) > STARTED_PERCENT:
+            pass
     time.sleep(SETTLE_S)
     before, began = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - began
     return {name: (cpu_seconds(pid) - before[name]) / passed * 100 for name, pid in pids.items()}
+
+
+def _percent(pid: int, seconds: float) -> float:
+    before = cpu_seconds(pid)
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / seconds * 100
 
 
 @contextmanager

@@ -114,12 +114,20 @@ async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -
     _raise_mistakes(await check_topics(settings, stages))
 
 
-async def require_partitions(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
-    """Raise ConfigurationError if a topic has another number of partitions than the settings say."""
+async def require_partitions(
+    settings: StreamSettings, stages: Iterable[Any] = (), *, every_s: float | None = None
+) -> None:
+    """Raise ConfigurationError if a topic has another number of partitions than the settings say.
+
+    With `every_s` it looks again and again, on one connection. Raises UnavailableError.
+    """
     specs = topic_specs(settings, stages)
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
-        counts = await _count(admin, specs)
-    _raise_mistakes(find_mistakes(specs, counts, {}))
+        while True:
+            _raise_mistakes(find_mistakes(specs, await _count(admin, specs), {}))
+            if every_s is None:
+                return
+            await asyncio.sleep(every_s)
 
 
 async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicDescription]:

@@ -24,6 +24,7 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 
 from rollbus.runtime.kafka.clients import new_consumer
+from rollbus.runtime.kafka.patience import set_fetch_wait
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.kafka.settings import StreamSettings
 
@@ -112,9 +113,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
 
     def set_patience(self, wait_ms: int) -> None:
         """Let the broker hold a fetch that finds nothing for so long, from the next fetch on; any thread may ask."""
-        fetcher = getattr(self._consumer, "_fetcher", None)
-        if fetcher is not None:
-            fetcher._fetch_max_wait_ms = wait_ms
+        set_fetch_wait(self._consumer, wait_ms)
 
     async def rewind(self, partition: Partition, offset: int) -> None:
         """Fetch from an offset; the next batch begins there."""

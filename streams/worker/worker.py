@@ -244,11 +244,12 @@ class Worker:
 
     async def _check_partitions(self) -> None:
         while True:
-            await asyncio.sleep(PARTITIONS_CHECK_S)
             try:
-                await require_partitions(self._settings, [app.stage for app in self.apps])
+                stages = [app.stage for app in self.apps]
+                await require_partitions(self._settings, stages, every_s=PARTITIONS_CHECK_S)
             except UnavailableError as error:
                 logger.warning("partitions cannot be counted now: %s", error)
+                await asyncio.sleep(PARTITIONS_CHECK_S)
             except ConfigurationError as error:
                 self._fail(error)
                 return

@@ -1,6 +1,7 @@
 """A sink whose ClickHouse does not answer: it holds no more than twice what its settings allow, and loses nothing."""
 
 import asyncio
+import itertools
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSinkSource, Partition
-from rollbus.consumers.clickhouse.sink.sink import Sink
+from rollbus.consumers.clickhouse.sink.sink import QUIET_S, Sink
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
@@ -131,13 +132,32 @@ async def test_inserts_that_fail_are_made_again_in_order_and_none_is_left_out() 
 async def test_a_tick_is_counted_once_however_often_its_range_grows() -> None:
     log, tables, stop = EndlessLog(polls=6, only_ticks=True), GatedTables(), asyncio.Event()
     tables.gate.set()
-    sink = Sink(SinkSettings(linger_ms=0), cast(KafkaSinkSource, log), cast(ClickHouse, tables), stop=stop)
+    quiet = itertools.count(0.0, QUIET_S)
+    source, client = cast(KafkaSinkSource, log), cast(ClickHouse, tables)
+    sink = Sink(SinkSettings(linger_ms=0), source, client, stop=stop, clock=lambda: next(quiet))
     running = asyncio.create_task(sink.run())
     await log.all_committed.wait()
     stop.set()
     await running
     assert (sink.counters.records, sink.counters.rows) == (12, 0)
     assert sink.counters.flushes > 1
+
+
+async def test_ticks_wait_for_records_that_make_rows() -> None:
+    log, tables, stop = EndlessLog(polls=6, only_ticks=True), GatedTables(), asyncio.Event()
+    tables.gate.set()
+    sink = Sink(SinkSettings(linger_ms=0), cast(KafkaSinkSource, log), cast(ClickHouse, tables), stop=stop)
+    running = asyncio.create_task(sink.run())
+    while log.polls_left:  # noqa: ASYNC110 - the log tells nobody
+        await asyncio.sleep(0)
+    assert sink.counters.flushes == 0
+    assert not sink.report().is_behind
+    log.only_ticks, log.polls_left = False, 1
+    await log.all_committed.wait()
+    stop.set()
+    await running
+    assert sink.counters.flushes == 1
+    assert log.committed == 14
 
 
 async def test_records_that_retention_took_before_they_were_read_are_in_no_range() -> None:

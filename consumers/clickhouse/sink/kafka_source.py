@@ -16,6 +16,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, Of
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
+from rollbus.runtime.kafka.patience import set_fetch_wait
 from rollbus.runtime.kafka.positions import Position, Positions, commit_marks
 from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.making import maker
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 METADATA_MAX_AGE_MS = 5_000
 """How long it takes to notice a new topic."""
+FETCH_WAIT_MS, IDLE_FETCH_WAIT_MS = 500, 6_000
+"""How long the broker holds a fetch that finds nothing, the second after IDLE_POLLS polls that brought nothing."""
+IDLE_POLLS = 3
+FETCH_ROUTINE_MS = 10_000
+"""How long aiokafka's fetching sleeps at most; whatever gives it work wakes it before."""
 MAX_RECORDS = 5_000
 """Of one poll; the sink checks its limits between polls."""
 
@@ -74,6 +80,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._settings = settings
         self._names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
         self._known: set[TopicPartition] = set()
+        self._empty_polls = 0
         self._consumer: Any = None
 
     @property
@@ -88,6 +95,8 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
             group_id=self._settings.group_id,
             client_id=f"{self._settings.namespace}sink",
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            consumer_timeout_ms=FETCH_ROUTINE_MS,
             max_poll_interval_ms=600_000,
         )
         consumer.subscribe(self.topics, listener=self)
@@ -104,6 +113,9 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             starts, ends, resumed, marks = await self._seek_new()
             fetched, moved = await self._fetch(timeout_s)
+            self._empty_polls = 0 if fetched or starts or moved else self._empty_polls + 1
+            is_idle = self._empty_polls >= IDLE_POLLS
+            set_fetch_wait(self._consumer, IDLE_FETCH_WAIT_MS if is_idle else FETCH_WAIT_MS)
             positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
         except (KafkaError, IllegalStateError) as error:
             if generation != self.generation:

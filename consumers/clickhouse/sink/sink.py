@@ -42,7 +42,10 @@ from rollbus.schemas.errors import DataLossError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.2
+POLL_S, IDLE_POLL_S = 0.2, 1.0
+"""How long one poll waits, the second while nothing is to be written."""
+QUIET_S = 30.0
+"""How long records without a row, such as ticks, may wait to be noted: a restart reads so much again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 """Pauses between attempts double from the first to the longest."""
 STOP_TIMEOUT_S = 10.0
@@ -127,13 +130,18 @@ class Sink:
         self._pending: list[OffsetRange] = []
         """Ranges that are cut and not committed yet; they survive a failed attempt to write them."""
         self._waiting_since: float | None = None
+        """When the first record came that is not written yet."""
+        self._rows_since: float | None = None
+        """The same of a record that makes a row."""
         self._writing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Read and write until `stop` is set; then write the buffers, for as long as the settings allow."""
         with suppress(SinkStoppedError):
             while not self._stop.is_set():
-                await self._buffer_records(await self._retry(lambda: self._source.poll(POLL_S)))
+                is_idle = self._writing is None and self._rows_since is None
+                poll_s = IDLE_POLL_S if is_idle else POLL_S
+                await self._buffer_records(await self._retry(partial(self._source.poll, poll_s)))
                 if self._writing is not None and self._writing.done():
                     await self._finish_writing()
                 if self._is_flush_due():
@@ -167,6 +175,7 @@ class Sink:
             self._pending = [cut for buffer in self._buffers.values() if (cut := buffer.cut()) is not None]
             has_more = any(buffer.bytes for buffer in self._buffers.values())
             self._waiting_since = self._clock() if has_more else None
+            self._rows_since = self._waiting_since
         if not self._pending:
             return
         started = time.monotonic()
@@ -188,7 +197,7 @@ class Sink:
             holds=tuple(sorted(held)),
             positions=held,
             work=self.counters.records,
-            is_behind=bool(self._pending) or self._waiting_since is not None or self.counters.trouble is not None,
+            is_behind=bool(self._pending) or self._rows_since is not None or self.counters.trouble is not None,
             trouble=self.counters.trouble,
         )
 
@@ -197,7 +206,7 @@ class Sink:
             await self._finish_writing()
             self._buffers.clear()
             self._pending = []
-            self._waiting_since = None
+            self._waiting_since = self._rows_since = None
             self._generation = fetched.generation
         if fetched.starts:
             planned = await self._retry(lambda: asyncio.to_thread(self._read_planned, fetched))
@@ -214,6 +223,8 @@ class Sink:
             self._buffers[partition].advance(position)
         if fetched.records and self._waiting_since is None:
             self._waiting_since = self._clock()
+        if self._rows_since is None and any(buffer.rows for buffer in self._buffers.values()):
+            self._rows_since = self._clock()
 
     async def _skip_lost(self, moved: Mapping[Partition, int]) -> None:
         """Write what was read, so that no range covers the lost records, and go on behind them."""
@@ -273,8 +284,10 @@ class Sink:
     def _is_flush_due(self) -> bool:
         if self._waiting_since is None:
             return False
+        now_s, rows_since = self._clock(), self._rows_since
         return (
-            self._clock() - self._waiting_since >= self._settings.linger_ms / 1000
+            now_s - self._waiting_since >= QUIET_S
+            or (rows_since is not None and now_s - rows_since >= self._settings.linger_ms / 1000)
             or sum(buffer.rows for buffer in self._buffers.values()) >= self._settings.max_rows
             or sum(buffer.bytes for buffer in self._buffers.values()) >= self._settings.max_bytes
         )

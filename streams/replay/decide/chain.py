@@ -215,22 +215,23 @@ class Chain(Steps):
             if isinstance(item, MadeRecord):
                 self._write(item.topic, item.partition, item.key, item.record, item.data)
             else:
-                await self._feed_live_record(item.topic, item.key, item.record)
+                await self._feed_live_record(item)
             order.add_live(self._recorded.due(tick, name))  # a batch that was just cut may have its outcome here
         await self._ask_waiting()
 
     async def _feed_live_records(self, tick: int) -> None:
         while due := self._recorded.due(tick):
             for live in due:
-                await self._feed_live_record(live.topic, live.key, live.record)
+                await self._feed_live_record(live)
 
-    async def _feed_live_record(self, topic: Topic, key: str, record: Any) -> None:
-        if topic.name not in self._following:
+    async def _feed_live_record(self, live: LiveRecord) -> None:
+        if live.topic.name not in self._following:
             return
-        if isinstance(record, ConfigApplied):
-            await self._write_everywhere(topic, key, record, encode(record))
+        data = encode(live.record)
+        if isinstance(live.record, ConfigApplied) and live.partition is None:
+            await self._write_everywhere(live.topic, live.key, live.record, data)
         else:
-            self._write(topic, 0, key, record, encode(record))
+            self._write(live.topic, live.partition or 0, live.key, live.record, data)
             await self._ask_waiting()
 
     async def _write_everywhere(self, topic: Topic, key: str, record: Tick | ConfigApplied, data: bytes) -> None:
@@ -279,10 +280,10 @@ class _Order:
         return bool(self._heap)
 
     def add_live(self, records: Iterable[LiveRecord]) -> None:
-        """Add records of live; a configuration for several partitions comes after what is in its round."""
+        """Add records of live; the ticker's configuration for several partitions comes after all of its round."""
         for live in records:
-            ends = live.topic.partitions == "events" and isinstance(live.record, ConfigApplied)
-            self._push(LAST + 1 if ends else live.offset, live)
+            in_many = live.topic.partitions == "events" and isinstance(live.record, ConfigApplied)
+            self._push(LAST + 1 if in_many and live.ends_round else live.offset, live)
 
     def add_made(self, records: Iterable[MadeRecord]) -> None:
         """Add records of the replay's own."""

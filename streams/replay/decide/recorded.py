@@ -8,7 +8,7 @@ it makes room for the next one, and no new weights follow.
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
@@ -33,6 +33,10 @@ class LiveRecord:
     record: Any
     offset: int = -1
     """Where live has it; less than any for what came before the range."""
+    partition: int | None = None
+    """The one that it goes into; None for every partition of the topic."""
+    ends_round: bool = True
+    """Whether no record of its round is behind it: a promoted configuration may lie in the middle of one."""
 
 
 Identity = tuple[str, str, int]
@@ -123,18 +127,29 @@ class LiveOutcome:
 class RecordedInputs:
     """Takes from one recorded input what a replay of an earlier stage must write into its own.
 
-    `first_tick` is where the range begins: of what came before, only what still held counts.
+    `first_tick` is where the range begins: of what came before, only what still held counts. Of an input whose
+    partitions are all read, each has one of these, and the first one's says what held.
     """
 
-    def __init__(self, topic: Topic, *, first_tick: int | None, change: Change, recorded: Recorded) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        *,
+        first_tick: int | None,
+        change: Change,
+        recorded: Recorded,
+        partition: int | None = None,
+    ) -> None:
+        """`partition` is the one that the records go into; None for all."""
         self._topic, self._first_tick, self._change, self._recorded = topic, first_tick, change, recorded
+        self._partition = partition
         self._held: dict[str, LiveRecord] = {}
         self._waiting: list[LiveRecord] = []
         self.tick = BEFORE_ALL
         """The last one seen."""
 
     def take(self, key: str, record: Any, offset: int = -1) -> None:
-        """Take in the next record of the input's first partition."""
+        """Take in the next record of the partition."""
         if isinstance(record, Tick):
             waiting, self._waiting, self.tick = self._waiting, [], record.number
             if self._first_tick is not None and record.number < self._first_tick:
@@ -143,7 +158,12 @@ class RecordedInputs:
                 self._begin()
                 self._recorded.before[record.number] += waiting
         elif (needed := _needed_record(self._topic, key, record, self._change, offset)) is not None:
-            self._waiting.append(needed)
+            self._waiting.append(replace(needed, partition=self._partition))
+
+    def note_record(self) -> None:
+        """Take note of a record of the present round: what waits for the tick lies in front of it."""
+        if self._waiting:
+            self._waiting = [replace(live_record, ends_round=False) for live_record in self._waiting]
 
     def end(self) -> None:
         """Say that nothing follows."""
@@ -152,7 +172,8 @@ class RecordedInputs:
     def _hold(self, live_records: Iterable[LiveRecord]) -> None:
         for live_record in live_records:
             self._held.pop(_place(live_record), None)  # a version that is served again comes after those between
-            self._held[_place(live_record)] = live_record
+            if not live_record.partition:
+                self._held[_place(live_record)] = replace(live_record, partition=None)
 
     def _begin(self) -> None:
         self._recorded.before[BEFORE_ALL] += self._held.values()

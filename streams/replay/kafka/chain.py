@@ -116,8 +116,12 @@ class ChainFactory:
             sources = [await self._first_partition(topic)]
             if topic is SCORES:
                 sources += await self._other_partitions(topic, first_tick)
-            collector = RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded)
-            readers.append(LiveReader(topic, sources, collector, recorded.places, first_tick=first_tick))
+            partitions = [source.partition for source in sources] if topic is SCORES else [None]
+            collectors = [
+                RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded, partition=partition)
+                for partition in partitions
+            ]
+            readers.append(LiveReader(topic, sources, collectors, recorded.places, first_tick=first_tick))
         return readers
 
     async def _other_partitions(self, topic: Topic, first_tick: int | None) -> list[KafkaRangeSource]:

@@ -111,21 +111,22 @@ class RecordedScores:
 class LiveReader:
     """Reads what a replay needs of one of live's inputs, a tick at a time.
 
-    One partition has all that comes from outside. Where the order of a round matters, all are read for it.
+    One partition has all that comes from outside. Where the order of a round matters, all are read, for the places of
+    their records and of configurations.
     """
 
     def __init__(
         self,
         topic: Topic,
         sources: Sequence[Source],
-        collector: RecordedInputs,
+        collectors: Sequence[RecordedInputs],
         places: Places,
         *,
         first_tick: int | None,
     ) -> None:
-        """`first_tick` is the range's: places of earlier rounds are no use."""
+        """`collectors` are for the first source, or for each; `first_tick` is the range's: earlier places are no use."""
         self._first_round = BEFORE_ALL if first_tick is None else first_tick - 1
-        self._sources, self._collector, self._topic, self._places = sources, collector, topic, places
+        self._sources, self._collectors, self._topic, self._places = sources, collectors, topic, places
         self._ahead: list[deque[Any]] = [deque() for _ in sources]
         self._ticks = [BEFORE_ALL] * len(sources)
 
@@ -140,13 +141,16 @@ class LiveReader:
             if not ahead:
                 ahead.extend(await source.read())
                 if not ahead:
-                    if number == 0:
-                        self._collector.end()
+                    if (collector := self._collector(number)) is not None:
+                        collector.end()
                     return
             self._take(number, ahead.popleft())
 
+    def _collector(self, number: int) -> RecordedInputs | None:
+        return self._collectors[number] if number < len(self._collectors) else None
+
     def _take(self, number: int, raw: Any) -> None:
-        record = decode_if(raw.value, *NEEDED, Score, Group)
+        record, collector = decode_if(raw.value, *NEEDED, Score, Group), self._collector(number)
         if isinstance(record, Tick):
             self._ticks[number] = record.number
         if identity := identity_of(self._topic, record):
@@ -154,8 +158,10 @@ class LiveReader:
             made_in = self._ticks[number] if made_in is None else made_in
             if made_in >= self._first_round:
                 self._places.note(identity, raw.offset, made_in)
-        elif record is not None and number == 0:
-            self._collector.take((raw.key or b"").decode(errors="replace"), record, raw.offset)
+            if collector is not None and made_in <= self._ticks[number]:
+                collector.note_record()
+        elif record is not None and collector is not None:
+            collector.take((raw.key or b"").decode(errors="replace"), record, raw.offset)
 
 
 async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, LiveOutcome]:

@@ -40,6 +40,12 @@ def alter(entries: list[Entry], chance: random.Random) -> None:
     entries[index] = entries[index]._replace(value=bytes(value))
 
 
+def renumber(entries: list[Entry], chance: random.Random) -> None:
+    """Let a record name another round."""
+    index = chance.randrange(len(entries))
+    entries[index] = entries[index]._replace(headers=(("round", b"1000000"),))
+
+
 def tampered(found: Recorded, topic: str, tamper: Tamper) -> Recorded:
     """A copy in which one partition of a topic was changed; ticks stay as they are."""
     entries = {place: list(each) for place, each in found.entries.items()}
@@ -59,7 +65,7 @@ async def test_the_checker_accepts_an_undisturbed_log_and_no_other(kafka: str, n
         await traffic.until_trained()
     found = await traffic.check()
     for topic in (TRAJECTORIES, SCORES, RUN_LOG, BATCHES):
-        for tamper in (lose, double, swap, alter):
+        for tamper in (lose, double, swap, alter, renumber):
             with pytest.raises(AssertionError):
                 await check_log(tampered(found, topic.name, tamper), pipeline(), traffic.published)
     for stage in pipeline():

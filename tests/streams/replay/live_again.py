@@ -106,8 +106,11 @@ def _made(frames: Any) -> Made:
 
 def _reader(broker: Broker, topic: Topic, recorded: Recorded) -> LiveReader:
     sources = _sources(broker, topic)[: None if topic is SCORES else 1]
-    collector = RecordedInputs(topic, first_tick=0, change=lambda record: record, recorded=recorded)
-    return LiveReader(topic, sources, collector, recorded.places, first_tick=0)
+    collectors = [
+        RecordedInputs(topic, first_tick=0, change=lambda record: record, recorded=recorded, partition=partition)
+        for partition in (range(len(sources)) if topic is SCORES else [None])
+    ]
+    return LiveReader(topic, sources, collectors, recorded.places, first_tick=0)
 
 
 def _sources(broker: Broker, topic: Topic) -> list[ListSource]:

@@ -197,7 +197,7 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
     collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded)
-    teller = LiveReader(RUN_LOG, [reading], collector, recorded.places, first_tick=0)
+    teller = LiveReader(RUN_LOG, [reading], [collector], recorded.places, first_tick=0)
     await teller.until(1)
     assert reading.position == 3
     assert [told.record for told in recorded.due(1)] == [make_version(1)]

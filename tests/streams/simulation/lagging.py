@@ -1,5 +1,6 @@
 """One seed to a small history in which time is under attack: partitions and stages that lag far behind others, kills,
-settings changed while no worker runs, a clock that leaps, feedback that changes, and versions that are rolled back.
+settings changed while no worker runs, a clock that leaps, feedback that changes, versions that are rolled back, and
+replays that are promoted.
 
 The stages are live's, and so is what decides when a tick may go on. Some histories have a stage or a partition that
 stands still until the end.
@@ -22,7 +23,7 @@ from rollbus.schemas.records.config import (
     ScoringConfig,
 )
 from rollbus.schemas.records.control import ConfigApplied
-from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG
+from rollbus.schemas.topics import CONFIGURED, EPISODE_EVENTS, RUN_LOG
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.state.stage import PureAsEffects
@@ -158,8 +159,19 @@ class _History:
         self.cluster.replace_stages(self._stages())
         self.ticker.configs = _configs(self.settings)
 
+    def _promote(self) -> None:
+        """Put configurations into effect in the middle of a round, as `rollbus replay promote` does."""
+        configs = _configs((0, self.chance.randrange(2), self.chance.choice(self.runs)))
+        for record in configs[1:]:  # not assembly's
+            for topic in CONFIGURED[record.stage]:
+                for partition in range(self.broker.partitions_of(topic)):
+                    self.broker.publish(topic, "", encode(record), partition)
+
     def _interfere(self) -> None:
-        """Let an operator end a window, or roll a version back."""
+        """Let an operator end a window, roll a version back, or promote a replay."""
+        if self.chance.random() < 0.2:
+            self._promote()
+            return
         self.commands += 1
         record: Any = make_command("end_window", key=str(self.commands))
         if self.chance.random() < 0.5:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollbus.streams.exactly_once import processing
-from rollbus.streams.replay.decide.recorded import Places
+from rollbus.streams.replay.decide.recorded import Places, RecordedInputs
 from rollbus.streams.state.watermarks import Hop, Watermarks
 from tests.faults.seed import SEED
 from tests.streams.replay.live_again import difference, made_by_live, replay_of
@@ -64,10 +64,15 @@ def no_order(self: Places, topic: Any, record: Any) -> None:
     """Within a round records come in the order in which the replay makes them."""
 
 
+def no_place(self: RecordedInputs) -> None:
+    """A promoted configuration counts from the end of its round."""
+
+
 FAULTS: list[tuple[Any, str, Any]] = [
     (Watermarks, "limit", tick_at_once),
     (processing, "round_of", take_early),
     (Places, "find", no_order),
+    (RecordedInputs, "note_record", no_place),
 ]
 
 

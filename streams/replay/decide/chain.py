@@ -14,7 +14,6 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import RecordError

@@ -124,7 +124,7 @@ class LiveReader:
         *,
         first_tick: int | None,
     ) -> None:
-        """`collectors` are for the first source, or for each; `first_tick` is the range's: earlier places are no use."""
+        """`collectors` are for the first source, or for each; no place before the range's `first_tick` counts."""
         self._first_round = BEFORE_ALL if first_tick is None else first_tick - 1
         self._sources, self._collectors, self._topic, self._places = sources, collectors, topic, places
         self._ahead: list[deque[Any]] = [deque() for _ in sources]

@@ -10,7 +10,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.partitioner import murmur2
-from faust import App, Schema
+from faust import App, Monitor, Schema
 from faust.app.base import BootStrategy
 from faust.tables.recovery import Recovery
 from faust.transport import conductor, consumer
@@ -71,6 +71,14 @@ def test_the_version_is_the_one_that_was_read() -> None:
 def test_the_consumer_has_the_attributes_that_we_read(attribute: str) -> None:
     known = {*dir(consumer.Consumer), *consumer.Consumer.__annotations__}
     assert attribute in known
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(ServiceThread, "_keepalive2"), (ServiceThread, "_thread_keepalive"), (Monitor, "_sampler")],
+)
+def test_the_timers_that_we_replace_are_there(owner: Any, name: str) -> None:
+    assert hasattr(owner, name)
 
 
 def test_the_consumer_is_made_by_the_transport_from_its_class() -> None:

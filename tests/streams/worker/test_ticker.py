@@ -217,6 +217,22 @@ async def test_a_tick_goes_on_when_the_stages_before_have_passed_it(monkeypatch:
     assert (log.ticks("episode-events"), log.ticks("trajectories")) == ([0, 1], [])
 
 
+async def test_a_tick_waits_for_the_next_one_to_go_on_until_there_is_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    Log(monkeypatch)
+    ticker = await ticker_on(SETTINGS, *CONFIGS)
+    ticker._pace = Pace(interval_s=600.0)
+    ticker._pace.take_tick(now_s=time.monotonic())
+    await pulse(ticker, 1)
+    waiting = asyncio.create_task(ticker._wait_for_work())
+    await asyncio.sleep(0)
+    pass_all(ticker, "alias", 0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    ticker.note("alias", 0, 0, is_busy=True)
+    await waiting
+
+
 async def test_a_successor_writes_the_ticks_that_were_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch)
     ticker = await ticker_on(SETTINGS, *CONFIGS)

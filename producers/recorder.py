@@ -138,6 +138,23 @@ class Recorder:
             )
         )
 
+    def pause(self, name: str, episode: Episode | None = None) -> None:
+        """Leave an episode (the current one) open without an end, such as where a person is asked.
+
+        `resume` with the same name goes on with it, hours later and in any process. The name is one's own, such as a
+        thread's id; of several episodes that pause under it, the last one is resumed.
+        """
+        if (episode := episode or self.current_episode()) is not None:
+            self.guard.call("pause", self.episodes.pause, name, episode, default=None)
+
+    def resume(self, name: str, *, task: str = "") -> EpisodeScope:
+        """Return a block that goes on with a paused episode, and ends it; `task` is of the sub-agents in it."""
+        return EpisodeScope(lambda _: self.start_resumed(name, task=task))
+
+    def start_resumed(self, name: str, *, task: str = "") -> Episode:
+        """Go on with a paused episode without making it the current one; the caller calls its `end`."""
+        return self.guard.call("resume", self.episodes.resume, name, task, default=None) or self.episodes.silent(None)
+
     def headers(self, episode: Episode | None = None) -> dict[str, str]:
         """Return the headers that carry an episode (the current one) to another process; none outside of one."""
         episode = episode or self.current_episode()

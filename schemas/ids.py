@@ -14,6 +14,8 @@ from typing import Any
 NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 """Root of every uuid5 that rollbus makes; changing it would change every id."""
 
+PAUSED = "pause:"
+"""Begins the name by which a paused episode is resumed; another process has no id of it."""
 _SEPARATOR = "\x1f"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _HASH_DIGITS = 32
@@ -42,6 +44,11 @@ def stable_id(kind: str, *parts: object) -> str:
 def event_id(episode_id: str, writer_id: str, sequence: int) -> str:
     """Id of the event that a writer sent as its `sequence`-th of an episode."""
     return stable_id("event", episode_id, writer_id, sequence)
+
+
+def pause_name(thread: object) -> str:
+    """Name of the pause of what runs under a framework's id of a thread; ids of sub-agents follow a slash."""
+    return PAUSED + str(thread).replace("/", "%2F")
 
 
 def reward_event_id(target: str, name: str, key: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.episode.late_turns import LateTurns, TurnMemory, expected_bytes
-from rollbus.producers.episode.outbox import Outbox, root_of
+from rollbus.producers.episode.outbox import Outbox, address_of, root_of
 from rollbus.producers.episode.rewards import (
     KEYED,
     MOST_CHARACTERS,
@@ -45,7 +45,7 @@ from rollbus.schemas.records.events import (
     ToolCalled,
     WriterClosed,
 )
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+from rollbus.schemas.topics import ALIASES
 
 MAX_ERROR_CHARACTERS = 500
 QUEUE_FULL = "queue_full"
@@ -79,6 +79,7 @@ class Episode:
     ) -> None:
         """Write nothing yet; `begin` does."""
         self.id, self.root_id, self.task, self.parent = episode_id, root_of(episode_id), task, parent
+        self._address = address_of(episode_id)
         self.started_at_ms, self.sampled = started_at_ms, sampled
         self.dropped = False
         """True once it found no room: nothing more of it is sent."""
@@ -189,6 +190,15 @@ class Episode:
         """
         self.outbox.guard.call("end", self._end, stop_reason, error, default=None)
 
+    def pause(self, name: str) -> None:
+        """Leave it open for another writer, which finds it by this name; see `Recorder.pause`."""
+        self.outbox.guard.call("pause", self._pause, name, default=None)
+
+    def take_over(self, paused: "Episode") -> None:
+        """Go on with what this process has paused."""
+        self.started_at_ms, self.labels, self.traceparent = paused.started_at_ms, paused.labels, paused.traceparent
+        self._other_writers.update(paused.writer_ids)
+
     def begin(self, fields: Mapping[str, Any]) -> None:
         """Write the start; for the recorder. A sub-agent's episode has its parent's labels, and its own over them."""
         inherited = self.parent.labels if self.parent else {}
@@ -256,9 +266,7 @@ class Episode:
             for index in range(exchange.turns):
                 at_ms = outbox.clock_ms() if at_ms is None else at_ms
                 encode = functools.partial(turns.encode, index, self._sequence, at_ms)
-                if not outbox.submit_late(
-                    EPISODE_EVENTS, self.root_id, encode, episode_id=self.id, size=size, at_ms=at_ms
-                ):
+                if not outbox.submit_late(*self._address, encode, episode_id=self.id, size=size, at_ms=at_ms):
                     self._drop(QUEUE_FULL)
                     return
                 self._sequence += 1
@@ -287,6 +295,10 @@ class Episode:
         alias = nonempty_text(alias)
         if not self.sampled or self.dropped:
             return
+        if self.root_id.startswith(ids.PAUSED):
+            raise ValueError(
+                "an episode that another process has paused gets its aliases there: its id is not known here"
+            )
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
         self.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
@@ -307,18 +319,29 @@ class Episode:
             self.emit(Excluded, {"reason": reason})
             return
         envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
-        self.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, reason=reason), episode_id="")
+        self.outbox.submit(*self._address, Excluded(**envelope, reason=reason), episode_id="")
 
     def end_if_of_call(self) -> None:
         """End an episode that is one call's."""
         if self.of_call:
             self.end()
 
-    def _end(self, stop_reason: StopReason, error: str | None) -> None:
+    def _pause(self, name: str) -> None:
+        alias = ids.pause_name(nonempty_text(name))
+        self._leave_streams()
+        if self.recording and self.owner:
+            fields = self._envelope(ids.stable_id("alias", alias, self.id, self._writer_id), KEYED)
+            self.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
+            self.close_writer(paused=True)
+
+    def _leave_streams(self) -> None:
         for stream in tuple(self._streams):
             stream.abandon()
         if self.recording and self.owner:
             self._join_conversation(None)
+
+    def _end(self, stop_reason: StopReason, error: str | None) -> None:
+        self._leave_streams()
         with self._lock:
             if not self.recording:
                 return
@@ -331,13 +354,13 @@ class Episode:
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()
 
-    def close_writer(self, *, even_if_silent: bool = False) -> None:
-        """Say how many events this process wrote; nothing of it may follow."""
+    def close_writer(self, *, even_if_silent: bool = False, paused: bool = False) -> None:
+        """Say how many events this process wrote; nothing of it may follow, but another writer's if it is paused."""
         with self._lock:
             if self.recording and (self._sequence or even_if_silent):
                 missed = zip(MISSED, self._before, self._missed(), strict=True)
                 partial = tuple(name for name, before, now in missed if now > before)
-                self.emit(WriterClosed, {"count": self._sequence, "partial": partial})
+                self.emit(WriterClosed, {"count": self._sequence, "partial": partial, "paused": paused})
             self.ended, self.recording = True, False
 
     def _missed(self) -> tuple[int, int]:
@@ -353,7 +376,7 @@ class Episode:
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             event = record(**self._envelope(event_id, self._sequence), **encodable_texts(fields))
             try:
-                queued = self.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id)
+                queued = self.outbox.submit(*self._address, event, episode_id=self.id)
             except RecordTooLargeError:
                 self._drop(DropReason.TOO_LARGE.value)
                 return None
@@ -369,7 +392,7 @@ class Episode:
         if self._sequence > purged:
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             excluded = Excluded(**self._envelope(event_id, self._sequence), reason=f"producer_{reason}")
-            self.outbox.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
+            self.outbox.submit(*self._address, excluded, episode_id="", urgent=True)
         self.dropped, self.recording = True, False
 
     def late_envelope(self, sequence: int, at_ms: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rollbus.producers.episode.outbox import CHILD_SEPARATOR, Outbox
 from rollbus.producers.episode.rewards import nonempty_text
 from rollbus.producers.episode.sampling import is_sampled
 from rollbus.producers.turns.answer import text_of
+from rollbus.schemas.ids import pause_name
 
 logger = logging.getLogger(__name__)
 MAX_IDS = 10_000
@@ -50,6 +51,7 @@ class OpenEpisodes:
         self._unsampled: OrderedDict[str, None] = OrderedDict()
         self._given: OrderedDict[str, None] = OrderedDict()
         """Ids of the host's own."""
+        self._paused: OrderedDict[str, Episode] = OrderedDict()
         self._warned = set[str]()
         self.of_process: Episode | None = None
         """The episode of the whole process: current where the running code is in no other."""
@@ -148,6 +150,28 @@ class OpenEpisodes:
                 open_episode.joined_by(writer_id)
         episode = self._part_of(episode_id, writer_id, started_at_ms)
         self._know(episode)
+        return episode
+
+    def pause(self, name: str, episode: Episode) -> None:
+        """Pause an episode, and remember it under this name here."""
+        self._paused[pause_name(name)] = episode
+        while len(self._paused) > MAX_IDS:
+            self._paused.popitem(last=False)
+        episode.pause(name)
+
+    def resume(self, name: str, task: str) -> Episode:
+        """Go on with the episode that was paused last under this name, as a writer that may end it.
+
+        If another process has paused it, the log finds the episode by the name.
+        """
+        alias = pause_name(nonempty_text(name))
+        paused = self._paused.pop(alias, None)
+        episode = self._part_of(alias if paused is None else paused.id, self._new_id(), 0)
+        episode.owner, episode.task = True, task
+        if paused is not None:
+            episode.take_over(paused)
+        self._know(episode)
+        self._outbox.counts.add("episodes_resumed")
         return episode
 
     def handle(self, episode: Episode | str) -> Episode:

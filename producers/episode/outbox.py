@@ -21,14 +21,21 @@ from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.turns.redaction import Field, Redactor
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError
+from rollbus.schemas.ids import PAUSED
 from rollbus.schemas.records.drops import ProducerReport
 from rollbus.schemas.records.events import TurnRecorded
-from rollbus.schemas.topics import PRODUCER_REPORTS, Topic
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS, Topic
 
 CHILD_SEPARATOR = "/"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 """Text that replaces a client's key; shorter ones are placeholders."""
+
+
+def address_of(episode_id: str) -> tuple[Topic, str]:
+    """Return the topic of an episode's events, and their key; one that is known by its pause alone is an alias."""
+    root_id = root_of(episode_id)
+    return (ALIASES if root_id.startswith(PAUSED) else EPISODE_EVENTS), root_id
 
 
 def root_of(episode_id: str) -> str:

@@ -6,11 +6,11 @@ Its id comes from target, name and key, so the same report sent twice, from any 
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from rollbus.producers.episode.outbox import Outbox, root_of
+from rollbus.producers.episode.outbox import Outbox, address_of
 from rollbus.producers.turns.answer import text_of
 from rollbus.schemas import ids
 from rollbus.schemas.records.events import RewardReported, Signal
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+from rollbus.schemas.topics import ALIASES
 
 KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
@@ -35,7 +35,7 @@ def send_reward(
         started_at_ms=started_at_ms,
     )
     reward = RewardReported(**envelope, alias=alias, **fields)
-    topic, kafka_key = (EPISODE_EVENTS, root_of(episode_id)) if alias is None else (ALIASES, alias)
+    topic, kafka_key = address_of(episode_id) if alias is None else (ALIASES, alias)
     return event_id if outbox.submit(topic, kafka_key, reward, episode_id="") else None
 
 

@@ -25,8 +25,10 @@ from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 Model = TypeVar("Model")
 NAMES = ("lc_agent_name", "langgraph_node")
 """Where a run's metadata names the agent that asks; where it has no name, its node does: all agents' is `model`."""
-PAUSE = "GraphBubbleUp"
-"""LangGraph's exceptions that are no errors: a person is asked, or a graph above goes on."""
+NO_ERROR, PAUSE = "GraphBubbleUp", "GraphInterrupt"
+"""LangGraph's exceptions that are no errors, such as where a graph above goes on; of them, those that ask a person."""
+RESUME = "Command"
+"""What a run is given in place of its input to go on with what an earlier one has paused."""
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
 
 
@@ -75,7 +77,8 @@ class RollbusHandler(BaseCallbackHandler):
         thread = (metadata or {}).get("thread_id")
         conversation = None if thread is None else str(thread)
         name = str(kwargs.get("name") or _name_of(metadata))
-        self._structure.run_started(run_id, parent_run_id, name, conversation=conversation)
+        resumes = type(inputs).__name__ == RESUME and getattr(inputs, "resume", None) is not None
+        self._structure.run_started(run_id, parent_run_id, name, conversation=conversation, resumes=resumes)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """It is over."""
@@ -83,8 +86,11 @@ class RollbusHandler(BaseCallbackHandler):
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed, or waits for a person."""
-        is_pause = any(cls.__name__ == PAUSE for cls in type(error).__mro__)
-        self._structure.run_ended(run_id, None if is_pause else error)
+        names = _class_names(error)
+        if PAUSE in names:
+            self._structure.run_paused(run_id)
+        else:
+            self._structure.run_ended(run_id, None if NO_ERROR in names else error)
 
     def on_chat_model_start(
         self,
@@ -159,10 +165,15 @@ class RollbusHandler(BaseCallbackHandler):
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed, or waits: `interrupt` of LangGraph leaves it by an exception, and runs it again later."""
-        if any(cls.__name__ == PAUSE for cls in type(error).__mro__):
+        if NO_ERROR in _class_names(error):
             self._structure.tool_withdrawn(run_id)
         else:
             self._structure.tool_failed(run_id, error)
+
+
+def _class_names(error: BaseException) -> list[str]:
+    """Return the names of an error's classes: LangGraph's own module is not imported here."""
+    return [cls.__name__ for cls in type(error).__mro__]
 
 
 def _name_of(metadata: Mapping[str, Any] | None) -> str:

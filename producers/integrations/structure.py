@@ -41,6 +41,10 @@ class _Open:
     """The outermost run that it is in."""
     child: str = ""
     """The agent whose child episode it is in, unless a tool is between: a graph and its node have one name."""
+    thread: str = ""
+    """The framework's id of what an outermost run is a part of."""
+    paused: bool = False
+    """Whether something in it waits, so that another run will go on with its episode."""
     before: "_Open | None" = None
     """What had started under the same key: an agent may get a request again before its own run is over."""
 
@@ -103,28 +107,39 @@ class Structure:
         is_agent: bool = True,
         enter: bool = False,
         conversation: str | None = None,
+        resumes: bool = False,
     ) -> None:
         """A chain, graph, node or agent begins; one that is not an agent never becomes a child episode.
 
         With `enter`, its episode and name are the current ones from here on, in this very context. `conversation` is
-        the framework's id of a thread or session, for an episode that begins with it.
+        the framework's id of a thread or session, for an episode that begins with it, or that the run `resumes`.
         """
         episode, around = self._episode_of(parent), self._open.get(parent)
         child, root = ("", key) if around is None else (around.child, around.root)
         is_child = is_agent and name in self._child_agents and name != child
         owned = is_child if episode is not None else self._task is not None
-        if owned:
+        if owned and resumes and conversation and episode is None:
+            episode = self._recorder.start_resumed(conversation, task=self._task or "")
+        elif owned:
             task = (episode.task if episode is not None else self._task) or ""
             episode = self._recorder.start(
                 task=task, agent=name or None, parent=episode, conversation=conversation or None
             )
         child = name if owned else child
         opened = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
+        opened.thread = "" if is_child else conversation or ""
         self._enter(key, opened) if enter else self._remember(key, opened)
 
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
         self._end_run(self._leave(key), error)
+
+    def run_paused(self, key: Hashable) -> None:
+        """It stops for now, such as for a person's answer, and with it the outermost run that it is in."""
+        run = self._open.get(key)
+        if run is not None and (outermost := self._open.get(run.root)) is not None:
+            outermost.paused = True
+        self.run_ended(key)
 
     def all_ended(self, root: Hashable, error: BaseException | None = None) -> None:
         """An outermost run is over, and with it the runs in it whose end the framework has not reported."""
@@ -134,7 +149,10 @@ class Structure:
 
     def _end_run(self, run: _Open | None, error: BaseException | None) -> None:
         if run is not None and run.episode is not None and run.owned:
-            run.episode.end(*stop_reason_of(error))
+            if run.paused and run.thread and error is None:
+                self._recorder.pause(run.thread, run.episode)
+            else:
+                run.episode.end(*stop_reason_of(error))
             run.episode.nothing = True  # in a context that was not left it hides no episode around it
 
     def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:

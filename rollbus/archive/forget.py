@@ -14,7 +14,7 @@ from rollbus.schemas.codec import decode, decode_if
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import DeadLetter, Drop
-from rollbus.schemas.records.events import AliasDeclared, Excluded, RewardReported
+from rollbus.schemas.records.events import AliasDeclared, Event, Excluded, RewardReported
 from rollbus.schemas.topics import (
     ALIASES,
     DEAD_LETTERS,
@@ -65,6 +65,8 @@ class Forgotten:
         if isinstance(content, Drop):
             return bool(content.detail) and content.unit_id in self.episodes | self.trajectories
         if isinstance(content, RewardReported) and content.alias in self.aliases:
+            return True
+        if isinstance(content, Event) and content.root_episode_id in self.aliases:  # of what resumed a paused episode
             return True
         return is_forgotten(content, self.episodes) or getattr(content, "trajectory_id", None) in self.trajectories
 

@@ -39,6 +39,8 @@ class AssemblyConfig(Config):
 
     inactivity_ms: int = Field(default=30 * MINUTE_MS, gt=0)
     """An episode without an event for this time is finished as it is."""
+    pause_ms: int = Field(default=7 * 24 * 60 * MINUTE_MS, gt=0)
+    """How long a paused episode, such as one that asked a person, waits for the part that resumes it."""
     late_horizon_ms: int = Field(default=24 * 60 * MINUTE_MS, ge=0)
     """How long after assembly rewards still become revisions."""
     gap_grace_ms: int = Field(default=MINUTE_MS, ge=0)

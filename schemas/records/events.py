@@ -26,7 +26,7 @@ class Event:
     event_id: str
     """uuid5 of (episode, writer, sequence), or of the caller's key for rewards."""
     episode_id: str
-    """Empty only for a reward addressed by alias, until the alias stage has resolved it."""
+    """Until the alias stage resolves it: empty for a reward by alias, for what resumes an episode the pause's name."""
     root_episode_id: str
     """The outermost parent: the Kafka key, so a sub-agent's events share its root's partition."""
     writer_id: str
@@ -199,6 +199,8 @@ class WriterClosed(Event):
     """Events this writer sent before this one: sequences 0 … count − 1."""
     partial: tuple[str, ...] = ()
     """What its process missed meanwhile, perhaps of this episode: `calls_outside_episode`, `hook_errors`."""
+    paused: bool = False
+    """True if the episode waits, such as for a person's answer: another writer goes on with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

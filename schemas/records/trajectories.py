@@ -12,7 +12,7 @@ from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.events import Message, Signal, StopReason
 from rollbus.schemas.records.tokens import token_count
 
-ClosedBy = Literal["ended", "inactivity"]
+ClosedBy = Literal["ended", "inactivity", "pause"]
 ScoreOutcome = Literal["scored", "failed", "missing"]
 
 
@@ -274,7 +274,7 @@ class Score:
     """Of its slowest turn."""
     tool_errors: int = 0
     closed_by: ClosedBy = "ended"
-    """`inactivity` if no end came: its agent may have been killed in the middle."""
+    """`inactivity` if no end came: its agent may have been killed in the middle. `pause` if nothing resumed it."""
     is_rewarded_after: bool = False
     """True if a valid reward came after its last turn and tool call, also by a revision."""
     turn_ids: tuple[str, ...] = ()

@@ -1,5 +1,8 @@
 """Rewards by alias become rewards of an episode, and so does what a user says next in a conversation.
 
+A pause is an alias, too: what resumes an episode in a process that does not have its id writes its events under the
+pause's name, as the episode's and its root's id. They get the id here, and wait for it as rewards do.
+
 A conversation is an alias that passes from each of its episodes to the next. When it does, the episode before gets a
 report: the signal `reply` with the user's words, or `silence` if no next one came within `silence_ms`.
 
@@ -10,11 +13,12 @@ remembers resolved rewards as long, so that a repeated report does not follow an
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from rollbus.schemas.ids import reward_event_id
+from rollbus.schemas.ids import PAUSED, reward_event_id
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
-from rollbus.schemas.records.events import AliasDeclared, RewardReported, Signal
+from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
@@ -57,18 +61,18 @@ _TARGET: RowCodec[Target] = json_codec(
 
 
 class AliasState(StageState[AssemblyConfig]):
-    """The configuration, aliases, rewards that wait for one, and the ids of events already seen."""
+    """The configuration, aliases, events that wait for one, and the ids of events already seen."""
 
     def __init__(self, config: AssemblyConfig) -> None:
         self.targets: Table[Target] = Table("alias", _TARGET)
-        self.waiting: Table[Kept[RewardReported]] = Table("wait", KEPT)
+        self.waiting: Table[Kept[Event]] = Table("wait", KEPT)
         self.seen: Table[int] = Table("seen", INT)
         super().__init__(config, self.targets, self.waiting, self.seen)
         self.by_alias: dict[str, set[str]] = defaultdict(set)
         self.order = 0
 
     def rebuild(self) -> None:
-        """Derive which rewards wait for which alias."""
+        """Derive which events wait for which alias."""
         self.by_alias.clear()
         for key in self.waiting.rows:
             self.by_alias[key.partition(_SEPARATOR)[0]].add(key)
@@ -76,22 +80,28 @@ class AliasState(StageState[AssemblyConfig]):
         super().rebuild()
 
     def waiting_keys(self) -> Iterable[str]:
-        """Return aliases, rewards that wait for one, and ids seen."""
+        """Return aliases, events that wait for one, and ids seen."""
         return keys_by_kind({"a": self.targets.rows, "w": self.waiting.rows, "s": self.seen.rows})
 
     def deadline(self, key: str) -> int | None:
         """Return when a row is forgotten, after the late horizon, or a conversation's silence is reported."""
         name = key[1:]
         if key[0] == "a":
-            row = self.targets.get(name)
-            if row and (silent_ms := self.silent_ms(row)) is not None:
-                return min(silent_ms, self.clock.since(row.declared_ms) + self.config.value.late_horizon_ms)
-            arrived = row.declared_ms if row else None
-        elif key[0] == "w":
+            if (row := self.targets.get(name)) is None:
+                return None
+            silent_ms, forgotten_ms = self.silent_ms(row), self.forgotten_ms(name, row)
+            return forgotten_ms if silent_ms is None else min(silent_ms, forgotten_ms)
+        if key[0] == "w":
             arrived = waiting_row.arrived_ms if (waiting_row := self.waiting.get(name)) else None
         else:
             arrived = self.seen.get(name)
         return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms
+
+    def forgotten_ms(self, alias: str, row: Target) -> int:
+        """Return when an alias is forgotten: that of a pause not before what it names is given up."""
+        config = self.config.value
+        wait_ms = config.late_horizon_ms
+        return self.clock.since(row.declared_ms) + (max(wait_ms, config.pause_ms) if is_pause(alias) else wait_ms)
 
     def silent_ms(self, row: Target) -> int | None:
         """Return when a conversation's silence is to be reported; None if it never is, or was."""
@@ -117,12 +127,12 @@ class AliasStage(ConfiguredStage[AliasState]):
         return AliasState(self._config)
 
     def step(self, state: AliasState, incoming: Incoming) -> Iterable[Outgoing]:
-        """Take in one declaration, reward, tick or configuration."""
+        """Take in one declaration, reward, event of what was resumed, tick or configuration."""
         state.ensure_rebuilt()
         record = incoming.record
         if isinstance(record, AliasDeclared):
             return _declare(state, record, incoming.signer) if _is_first_time(state, record.event_id) else ()
-        if isinstance(record, RewardReported):
+        if isinstance(record, Event):
             return _take_in(state, record, incoming)
         return self.step_control(state, record)
 
@@ -131,9 +141,13 @@ class AliasStage(ConfiguredStage[AliasState]):
         return _drop_expired(state)
 
 
-def _take_in(state: AliasState, record: RewardReported, incoming: Incoming) -> Iterable[Outgoing]:
+def _take_in(state: AliasState, record: Event, incoming: Incoming) -> Iterable[Outgoing]:
     signer = incoming.signer
-    if record.source in state.config.value.signed_sources and signer != record.source:
+    if (
+        isinstance(record, RewardReported)
+        and record.source in state.config.value.signed_sources
+        and signer != record.source
+    ):
         detail = f"reward {record.name!r} without the signature of source {record.source!r}"
         return [_drop(state, record.event_id, DropReason.REWARD_NOT_ALLOWED, detail)]
     name = record.event_id if signer is None else f"{record.event_id}{_SEPARATOR}{signer}"
@@ -152,6 +166,11 @@ def _is_first_time(state: AliasState, name: str) -> bool:
 def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> Iterator[Outgoing]:
     """Let an alias name another episode; in a conversation, report to the episode before what the user says next."""
     before = state.targets.get(record.alias)
+    if is_pause(record.root_episode_id):  # what resumed the episode pauses it again
+        if before is not None:
+            state.targets.put(record.alias, replace(before, declared_ms=state.clock.now_ms))
+            state.due.watch("a" + record.alias)
+        return
     if record.conversation and before is not None and before.is_conversation:
         if before.root_episode_id == record.root_episode_id:
             return  # another writer of the same episode, or a sub-agent's: the user said nothing new
@@ -173,13 +192,14 @@ def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> It
         state.waiting.delete(key)
 
 
-def _resolve(
-    state: AliasState, record: RewardReported, data: bytes, name: str, signer: str | None
-) -> Iterator[Outgoing]:
-    if record.episode_id:
+def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: str | None) -> Iterator[Outgoing]:
+    if is_pause(record.root_episode_id):
+        alias = record.root_episode_id
+    elif isinstance(record, RewardReported) and not record.episode_id:
+        alias = record.alias or ""
+    else:
         yield Outgoing(EPISODE_EVENTS, record.root_episode_id, record, signer)
         return
-    alias = record.alias or ""
     if target := state.targets.get(alias):
         yield _with_episode(record, target, signer)
         return
@@ -190,16 +210,30 @@ def _resolve(
     state.due.watch("w" + key)
 
 
-def _with_episode(reward: RewardReported, target: Target, signer: str | None) -> Outgoing:
-    """Return the reward with its episode; without a sequence, since no writer of that episode counts it."""
-    record = replace(
-        reward,
-        episode_id=target.episode_id,
-        root_episode_id=target.root_episode_id,
-        episode_started_at_ms=target.started_at_ms,
-        sequence=-1,
-    )
-    return Outgoing(EPISODE_EVENTS, target.root_episode_id, record, signer)
+def is_pause(alias: str) -> bool:
+    """Say whether a name is that of a pause."""
+    return alias.startswith(PAUSED)
+
+
+def _with_episode(event: Event, target: Target, signer: str | None) -> Outgoing:
+    """Return the event with its episode; a reward by alias has no sequence, since no writer of that episode counts it.
+
+    A sub-agent of what was resumed has an id of its own below the root's.
+    """
+    fields: dict[str, Any] = {"root_episode_id": target.root_episode_id}
+    alias = event.root_episode_id
+    if not is_pause(alias):
+        fields["sequence"] = -1
+    elif isinstance(event, EpisodeStarted):
+        fields["parent_episode_id"] = _resolved_id(event.parent_episode_id or alias, alias, target)
+    if event.episode_id in ("", alias):
+        fields["episode_started_at_ms"] = target.started_at_ms
+    fields["episode_id"] = _resolved_id(event.episode_id or alias, alias, target)
+    return Outgoing(EPISODE_EVENTS, target.root_episode_id, replace(event, **fields), signer)
+
+
+def _resolved_id(episode_id: str, alias: str, target: Target) -> str:
+    return target.episode_id if episode_id == alias else target.root_episode_id + episode_id.removeprefix(alias)
 
 
 def _report_signal(
@@ -232,7 +266,7 @@ def _pass_time_of_alias(state: AliasState, alias: str) -> Iterator[Outgoing]:
         event_id = reward_event_id(row.episode_id, NEXT_TURN, "silence")
         yield _report_signal(row, "silence", event_id, now_ms, None)
         state.targets.put(alias, replace(row, is_silent=True))
-    if state.clock.since(row.declared_ms) + state.config.value.late_horizon_ms <= now_ms:
+    if state.forgotten_ms(alias, row) <= now_ms:
         state.targets.delete(alias)
     else:
         state.due.watch("a" + alias)

@@ -210,6 +210,15 @@ def test_open_episodes_are_counted_with_when_they_are_given_up() -> None:
     )
 
 
+def test_paused_episodes_are_counted_with_how_long_they_are_waited_for() -> None:
+    drawn = funnel(count(0, "", 3, is_assembled=False, oldest_ms=NOW_MS - 720_000, paused=2), count(5))
+    assert drawn.unassembled is not None
+    assert drawn.unassembled.sentence == (
+        "3 are open, the oldest for 12 min; one without an event for 30 min is given up, "
+        "and of 2 that have paused after 168.0 h"
+    )
+
+
 def test_a_few_losses_while_more_is_on_its_way_block_nothing() -> None:
     assert funnel(count(3, "no_signal", 2), count(2, "", 9)).blocked_at is None
 

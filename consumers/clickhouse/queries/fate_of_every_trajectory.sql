@@ -15,7 +15,7 @@ FROM
     SELECT fate AS found, stage, reason, trained_again
     FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
     UNION ALL
-    SELECT 'open', 'assembly', '', false
+    SELECT 'open', 'assembly', if(is_paused, 'paused', ''), false
     FROM open_episodes(namespace = {namespace:String})
     UNION ALL
     SELECT 'dropped', stage, reason, false

@@ -27,7 +27,8 @@ SELECT trajectory_id, at, stage, what, detail, kafka_topic, kafka_partition, kaf
 FROM
 (
     SELECT 0 AS rank, '' AS trajectory_id, began_at AS at, 'assembly' AS stage,
-        if(has_ended, 'open: it has ended, and events are missing', 'open: it has not ended') AS what,
+        multiIf(has_ended, 'open: it has ended, and events are missing',
+            is_paused, 'open: it has paused, and nothing has resumed it', 'open: it has not ended') AS what,
         concat('newest event at ', toString(newest_event_at), if(given_up_at IS NULL, '; no worker has assembled it',
             concat('; without another it is given up at ', toString(assumeNotNull(given_up_at))))) AS detail,
         '' AS kafka_topic, 0 AS kafka_partition, 0 AS kafka_offset
@@ -35,7 +36,7 @@ FROM
     WHERE episode_id = {id:String}
     UNION ALL
     SELECT 1, trajectory_id, assembled_at, 'assembly',
-        concat('assembled', if(closed_by = 'inactivity', ', closed by inactivity', ''),
+        concat('assembled', if(closed_by = 'ended', '', concat(', closed by ', closed_by)),
             if(trainable, '', ', not trainable')),
         ifNull(untrainable_reason, ''),
         kafka_topic, kafka_partition, kafka_offset

@@ -22,7 +22,7 @@ from rollbus.schemas.records.tokens import BYTES_PER_TOKEN
 
 _MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Message)))
 _DETAILS: dict[type, tuple[str, ...]] = {
-    WriterClosed: ("count", "partial"),
+    WriterClosed: ("count", "partial", "paused"),
     Excluded: ("reason",),
     AliasDeclared: ("alias", "conversation"),
 }

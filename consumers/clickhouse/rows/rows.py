@@ -36,7 +36,7 @@ from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.schemas.records.steps import Evaluation, PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import ALIASES, TOPICS
 
 FILLS: dict[type, tuple[Fill, ...]] = {
     EpisodeStarted: (events.EVENTS, events.EPISODES),
@@ -94,10 +94,13 @@ NOT_STORED: dict[type, str] = {
 def fills_of(record: Any, topic: str = "") -> tuple[Fill, ...]:
     """Return the tables that get a row of this record; raises InvalidRecordError for tokens that cannot be read.
 
-    Control in a topic that producers write gets none: it may be forged, and the owner's own topics have it too.
+    Control in a topic that producers write gets none: it may be forged, and the owner's own topics have it too. What
+    resumes a paused episode comes again with the episode's id, and only then has rows in tables of its kind.
     """
     if topic in _OPEN and type(record) in _STORED_CONTROL and is_control(record):
         return ()
+    if topic == ALIASES.name and type(record) is not RewardReported:
+        return FILLS.get(type(record), ())[:1]
     if type(record) is TurnRecorded and not events.has_tokens(record):
         return FILLS[TurnRecorded][:-1]
     return FILLS.get(type(record), ())

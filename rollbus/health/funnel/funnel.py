@@ -149,11 +149,16 @@ def _find_unassembled(numbers: FunnelNumbers, settings: FunnelSettings) -> Unass
     if not counts:
         return None
     oldest_ms, episodes = min(count.oldest_ms for count in counts), sum(count.episodes for count in counts)
+    paused, assembly = sum(count.paused for count in counts), settings.assembly
     sentence = (
         f"{episodes} {'is' if episodes == 1 else 'are'} open, the oldest for "
         f"{say_duration(max(0, numbers.now_ms - oldest_ms))}; one without an event for "
-        f"{say_duration(settings.assembly.inactivity_ms)} is given up"
+        f"{say_duration(assembly.inactivity_ms)} is given up"
     )
+    if paused:
+        sentence += (
+            f", and of {paused} that {'has' if paused == 1 else 'have'} paused after {say_duration(assembly.pause_ms)}"
+        )
     return UnassembledEpisodes(episodes, oldest_ms, sentence)
 
 

@@ -21,6 +21,8 @@ class EpisodeCount:
     """Why a turn cannot be trained, of those dropped as `untrainable`."""
     episodes: int
     oldest_ms: int
+    paused: int = 0
+    """Of them: those that have paused, such as to ask a person."""
 
 
 @dataclass(frozen=True, slots=True)

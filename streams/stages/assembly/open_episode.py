@@ -39,6 +39,8 @@ class OpenEpisode:
     ended_by: tuple[str, ...] | None = None
     """Writers named by EpisodeEnded, once it is in."""
     ended_ms: int = 0
+    paused_ms: int | None = None
+    """When it was paused last."""
     first_ms: int = 0
     last_ms: int = 0
     lives: bool = False
@@ -65,6 +67,8 @@ class OpenEpisode:
                 writer.takes_part = True
             if type(record) is WriterClosed:
                 writer.count = record.count
+                if record.paused:
+                    self.paused_ms = max(row.arrived_ms, self.paused_ms or 0)
         if inside:
             self.lives = True
         if type(record) is EpisodeEnded:

@@ -1,7 +1,7 @@
 """Episode events to trajectories, in the partition of the root episode.
 
-An episode closes when it has ended and every event of every writer is in, or when its grace or its inactivity is
-over. A closed one goes out at once. A hole makes it untrainable: it is kept for analytics and counted as
+An episode closes when it has ended and every event of every writer is in, or when its grace, its pause or its
+inactivity is over. A closed one goes out at once. A hole makes it untrainable: it is kept for analytics and counted as
 `missing_events`; without its start its task is unknown, and nothing goes out. A stub stays for the late horizon,
 so that later rewards become revisions and anything else that comes late is counted. Where the configuration passes a
 root's rewards down, what changes them revises its sub-agents' trajectories too.

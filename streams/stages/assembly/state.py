@@ -254,6 +254,8 @@ class AssemblyState(StageState[AssemblyConfig]):
         if not episode.lives:
             return self.clock.since(episode.first_ms) + config.late_horizon_ms
         deadline = self.clock.since(episode.last_ms) + config.inactivity_ms
+        if episode.paused_ms is not None:
+            deadline = max(deadline, self.clock.since(episode.paused_ms) + config.pause_ms)
         if episode.ended_by is not None:
             deadline = min(deadline, self.clock.since(episode.ended_ms) + config.gap_grace_ms)
         return deadline

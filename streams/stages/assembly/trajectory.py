@@ -95,7 +95,7 @@ def build(
         ended_at_ms=max(times),
         assembled_at_ms=closing.now_ms,
         first_seen_ms=closing.first_seen_ms,
-        closed_by="ended" if end else "inactivity",
+        closed_by="ended" if end else "pause" if _is_paused(ordered) else "inactivity",
         stop_reason=end.stop_reason if end else None,
         turns=tuple(
             _turn(turn, trainable=problem is None, untrainable_reason=problem)
@@ -129,6 +129,12 @@ def last_turn_of(trajectory: Trajectory) -> tuple[str, str, str] | None:
     )
     answer = turn.completion.content or ""
     return turn.event_id, next(questions, "")[:MOST_CHARACTERS], answer[:MOST_CHARACTERS]
+
+
+def _is_paused(ordered: Iterable[Event]) -> bool:
+    """Say whether the last that an agent did was to pause."""
+    last = [event for event in ordered if not isinstance(event, RewardReported)][-1]
+    return isinstance(last, WriterClosed) and last.paused
 
 
 def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> bool:

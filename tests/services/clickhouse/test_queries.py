@@ -33,6 +33,7 @@ from tests.builders import (
     START_MS,
     make_alias,
     make_alias_reward,
+    make_closed,
     make_config,
     make_episode,
     make_group,
@@ -40,6 +41,7 @@ from tests.builders import (
     make_member,
     make_reward,
     make_score,
+    make_started,
     make_step,
     make_tool,
     make_trajectory,
@@ -324,20 +326,26 @@ def test_an_open_episode_is_in_every_answer_about_fates(clickhouse: tuple[str, i
     write(client, NAMESPACE, story())
     before = {row["fate"]: row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")}
     opened = make_episode("e77")[:2]
-    config = make_config("assembly", AssemblyConfig(inactivity_ms=60_000))
+    config = make_config("assembly", AssemblyConfig(inactivity_ms=60_000, pause_ms=90_000))
     write(client, NAMESPACE, [("episode-events", "e77", event) for event in opened], first_offset=500)
+    paused = [make_started("e79"), replace(make_closed("e79", 1), paused=True)]
+    write(client, NAMESPACE, [("episode-events", "e79", event) for event in paused], first_offset=550)
     write(client, NAMESPACE, [("episode-events", "", config)], first_offset=600)
     dropped = Drop(unit="episode", unit_id="e78", reason="excluded", stage="assembly", dropped_at_ms=START_MS)
     write(client, NAMESPACE, [("drops", "e78", dropped)], first_offset=700)
     client.close()
-    (row,) = answer(settings, "open_episodes")
-    assert row["episode_id"] == "e77"
+    row, waiting = answer(settings, "open_episodes")
+    assert (row["episode_id"], row["is_paused"], waiting["episode_id"], waiting["is_paused"]) == ("e77", 0, "e79", 1)
     assert row["given_up_at"] - row["newest_event_at"] == timedelta(milliseconds=60_000)
+    assert waiting["given_up_at"] - waiting["newest_event_at"] == timedelta(milliseconds=90_000)
+    (why,) = answer(settings, "why_not_trained", id="e79")
+    assert why["what"] == "open: it has paused, and nothing has resumed it"
     (why,) = answer(settings, "why_not_trained", id="e77")
     assert why["what"] == "open: it has not ended"
     assert "without another it is given up at" in why["detail"]
-    after = {row["fate"]: row["trajectories"] for row in answer(settings, "fate_of_every_trajectory")}
-    assert (after["open"], after["all"]) == (1, before["all"] + 2)
+    fates = answer(settings, "fate_of_every_trajectory")
+    assert [(row["reason"], row["trajectories"]) for row in fates if row["fate"] == "open"] == [("", 1), ("paused", 1)]
+    assert fates[-1]["trajectories"] == before["all"] + 3
 
 
 def test_an_episode_is_followed_to_its_step(filled: ClickHouseSettings) -> None:

@@ -114,7 +114,10 @@ class NaiveAssembly:
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             return min(episode["at"]) + self.config.late_horizon_ms
         deadline = max(episode["at"]) + self.config.inactivity_ms
-        for event, at in zip(episode["events"], episode["at"], strict=False):
+        told = list(zip(episode["events"], episode["at"], strict=False))
+        if pauses := [at for event, at in told if isinstance(event, WriterClosed) and event.paused]:
+            deadline = max(deadline, max(pauses) + self.config.pause_ms)
+        for event, at in told:
             if isinstance(event, EpisodeEnded):
                 deadline = min(deadline, at + self.config.gap_grace_ms)
         return deadline

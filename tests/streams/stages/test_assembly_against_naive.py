@@ -23,7 +23,7 @@ from tests.builders import (
 from tests.stepping import Stepper
 from tests.streams.stages.naive_assembly import NaiveAssembly, Told
 
-CONFIG = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=5_000, late_horizon_ms=60_000)
+CONFIG = AssemblyConfig(inactivity_ms=30_000, pause_ms=50_000, gap_grace_ms=5_000, late_horizon_ms=60_000)
 
 
 def extras(episode: str) -> list[Any]:
@@ -38,6 +38,7 @@ def extras(episode: str) -> list[Any]:
         replace(make_started(episode), task="other"),
         make_turn(episode, 0, writer="w2"),
         make_closed(episode, 1, writer="w2"),
+        replace(make_closed(episode, 0, writer="w3"), paused=True),
     ]
 
 

@@ -66,10 +66,12 @@ GROUP BY trajectory_key;
 
 -- Episodes that have begun and have neither a trajectory nor a drop: open_episodes(namespace = 'rollbus.'). One is given
 -- up once no event of its own has come for the time that assembly is set to; what is said of it keeps it open no longer.
+-- One that has paused is waited for longer; is_paused: nothing has resumed it yet.
 CREATE OR REPLACE VIEW open_episodes AS
 WITH
     (
-        SELECT argMax((JSONExtractInt(content, 'inactivity_ms'), JSONExtractInt(content, 'gap_grace_ms')), kafka_timestamp)
+        SELECT argMax((JSONExtractInt(content, 'inactivity_ms'), JSONExtractInt(content, 'gap_grace_ms'),
+            JSONExtractInt(content, 'pause_ms')), kafka_timestamp)
         FROM config_applied
         WHERE namespace = {namespace:String} AND stage = 'assembly'
     ) AS patience,
@@ -90,15 +92,18 @@ SELECT
     begun.at AS began_at,
     of_episode.newest AS newest_event_at,
     of_episode.ended > 0 AS has_ended,
+    of_episode.ended = 0 AND of_episode.paused = toUnixTimestamp64Milli(of_episode.newest) AS is_paused,
     if(patience.1 = 0, NULL, fromUnixTimestamp64Milli(least(
-        toUnixTimestamp64Milli(of_episode.newest) + patience.1,
+        greatest(toUnixTimestamp64Milli(of_episode.newest) + patience.1,
+            if(of_episode.paused > 0, of_episode.paused + patience.3, 0)),
         if(of_episode.ended > 0, of_episode.ended + patience.2, toInt64(9000000000000))
     ), 'UTC')) AS given_up_at
 FROM begun
 INNER JOIN
 (
     SELECT episode_key, max(kafka_timestamp) AS newest,
-        maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'EpisodeEnded') AS ended
+        maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'EpisodeEnded') AS ended,
+        maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'WriterClosed' AND JSONExtractBool(detail, 'paused')) AS paused
     FROM events
     WHERE namespace = {namespace:String} AND kind NOT IN ('RewardReported', 'Excluded')
         AND episode_key IN (SELECT episode_key FROM begun)

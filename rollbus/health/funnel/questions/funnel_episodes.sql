@@ -78,6 +78,13 @@ WITH
         FROM drops
         WHERE namespace = {namespace:String} AND unit = 'episode' AND kafka_timestamp >= since
         GROUP BY episode_key
+    ),
+    waiting AS
+    (
+        SELECT DISTINCT episode_key, true AS has_paused
+        FROM events
+        WHERE namespace = {namespace:String} AND kind = 'WriterClosed' AND kafka_timestamp >= since
+            AND JSONExtractBool(detail, 'paused')
     )
 SELECT
     multiIf(facts.is_trained, 5, facts.has_signal, 4, facts.is_grouped, 3,
@@ -87,10 +94,12 @@ SELECT
     if(dropped_by = 'untrainable',
         if(assembled.untrainable = '', 'no_policy_version', assembled.untrainable), '') AS detail,
     count() AS episodes,
+    countIf(waiting.has_paused) AS paused,
     toUnixTimestamp64Milli(min(began.at)) AS oldest_ms
 FROM began
 LEFT JOIN assembled ON assembled.episode_key = began.episode_key
 LEFT JOIN facts ON facts.trajectory_key = assembled.trajectory_key
 LEFT JOIN lost_whole ON lost_whole.episode_key = began.episode_key
+LEFT JOIN waiting ON waiting.episode_key = began.episode_key
 GROUP BY reached, is_assembled, dropped_by, detail
 ORDER BY reached, is_assembled, dropped_by, detail

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from rollbus.producers.episode.functions import current_function
-from rollbus.producers.episode.late_turns import LateTurns, TurnMemory, expected_bytes
+from rollbus.producers.episode.late_turns import OTHER_BYTES, LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.episode.outbox import Outbox, address_of, root_of
 from rollbus.producers.episode.rewards import (
     KEYED,
@@ -30,7 +30,7 @@ from rollbus.producers.episode.rewards import (
 from rollbus.producers.episode.tracing import TRACEPARENT
 from rollbus.producers.turns.answer import json_of, plain, text_of
 from rollbus.producers.turns.turn_record import Exchange, exchange_of
-from rollbus.schemas import ids
+from rollbus.schemas import codec, ids
 from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import (
@@ -49,6 +49,8 @@ from rollbus.schemas.topics import ALIASES
 
 MAX_ERROR_CHARACTERS = 500
 QUEUE_FULL = "queue_full"
+LARGEST_CHARACTER = 8
+"""Bytes, with room for a model that writes the same arguments with other spaces."""
 MISSED = ("calls_outside_episode", "hook_errors")
 """Why an episode may lack something: calls in no episode, or failures of ours, while it was open."""
 NOT_SAMPLED = {"rollbus-sampled": "0"}
@@ -289,7 +291,30 @@ class Episode:
             "result": outbox.redacted(_as_text(result), "tool_calls"),
             "error": outbox.redacted_error(_as_text(error)),
         }
-        return self.emit(ToolCalled, {**fields, **texts})
+        size = sum(len(text or "") for text in texts.values())
+        if fields["tool_call_id"] is not None or size > outbox.settings.max_record_bytes // LARGEST_CHARACTER:
+            return self.emit(ToolCalled, {**fields, **texts})
+        return self._emit_tool(encodable_texts({**fields, **texts}), size)
+
+    def _emit_tool(self, fields: Mapping[str, Any], size: int) -> str | None:
+        """Write a tool that does not say which call of the model it is, once the answers before it are read."""
+        with self._lock:
+            if not self.recording:
+                self.outbox.counts.add("events_suppressed")
+                return None
+            memory, at_ms = self.memory, self.outbox.clock_ms()
+            tool = ToolCalled(**self.late_envelope(self._sequence, at_ms), **fields)
+
+            def encode() -> bytes:
+                return codec.encode(self.outbox.guard.call("call_id", memory.calls.complete, tool, default=tool))
+
+            if not self.outbox.submit_late(
+                *self._address, encode, episode_id=self.id, size=OTHER_BYTES + size, at_ms=at_ms
+            ):
+                self._drop(QUEUE_FULL)
+                return None
+            self._sequence += 1
+            return tool.event_id
 
     def _alias(self, alias: str) -> None:
         alias = nonempty_text(alias)

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollbus.producers.episode.open_calls import OpenCalls
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Unread, text_of
 from rollbus.producers.turns.model_server import server_of
@@ -30,6 +31,7 @@ class TurnMemory:
 
     def __init__(self) -> None:
         """Start with nothing sent."""
+        self.calls = OpenCalls()
         self.forget()
 
     def forget(self) -> None:
@@ -94,6 +96,7 @@ class LateTurns:
             fields["tools"] = None
         fields |= {"added_messages": split.added, "completion": draft.completion, "function": self._function}
         self._memory.tools_sent.add(fields["tools_hash"])
+        self._memory.calls.add(draft.completion.tool_calls)
         return TurnRecorded(**envelope, **fields)
 
     def _encode_failure(self, envelope: Mapping[str, Any], reason: str = CAPTURE_FAILED) -> bytes:

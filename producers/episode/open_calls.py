@@ -1,0 +1,50 @@
+"""The model's calls of tools that no recorded tool has answered: they name the call where a framework does not.
+
+A tool without a call id gets that of the oldest open call with its name and equal arguments, and the arguments as the
+model wrote them. Belongs to the recorder's own thread, to which an episode's events come in their order.
+"""
+
+import json
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.ids import parse_json
+from rollbus.schemas.records.events import ToolCalled
+
+MOST_CALLS = 256
+"""That are remembered; of more, the oldest are forgotten."""
+
+
+class OpenCalls:
+    """Of one episode and writer."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._calls = deque[tuple[str, str, str]](maxlen=MOST_CALLS)
+        """Id, name and arguments."""
+
+    def add(self, tool_calls: str | None) -> None:
+        """Take the calls of an answer, in the form that a message has them."""
+        for call in json.loads(tool_calls) if tool_calls else ():
+            function = call.get("function") or {}
+            names = call.get("id"), function.get("name"), function.get("arguments")
+            if all(isinstance(name, str) for name in names):
+                self._calls.append(names)
+
+    def complete(self, tool: ToolCalled) -> ToolCalled:
+        """Return a tool with the call that it is of; the tool as it came where none fits."""
+        arguments = _value_of(tool.arguments)
+        for call in self._calls if tool.tool_call_id is None else ():
+            call_id, name, written = call
+            if name == tool.name and _value_of(written) == arguments:
+                self._calls.remove(call)
+                return replace(tool, tool_call_id=call_id, arguments=written)
+        return tool
+
+
+def _value_of(arguments: str) -> Any:
+    try:
+        return parse_json(arguments)
+    except ValueError:
+        return arguments

@@ -39,18 +39,22 @@ class AnswerTap:
 
     def feed(self, piece: bytes) -> bytes:
         """Take the next bytes; return those to show now."""
-        if self._pieces is not None:
-            self._pieces.append(piece)
-        if self._cut is None:
+        if (pieces := self._pieces) is not None:
+            pieces.append(piece)
+        if (cut := self._cut) is None:
             return piece
         if not self.is_stream:
             self._waiting += piece
             return b""
-        if self._waiting or not piece.endswith(_EVENT_ENDS):
+        if self._waiting or (piece[-2:] != b"\n\n" and not piece.endswith(_EVENT_ENDS)):
             data = self._waiting + piece
             end = max(data.rfind(mark) + len(mark) if mark in data else 0 for mark in _EVENT_ENDS)
             piece, self._waiting = data[:end], data[end:]
-        return self._call.guard.call("hide", self._cut, piece, default=piece)
+        try:
+            return cut(piece)
+        except Exception as error:
+            self._call.guard.failed("hide", error)
+            return piece
 
     def end(self) -> bytes:
         """Record the answer, whose end has come; return what is still to be shown."""

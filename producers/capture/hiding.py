@@ -1,7 +1,8 @@
 """Take out of an answer's bytes what the application did not ask for, without making objects of them.
 
 A name in quotes with a colon behind it is a field's name and never part of a text: a quote inside a text has a
-backslash in front. So a field can be found by its name, and its value skipped by a pattern.
+backslash in front. So a field can be found by its name, and its value skipped by a pattern. This runs for each event of
+a stream while the application waits: what it looks for ends in a rare character, which a search compares first.
 """
 
 import re
@@ -15,6 +16,7 @@ DEPTH = 6
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"'
 NAME = b'token_ids"'
 """How the names of token ids end: `token_ids`, `prompt_token_ids`."""
+_USAGE_NAME = b'"usag'
 _BEGINNING = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*\[')
 _IDS = re.compile(rb"\s*:\s*(?:null|\[[^\]]*+\])")
 _COMMA = re.compile(rb"\s*,")
@@ -32,16 +34,37 @@ _LOGPROBS = re.compile(rb'"logprobs"\s*:\s*' + _nested(DEPTH))
 
 def make_cut(wishes: Wishes, empty_logprobs: bytes) -> Cut:
     """Return what leaves of an answer, or of whole events of a stream, only what was asked for."""
-    logprobs = b'"logprobs":' + empty_logprobs
+    logprobs, hides_logprobs, hides_ids, hides_usage = (
+        b'"logprobs":' + empty_logprobs,
+        not wishes.logprobs,
+        not wishes.ids,
+        not wishes.usage,
+    )
+    before_ids = b""
+    """What the server writes before the ids of an event, once it is known."""
 
     def cut(data: bytes) -> bytes:
-        if not wishes.logprobs:
+        nonlocal before_ids
+        if hides_logprobs:
             data = _LOGPROBS.sub(logprobs, data)
-        if not wishes.ids and NAME in data:
-            data = _without_ids(data)
-        return data if wishes.usage else _without_usage(data)
+        if hides_ids:
+            at = data.find(before_ids) if before_ids else -1
+            end = data.find(b"]", at) + 1
+            if at >= 0 and data.find(NAME, end) < 0:
+                data = data[:at] + data[end:]
+            elif NAME in data:
+                before_ids = _find_before_ids(data)
+                data = _without_ids(data)
+        return _without_usage(data) if hides_usage and _USAGE_NAME in data else data
 
     return cut
+
+
+def _find_before_ids(data: bytes) -> bytes:
+    """Return what is before the last ids: those of an event follow its text, those of a prompt come once, before it."""
+    begin = data.rfind(b",", 0, data.rfind(NAME))
+    match = _BEGINNING.match(data, begin) if begin >= 0 else None
+    return b"" if match is None else match[0]
 
 
 def _without_ids(data: bytes) -> bytes:
@@ -81,8 +104,6 @@ def _without_ids_of_any_form(data: bytes) -> bytes:
 
 def _without_usage(data: bytes) -> bytes:
     """Return events without those that hold the token counts at a stream's end and nothing else."""
-    if b'"usage"' not in data:  # as of most events
-        return data
     end = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
     for no_choices in _NO_CHOICES:
         at = data.find(no_choices)

@@ -19,6 +19,8 @@ from rollbus.producers.episode import context
 
 MODULES = ("httpx", "httpx2")
 FIRST_ERROR = 400
+PLAIN = "IdentityDecoder"
+"""Name of the decoder, in httpx and httpx2, of what is not packed."""
 
 
 def patch_httpx(module: ModuleType, capture: Capture, stack: ExitStack) -> None:
@@ -232,6 +234,7 @@ class _Tapped:
 
     def __init__(self, stream: Any, decoder: Any, tap: AnswerTap) -> None:
         self._stream, self._decoder, self._tap = stream, decoder, tap
+        self._is_plain = type(decoder).__name__ == PLAIN
         self._raw: Any = None
         """The one iteration of the stream, from its beginning on."""
 
@@ -241,8 +244,14 @@ class _Tapped:
     def __iter__(self) -> Iterator[bytes]:
         self._raw = iter(self._stream) if self._raw is None else self._raw
         with self._finishing():
-            for raw in self._raw:
-                yield from self._shown(self._decoder.decode(raw))
+            if self._is_plain:
+                feed = self._tap.feed
+                for raw in self._raw:
+                    if shown := feed(raw):
+                        yield shown
+            else:
+                for raw in self._raw:
+                    yield from self._shown(self._decoder.decode(raw))
             yield from self._rest()
 
     def _shown(self, decoded: Any) -> Iterator[bytes]:
@@ -276,9 +285,15 @@ class _AsyncTapped(_Tapped):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._raw = aiter(self._stream) if self._raw is None else self._raw
         with self._finishing():
-            async for raw in self._raw:
-                for shown in self._shown(self._decoder.decode(raw)):
-                    yield shown
+            if self._is_plain:
+                feed = self._tap.feed
+                async for raw in self._raw:
+                    if shown := feed(raw):
+                        yield shown
+            else:
+                async for raw in self._raw:
+                    for shown in self._shown(self._decoder.decode(raw)):
+                        yield shown
             for shown in self._rest():
                 yield shown
 

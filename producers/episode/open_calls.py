@@ -28,9 +28,9 @@ class OpenCalls:
         """Take the calls of an answer, in the form that a message has them."""
         for call in json.loads(tool_calls) if tool_calls else ():
             function = call.get("function") or {}
-            names = call.get("id"), function.get("name"), function.get("arguments")
-            if all(isinstance(name, str) for name in names):
-                self._calls.append(names)
+            match call.get("id"), function.get("name"), function.get("arguments"):
+                case str() as call_id, str() as name, str() as arguments:
+                    self._calls.append((call_id, name, arguments))
 
     def complete(self, tool: ToolCalled) -> ToolCalled:
         """Return a tool with the call that it is of; the tool as it came where none fits."""

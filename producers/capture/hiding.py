@@ -16,7 +16,9 @@ DEPTH = 6
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"'
 NAME = b'token_ids"'
 """How the names of token ids end: `token_ids`, `prompt_token_ids`."""
-_USAGE_NAME = b'"usag'
+_IDS_NAME, _USAGE_NAME = b"token_ids", b'"usag'
+_NOT_KNOWN = b"\0" + _IDS_NAME
+"""Is in no JSON."""
 _BEGINNING = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*\[')
 _IDS = re.compile(rb"\s*:\s*(?:null|\[[^\]]*+\])")
 _COMMA = re.compile(rb"\s*,")
@@ -40,7 +42,7 @@ def make_cut(wishes: Wishes, empty_logprobs: bytes) -> Cut:
         not wishes.ids,
         not wishes.usage,
     )
-    before_ids = b""
+    before_ids = _NOT_KNOWN
     """What the server writes before the ids of an event, once it is known."""
 
     def cut(data: bytes) -> bytes:
@@ -48,11 +50,11 @@ def make_cut(wishes: Wishes, empty_logprobs: bytes) -> Cut:
         if hides_logprobs:
             data = _LOGPROBS.sub(logprobs, data)
         if hides_ids:
-            at = data.find(before_ids) if before_ids else -1
-            end = data.find(b"]", at) + 1
-            if at >= 0 and data.find(NAME, end) < 0:
-                data = data[:at] + data[end:]
-            elif NAME in data:
+            at = data.find(_IDS_NAME)
+            begin, end = at - before_ids.find(_IDS_NAME), data.find(b"]", at) + 1
+            if at > 0 and begin > 0 and data.startswith(before_ids, begin) and data.find(_IDS_NAME, end) < 0:
+                data = data[:begin] + data[end:]
+            elif at > 0 and NAME in data:
                 before_ids = _find_before_ids(data)
                 data = _without_ids(data)
         return _without_usage(data) if hides_usage and _USAGE_NAME in data else data
@@ -64,7 +66,7 @@ def _find_before_ids(data: bytes) -> bytes:
     """Return what is before the last ids: those of an event follow its text, those of a prompt come once, before it."""
     begin = data.rfind(b",", 0, data.rfind(NAME))
     match = _BEGINNING.match(data, begin) if begin >= 0 else None
-    return b"" if match is None else match[0]
+    return _NOT_KNOWN if match is None else match[0]
 
 
 def _without_ids(data: bytes) -> bytes:

@@ -143,3 +143,17 @@ def test_a_text_that_looks_like_what_is_hidden_stays() -> None:
     assert json.loads(make_cut(Wishes(usage=True), b"null")(json.dumps(body).encode())) == {
         "choices": [{"message": {"content": text}}]
     }
+
+
+def test_ids_of_a_prompt_that_come_with_each_chunk_are_hidden_with_those_of_the_answer() -> None:
+    cut = make_cut(Wishes(logprobs=True, usage=True), b"null")
+    chunks: list[Body] = [
+        {"id": "r", "prompt_token_ids": [4, 5], "choices": [{"index": 0, "delta": {"content": text}, "token_ids": [7]}]}
+        for text in ("one", "token_ids", '"token_ids": [1]', "four")
+    ]
+    asked: Body = {"id": "r", "choices": [{"index": 0, "delta": {"content": "last"}, "token_ids": [8]}]}
+    for item in (asked, *chunks, asked):
+        shown = cut(f"data: {json.dumps(item)}\n\n".encode()).decode()
+        text = item["choices"][0]["delta"]["content"]
+        expected = {"id": "r", "choices": [{"index": 0, "delta": {"content": text}}]}
+        assert json.loads(shown.removeprefix("data: ")) == expected

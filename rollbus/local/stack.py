@@ -230,7 +230,7 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
             return ServiceStatus(service.name, "starting", service.address, pid, f"for {age_s:.0f} s; its log is {log}")
         return ServiceStatus(service.name, "unhealthy", service.address, pid, f"does not answer; see {log}")
     if _runs_unrecorded(settings, service):
-        listeners = [pid for port in service.ports.values() if (pid := listener_of(port)) is not None]
+        listeners = [listener for port in service.ports.values() if (listener := listener_of(port)) is not None]
         stack = _find_stack_at(service)
         detail = "started by hand: `rollbus down` leaves it" if stack is None else f"of the local stack in {stack}"
         return ServiceStatus(service.name, "running", service.address, listeners[0] if listeners else None, detail)

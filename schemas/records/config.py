@@ -233,7 +233,8 @@ class BatchingConfig(Config):
     batches_ahead: int = Field(default=1, ge=1)
     """Batches that may be open (cut, without an outcome)."""
     max_waiting_groups: int = Field(default=64, ge=1)
-    """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`."""
+    """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`, and of a principal
+    that has more than its turn beside others as `source_share`."""
     max_off_policy_steps: int = Field(default=4, ge=0)
     max_share_per_source: dict[str, Share] = Field(default_factory=dict, exclude_if=_is_empty)
     """By label, such as `user`: most of a training step that the episodes with one value of it may be. The trainer

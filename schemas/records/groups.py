@@ -35,6 +35,8 @@ class GroupMember:
     """The reward that each rewarded turn of a single attempt is held against, with `credit: turn`."""
     first_seen_ms: int = 0
     """Stream time when the first event of its episode came."""
+    principal: str = ""
+    """Who recorded it, as its trajectory has it; batches take the groups of principals in turn."""
     turn_advantages: Mapping[str, float] = field(default_factory=dict)
     """By event id of the turn, if turns have advantages of their own; empty if all have `advantage`, else `advantage`
     is their mean."""

@@ -93,7 +93,9 @@ LOSSES: Mapping[str, Loss] = {
         IN_STEP, "were refused by the backend", "`rollbus trainer steps` has its message"
     ),
     DropReason.SOURCE_SHARE: Loss(
-        IN_STEP, "are of a source that has its share of the step", "see `batching: max_share_per_source:`"
+        IN_STEP,
+        "are of a source that has its share of the steps",
+        "train faster, or see `batching: max_share_per_source:`",
     ),
     DropReason.RUN_STOPPED: Loss(IN_STEP, "came while the run was stopped", "`rollbus run resume` continues it"),
     DropReason.RUN_REMOVED: Loss(

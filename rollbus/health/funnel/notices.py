@@ -178,7 +178,7 @@ def find_share_without_bound(numbers: FunnelNumbers, settings: FunnelSettings) -
     if influence.movers > 1 and PRINCIPAL not in bounds:
         what = (
             f"{influence.movers} principals recorded what was trained, and {influence.mover or 'what nobody signed'} "
-            f"has {influence.share:.0%} of the absolute advantage; no bound is set"
+            f"has {influence.share:.0%} of the absolute advantage: they take turns, and no bound is set"
         )
         remedy = "`runs: batching: {max_share_per_source: {principal: SHARE}}` sets one; 1 is none (docs/security.md)"
         yield Notice("share_without_bound", what, remedy)

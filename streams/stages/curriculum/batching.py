@@ -3,12 +3,17 @@
 A single attempt takes the place of one member: where more wait than a batch asks for, a batch takes as many attempts as
 full groups would have. Their advantages are centred over the batch, since what was expected lags behind the policy.
 
+Where groups of several principals wait, they have their turn: the next group is one of the principal with the fewest
+members in the batch so far. What is more of one principal waits. One principal alone has all, in the order of waiting.
+
 Lag is measured at each member's oldest version. A member that leaves does not change the others' advantages. A group
 with fewer than two members left (one, if it is held against an expectation) leaves whole.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, takewhile
 from statistics import median_low
 
@@ -50,6 +55,38 @@ def sweep(group: Group, lineage: VersionPath, max_off_policy_steps: int) -> Swep
     detail = f"newest version {lineage.newest}, at most {max_off_policy_steps} steps behind are allowed"
     dropped = tuple((reason, tuple(ids), detail) for reason, ids in sorted(by_reason.items()))
     return Swept(replace(group, members=members) if len(members) >= least else None, dropped)
+
+
+def take_turns(groups: Sequence[Group]) -> Iterator[int]:
+    """Yield the places of groups in the order in which batches take them: principals in turn, of each its first ones.
+
+    A group is its main principal's, who recorded most of its members; each of its members counts for who recorded it.
+    """
+    if len({member.principal for group in groups for member in group.members}) <= 1:
+        yield from range(len(groups))
+        return
+    lines: dict[str, deque[int]] = {}
+    members_by_place = [Counter(member.principal for member in group.members) for group in groups]
+    for place, members in enumerate(members_by_place):
+        lines.setdefault(_main_principal(members), deque()).append(place)
+    taken: Counter[str] = Counter()
+    turns = [(0, line[0], principal) for principal, line in lines.items()]
+    heapify(turns)
+    while turns:
+        count, _, principal = turns[0]
+        line = lines[principal]
+        if count == taken[principal]:  # else its members in other principals' groups were taken since
+            place = line.popleft()
+            taken.update(members_by_place[place])
+            yield place
+        if line:
+            heapreplace(turns, (taken[principal], line[0], principal))
+        else:
+            heappop(turns)
+
+
+def _main_principal(members: Counter[str]) -> str:
+    return min(members, key=lambda principal: (-members[principal], principal), default="")
 
 
 def count_that_fit(groups: Iterable[Group], places: int, group_size: int) -> int:

@@ -1,12 +1,12 @@
 """Groups become curriculum windows, and then training batches; per run, decided on the run's log alone.
 
 A window closes by count, by span of stream time or by command; its mode chooses the groups to admit. Admitted groups
-wait for a batch, oldest first. A batch is cut when there is room, and the trainer's StepOutcome makes room. Beyond
-`max_waiting_groups` the oldest are superseded: overload shows as drops, not as stale batches. Where rewards come late,
-batches are cut so seldom that what is on its way does not become too old.
+wait for a batch, oldest first, those of several principals in turn. A batch is cut when there is room, and the
+trainer's StepOutcome makes room. Beyond `max_waiting_groups` the oldest are superseded: overload shows as drops, not as
+stale batches. Where rewards come late, batches are cut so seldom that what is on its way does not become too old.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import fsum
 
@@ -27,6 +27,7 @@ from rollbus.streams.stages.curriculum.batching import (
     count_that_fit,
     newest_of,
     sweep,
+    take_turns,
     usual_age_ms,
 )
 from rollbus.streams.stages.curriculum.harness import harness
@@ -195,11 +196,25 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
             yield from self._cut_batch(state)
         room = max(config.max_waiting_groups, config.groups_per_step)
         if len(state.waiting.rows) > room:
-            newest_first = state.ordered(state.waiting)[::-1]
-            fitting = count_that_fit((row.group() for _, row in newest_first), room, self._group_size(state))
-            for group_id, row in newest_first[fitting:][::-1]:
-                state.waiting.delete(group_id)
-                yield self._drop_group(state, row.group(), DropReason.SUPERSEDED)
+            yield from self._drop_surplus(state, room)
+
+    def _drop_surplus(self, state: CurriculumStateRows, room: int) -> Iterator[Outgoing]:
+        """Drop what is beyond the room to wait: of each principal the oldest, and first of those that have most."""
+        newest_first = [row.group() for _, row in state.ordered(state.waiting)[::-1]]
+        fitting = count_that_fit(newest_first, room, self._group_size(state))
+        kept = set(self._take_in_turn(state, newest_first, room))
+        for place in reversed(range(len(newest_first))):
+            if place not in kept:
+                group = newest_first[place]
+                state.waiting.delete(group.group_id)
+                reason = DropReason.SOURCE_SHARE if place < fitting else DropReason.SUPERSEDED
+                yield self._drop_group(state, group, reason)
+
+    def _take_in_turn(self, state: CurriculumStateRows, groups: Sequence[Group], places: int) -> list[int]:
+        """Return which of the groups fit into so many places, principals in turn; in the order given."""
+        turns = list(take_turns(groups))
+        fitting = count_that_fit((groups[place] for place in turns), places, self._group_size(state))
+        return sorted(turns[:fitting])
 
     def _group_size(self, state: CurriculumStateRows) -> int:
         return state.config.value.grouping.group_size
@@ -233,10 +248,9 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
     def _cut_batch(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
         config, head = state.config.value, state.head
         groups, window, in_line = [], 0, state.ordered(state.waiting)
-        fitting = count_that_fit(
-            (row.group() for _, row in in_line), config.batching.groups_per_step, self._group_size(state)
-        )
-        for group_id, row in in_line[:fitting]:
+        waiting = [row.group() for _, row in in_line]
+        for place in self._take_in_turn(state, waiting, config.batching.groups_per_step):
+            group_id, row = in_line[place]
             swept = _swept(state, row)
             yield from self._drop_swept(state, group_id, swept.dropped)
             state.waiting.delete(group_id)

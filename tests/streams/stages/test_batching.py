@@ -1,5 +1,6 @@
 """Admitted groups become batches: as far ahead as allowed, none too stale, every fate told."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.records.config import BatchingConfig, RunConfig
-from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.groups import Group, TrainingBatch
+from rollbus.streams.stages.curriculum.batching import take_turns
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.lineage import NO_PARENT, VersionPath
 from tests.builders import make_command, make_group, make_member, make_outcome, make_tick, make_version
@@ -180,3 +182,68 @@ def test_a_lag_is_the_number_of_steps_between(versions: list[int], version: int)
 
 def test_a_lineage_that_bites_its_tail_still_ends() -> None:
     assert VersionPath({1: 2, 2: 1}, 2).lag(1) == 1
+
+
+def recorded_by(principal: str, name: str, *others: str, size: int = 2) -> Group:
+    """A group of members that a principal recorded; of its last ones, as many as `others` are theirs."""
+    recorders = [principal] * (size - len(others)) + list(others)
+    members = tuple(
+        make_member(f"{name}-{place}", place % 2, advantage=place % 2 - 0.5, principal=recorder)
+        for place, recorder in enumerate(recorders)
+    )
+    return make_group(name, members=members)
+
+
+def test_a_batch_takes_the_groups_of_several_principals_in_turn_and_the_rest_waits() -> None:
+    stepper = batching(groups_per_step=4)
+    stepper.feed(make_command("pause"))
+    stepper.feed(*(recorded_by("flood", f"f{number}") for number in range(8)))
+    stepper.feed(*(recorded_by("agent-7", f"a{number}") for number in range(3)))
+    (first,) = batches(stepper.feed(make_command("resume", key="on")))
+    assert named(first) == ["f0", "f1", "a0", "a1"]
+    stepper.restore()
+    (second,) = batches(stepper.feed(make_outcome(first)))
+    assert named(second) == ["f2", "f3", "f4", "a2"]
+    assert batches(stepper.feed(make_outcome(second, step=2, base=1))) == [], "three are no batch"
+
+
+def test_what_one_principal_piles_up_drops_nothing_of_another_one() -> None:
+    stepper = batching(groups_per_step=2, max_waiting_groups=4)
+    stepper.feed(make_command("pause"))
+    stepper.feed(*(recorded_by("agent-7", f"a{number}") for number in range(2)))
+    dropped = stepper.feed(*(recorded_by("flood", f"f{number}") for number in range(6)))
+    assert [(drop.unit_id, drop.reason) for drop in dropped] == [
+        ("f0", "source_share"),
+        ("f1", "source_share"),
+        ("f2", "source_share"),
+        ("f3", "source_share"),
+    ]
+    stepper.restore()
+    (batch,) = batches(stepper.feed(make_command("resume", key="on")))
+    assert named(batch) == ["a0", "f4"]
+
+
+def test_members_in_groups_of_others_count_as_their_principals_turn() -> None:
+    groups = [recorded_by("agent-7", "a0", "flood", "flood", "flood", size=7), recorded_by("flood", "f0")]
+    groups += [recorded_by("agent-8", "b0", size=4), recorded_by("agent-8", "b1", size=4)]
+    assert list(take_turns(groups)) == [0, 2, 1, 3]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30))
+def test_turns_are_an_order_of_all_groups_and_of_one_principal_that_of_waiting(principals: list[str]) -> None:
+    groups = [recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]
+    turns = list(take_turns(groups))
+    assert sorted(turns) == list(range(len(groups)))
+    for principal in "abc":
+        places = [place for place in turns if principals[place] == principal]
+        assert places == sorted(places)
+    if len(set(principals)) <= 1:
+        assert turns == sorted(turns)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=6, max_size=30), st.integers(min_value=1, max_value=6))
+def test_none_has_more_of_a_batch_than_another_whose_groups_still_wait(principals: list[str], places: int) -> None:
+    turns = list(take_turns([recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]))
+    taken = Counter(principals[place] for place in turns[:places])
+    waiting = {principals[place] for place in turns[places:]}
+    assert all(max(taken.values()) <= taken[principal] + 1 for principal in waiting)

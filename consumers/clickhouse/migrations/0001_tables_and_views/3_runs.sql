@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS group_members
     expected_from LowCardinality(String),
     expected_turn Nullable(Float64) COMMENT 'with credit: turn, what each rewarded turn is held against',
     first_seen_ms Int64 CODEC(Delta, ZSTD(1)),
+    principal LowCardinality(String) COMMENT 'who recorded it; empty if nobody signed it',
     turn_advantages Map(String, Float64) COMMENT 'by event id of the turn; empty if all have `advantage`',
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.codec import decode_if, record_name
-from rollbus.schemas.records.attempts import ATTEMPT_HEADER, ORIGIN_HEADER
 from rollbus.schemas.records.control import OPERATOR, ConfigApplied, Tick, is_control
-from rollbus.schemas.records.drops import SET_ASIDE, DeadLetter, is_set_aside
+from rollbus.schemas.records.drops import ATTEMPT_HEADER, ORIGIN_HEADER, SET_ASIDE, DeadLetter, is_set_aside
 from rollbus.schemas.records.events import Excluded
 
 Headers = list[tuple[str, bytes]]

@@ -14,8 +14,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, send_each
 from rollbus.schemas.codec import decode_if, encode
-from rollbus.schemas.records.attempts import origin_of
-from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.drops import DeadLetter, origin_of
 from rollbus.schemas.topics import DEAD_LETTERS
 
 

@@ -20,8 +20,7 @@ from rollbus.producers.episode.rewards import report_name
 from rollbus.producers.episode.scope import EpisodeScope
 from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending import process_hooks
-from rollbus.producers.sending.counters import Counters
-from rollbus.producers.sending.metrics import prometheus_text
+from rollbus.producers.sending.counters import Counters, prometheus_text
 from rollbus.producers.sending.sink import EventSink
 from rollbus.schemas.records.events import Signal
 from rollbus.schemas.wall_clock import wall_clock_ms

@@ -21,7 +21,7 @@ AWAITED = {
     "producers/episode/context.py:bind.bound_async": "awaited at once",
     "producers/episode/scope.py:_in_a_thread": "awaited at once, whatever the function does",
     "producers/imports/grpc_server.py:_read_message": "a timer that cancels a call",
-    "producers/proxy/desk.py:Desk.flush": "awaited by the answers that wait for it",
+    "producers/proxy/episodes.py:Desk.flush": "awaited by the answers that wait for it",
     "producers/proxy/app.py:_unless_gone": "gathered before it returns",
     "producers/sending/courier.py:Courier.start": "the thread logs what ends it, and sets `ended`",
     "producers/sending/courier.py:_Resolver.__init__": "each call's error goes to its future",

@@ -20,7 +20,7 @@ from rollbus.trainer.loop.context import StoppedWaitingError
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TinkerBackendSettings, TrainerSettings
-from rollbus.trainer.validation.settings import load_validation
+from rollbus.trainer.validation.validating import load_validation
 
 logger = logging.getLogger(__name__)
 

@@ -36,10 +36,9 @@ from rollbus.producers.capture.endpoints import find_surface
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.episode.rewards import require_signal
 from rollbus.producers.proxy import relay
-from rollbus.producers.proxy.desk import Desk
-from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
+from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Desk, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.sending.metrics import CONTENT_TYPE
+from rollbus.producers.sending.counters import CONTENT_TYPE
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.http.guard import JSON_TYPES, Door, FindPrincipal, RequestHead, names_of, token_admits
 from rollbus.schemas.principals import Grant

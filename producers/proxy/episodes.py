@@ -1,13 +1,16 @@
-"""Which episode a proxied request belongs to.
+"""Which episode a proxied request belongs to, and what is recorded for each principal.
 
 In this order: the header that `Recorder.headers` made in another process; the episode in the path, opened here by the
 control routes; with a task configured, an episode of the request's own, unless a header says that its episode is not
-sampled. Any other request is not recorded.
+sampled. Any other request is not recorded. Each principal has a recorder of its own (`Desk`), which signs in its name:
+the proxy says who it was, and not the program.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 
 from rollbus.producers.episode.episode import Episode, is_unsampled
 from rollbus.producers.recorder import Recorder
@@ -16,6 +19,8 @@ HEADER = "rollbus-episode"
 FUNCTION_HEADER = "rollbus-function"
 MAX_OPEN = 10_000
 """Episodes opened here whose end has not come; beyond it the oldest is ended as timed out."""
+DELIVERY_TIMEOUT_S = 0.25
+"""How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
 
 
 class UnknownEpisodeError(LookupError):
@@ -67,3 +72,29 @@ class Episodes:
             return self._recorder.episode(task=self._task)
         self._recorder.counts.add("calls_outside_episode")
         return nullcontext(None)
+
+
+@dataclass(slots=True)
+class Desk:
+    """What is recorded for one principal."""
+
+    recorder: Recorder
+    episodes: Episodes
+    _flushing: asyncio.Task[bool] | None = field(init=False, default=None)
+
+    async def flush(self) -> None:
+        """Wait until what is recorded so far is with the broker: one thread waits for all answers that do."""
+        if self.recorder.healthy is False:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                if self._flushing is not None and not self._flushing.done():
+                    await asyncio.shield(self._flushing)  # it began before this answer was recorded
+                if self._flushing is None or self._flushing.done():
+                    self._flushing = asyncio.create_task(asyncio.to_thread(self.recorder.flush, DELIVERY_TIMEOUT_S))
+                await asyncio.shield(self._flushing)
+
+    async def close(self) -> None:
+        """End what is still open, and send what is queued."""
+        self.episodes.close_all()
+        await asyncio.to_thread(self.recorder.close)

@@ -24,7 +24,7 @@ from rollbus.schemas.topics import (
     SCORES,
     TRAJECTORIES,
 )
-from rollbus.streams.replay.decide.left_out import is_forgotten
+from rollbus.streams.replay.decide.output import is_forgotten
 
 CONTENT = frozenset(
     topic.name for topic in (EPISODE_EVENTS, ALIASES, TRAJECTORIES, SCORES, RESAMPLE_REQUESTS, DROPS, DEAD_LETTERS)

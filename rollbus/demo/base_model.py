@@ -79,7 +79,7 @@ def _sources() -> list[Path]:
 
     demo = Path(__file__).parent
     art_server = Path(trainer.__path__[0]) / "art_server"
-    names = ("game/game.py", "game/opponents.py", "game/prompt.py", "warm_start.py")
+    names = ("game/game.py", "game/prompt.py", "warm_start.py")
     return [
         *(demo / name for name in names),
         *(art_server / "model" / name for name in ("config.py", "network.py", "model.py")),

@@ -29,9 +29,9 @@ from rollbus.demo.game.game import (
     free_cells,
     line_cells,
     play,
+    seeded,
     training_openings,
 )
-from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, messages
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_model
 from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, render_chat

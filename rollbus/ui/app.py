@@ -39,7 +39,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
 from rollbus.runtime.http.guard import token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.ui.acting import Acting

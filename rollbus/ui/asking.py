@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.runs import require_run
-from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
+from rollbus.consumers.clickhouse.questions.saved import (
+    READ_ONLY,
+    SavedQuery,
+    bind,
+    list_queries,
+    parse_query,
+    require_run,
+)
 from rollbus.consumers.clickhouse.store.client import connection
 from rollbus.schemas.errors import ConfigurationError, ServiceError
 

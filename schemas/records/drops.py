@@ -1,7 +1,10 @@
-"""Units that were dropped, bytes that could not be read, and producers' losses: nothing disappears quietly."""
+"""Units that were dropped, bytes that could not be read, and producers' losses: nothing disappears quietly.
+
+A record that was written again from its dead letter has two headers: the number of its attempt, and its origin.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -11,6 +14,12 @@ from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
 PRODUCER_TOO_LARGE = "producer_too_large"
 """Reason of the Excluded event that a producer sends if it could not send all of an episode."""
 DropUnit = Literal["event", "episode", "trajectory", "group"]
+ATTEMPT_HEADER = "rollbus-attempt"
+"""A number in decimal digits; a record without it is tried for the first time."""
+ORIGIN_HEADER = "rollbus-origin"
+"""`topic:partition:offset` of the original record."""
+
+Headers = Iterable[tuple[str, bytes]]
 
 
 class DropReason(StrEnum):
@@ -151,3 +160,16 @@ class ProducerReport:
     writer_id: str
     counters: Mapping[str, int] = field(default_factory=dict)
     reported_at_ms: int
+
+
+def attempt_of(headers: Headers) -> int:
+    """Return the number of a record's attempt; 1 if the header is missing or cannot be read."""
+    for name, value in headers:
+        if name == ATTEMPT_HEADER and value.isdigit() and len(value) < 10:
+            return int(value)
+    return 1
+
+
+def origin_of(headers: Headers) -> str | None:
+    """Return the place of the original of a copy; None for a record that is not a copy."""
+    return next((value.decode(errors="replace") for name, value in headers if name == ORIGIN_HEADER), None)

@@ -1,4 +1,4 @@
-"""The ledger: what each step trained, and the weights that resulted."""
+"""The ledger: what each step trained, the weights that resulted, and how many steps lie between two versions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -135,3 +135,13 @@ class Evaluation:
     set_hash: str | None = None
     """Hash of the set of tasks; only evaluations of one set are compared."""
     evaluated_at_ms: int
+
+
+def lags_from(base: int | None, parents: Mapping[int, int | None]) -> dict[int, int]:
+    """Return the lag of the base and of each ancestor, along parents; a circle of parents is walked once."""
+    lags: dict[int, int] = {}
+    version = base
+    while version is not None and version not in lags:
+        lags[version] = len(lags)
+        version = parents.get(version)
+    return lags

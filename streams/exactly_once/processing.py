@@ -14,9 +14,8 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError, UntrustedRecordError
 from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
-from rollbus.schemas.records.attempts import attempt_of
 from rollbus.schemas.records.control import Tick, is_control
-from rollbus.schemas.records.drops import DeadLetter, kept_bytes
+from rollbus.schemas.records.drops import DeadLetter, attempt_of, kept_bytes
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound

@@ -19,10 +19,9 @@ from rollbus.consumers.dead_letters import (
 )
 from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
-from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import OPERATOR
-from rollbus.schemas.records.drops import kept_bytes
+from rollbus.schemas.records.drops import ATTEMPT_HEADER, attempt_of, kept_bytes
 from tests.builders import make_config, make_excluded, make_letter, make_tick, make_tool
 
 CUT = kept_bytes(b"k", encode(make_tool())[:12])

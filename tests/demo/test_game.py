@@ -15,9 +15,9 @@ from rollbus.demo.game.game import (
     place,
     play,
     result_of,
+    seeded,
     training_openings,
 )
-from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.reference import Combine, fixed_order, lines_first, optimum, uniform, value_on
 
 

@@ -11,7 +11,7 @@ from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.processing import APPEND_TIME, LEAP_MS, StagePartition
 from rollbus.streams.stages.assembly.stage import AssemblyStage
-from rollbus.streams.stages.lineage import MOST_UNANNOUNCED, VersionPath
+from rollbus.streams.stages.curriculum.batching import MOST_UNANNOUNCED, VersionPath
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import SECOND_MS, START_MS, make_closed, make_started, make_tick
 from tests.hostile.attacker import Door

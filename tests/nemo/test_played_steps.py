@@ -14,8 +14,7 @@ from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.finetuning import TrainingStatusEnum
 from nat.data_models.intermediate_step import IntermediateStepPayload, IntermediateStepType
 
-from rollbus.demo.game.game import Opening, begin, free_cells, play
-from rollbus.demo.game.opponents import seeded
+from rollbus.demo.game.game import Opening, begin, free_cells, play, seeded
 from rollbus.demo.game.prompt import SYSTEM, board_text, parse_cell, reward
 from rollbus.nemo.runs.outputs import Outputs
 from tests.nemo.world import Endpoint, document, new_run, run_epochs

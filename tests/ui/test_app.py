@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.records.lineage import lags_from
-from rollbus.schemas.records.steps import PolicyState, PolicyVersion
+from rollbus.schemas.records.steps import PolicyState, PolicyVersion, lags_from
 
 
 @dataclass(slots=True)

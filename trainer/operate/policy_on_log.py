@@ -19,8 +19,7 @@ from rollbus.trainer.process import make_log, open_backend
 from rollbus.trainer.serving import serve_version
 from rollbus.trainer.settings import TrainerSettings
 from rollbus.trainer.validation.evaluation import difference
-from rollbus.trainer.validation.settings import load_validation
-from rollbus.trainer.validation.validating import Validation, measure
+from rollbus.trainer.validation.validating import Validation, load_validation, measure
 
 
 @dataclass(frozen=True, slots=True)

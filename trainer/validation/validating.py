@@ -1,8 +1,8 @@
 """The trainer's validation: measure the versions that are due during training, one at a time, and return the records.
 
-The loop asks between batches and publishes the records, so that only the trainer in charge writes evaluations. A
-version is asked for by number. If the next version is due before the last one has been measured, training waits, so
-every version at the interval is measured.
+Agent and dataset are loaded at the start, as the settings name them. The loop asks between batches and publishes the
+records, so that only the trainer in charge writes evaluations. A version is asked for by number. If the next version is
+due before the last one has been measured, training waits, so every version at the interval is measured.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import RollbusError
@@ -17,11 +18,11 @@ from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import Publication, announced_evaluation
-from rollbus.trainer.settings import ValidationSettings
-from rollbus.trainer.validation.agents import Agent, EvaluationContext
+from rollbus.trainer.settings import ArtServerBackend, TrainerSettings, ValidationSettings
+from rollbus.trainer.validation.agents import Agent, EvaluationContext, load_agent
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import Samples, play_tasks
-from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks
+from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks, read_examples
 
 logger = logging.getLogger(__name__)
 
@@ -152,3 +153,20 @@ class Validating:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.metrics.items())
         logger.info("evaluation %s of %s@%d: %s", evaluation.name, self._model, version, shown)
         return announced_evaluation(evaluation)
+
+
+def load_validation(settings: TrainerSettings) -> Validation | None:
+    """Return the validation of a trainer, if it has one; ConfigurationError if agent or dataset cannot be used."""
+    chosen = settings.validation
+    if chosen is None:
+        return None
+    examples = read_examples(chosen.dataset) if chosen.dataset else ()
+    key = chosen.api_key
+    if key is None and isinstance(settings.backend, ArtServerBackend):
+        key = settings.backend.token
+    return Validation(
+        agent=load_agent(chosen.agent, folder=Path.cwd()),
+        set=ValidationSet(chosen.name, chosen.episodes or len(examples), chosen.seed, examples),
+        settings=chosen,
+        api_key=key.get_secret_value() if key else "none",
+    )

@@ -1,7 +1,7 @@
 """Episode ids → their rows deleted from every table that holds texts of an episode; ids in the ledger stay.
 
 The rows of every namespace go, live's and those of its replays. Deleting twice changes nothing, so after a sink that
-was behind has written more rows, the command is given again.
+was behind has written more rows, the command is given again. The namespace of a replay is deleted whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,8 +9,9 @@ from contextlib import closing
 from typing import TypeVar
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.cluster import stored_table
+from rollbus.consumers.clickhouse.store.cluster import SUFFIX, stored_table
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id
 
 TABLES = (
@@ -47,6 +48,13 @@ Place = tuple[str, str]
 _ALIASES = (
     "SELECT DISTINCT namespace, JSONExtractString(detail, 'alias') FROM events WHERE {chosen} "
     "AND kind = 'AliasDeclared'"
+)
+REPLAYED = "replay-"
+"""How the namespaces of replays begin; the rows of other namespaces stay."""
+_TABLES = (
+    "SELECT name FROM system.tables WHERE database = {database:String} AND (engine = 'Distributed' OR "
+    f"engine LIKE '%MergeTree' AND NOT endsWith(name, '{SUFFIX}')) AND name IN "
+    "(SELECT table FROM system.columns WHERE database = {database:String} AND name = 'namespace') ORDER BY name"
 )
 
 
@@ -162,3 +170,14 @@ def _quote_all(texts: Iterable[str]) -> str:
 
 def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def delete_namespace(settings: ClickHouseSettings, namespace: str) -> int:
+    """Delete every row of a replay's namespace, and return how many there were; raises ServiceError."""
+    if not namespace.startswith(REPLAYED):
+        raise ConfigurationError(f"{namespace} is not the namespace of a replay; its rows stay")
+    with closing(ClickHouse(settings, database="default")) as client:
+        _, tables = client.query(_TABLES, {"database": settings.database})
+        return sum(
+            delete_where(client, f"{settings.database}.{table}", f"namespace = '{namespace}'") for (table,) in tables
+        )

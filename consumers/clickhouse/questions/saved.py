@@ -10,7 +10,8 @@ A header is the comment lines at the top:
     -- chart reward_mean
 
 The last two are optional: which parameter names a thing that must be there (`ids`), and which column a chart draws. The
-SQL uses ClickHouse's own parameters, `{run:String}`, so a value never becomes part of the statement.
+SQL uses ClickHouse's own parameters, `{run:String}`, so a value never becomes part of the statement. A
+run is one of the settings, or one that has rows; any other is refused by name.
 """
 
 import ast
@@ -23,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.consumers.clickhouse.questions.ids import IdParameter, find_episode_by_alias, require_id
-from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.schemas.errors import ConfigurationError, RejectedError, ServiceError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, ServiceError, nearest
 
 FOLDER = Path(__file__).parents[1] / "queries"
 LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
@@ -37,6 +37,11 @@ READ_ONLY = {"readonly": 2}
 _PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
 _CHART = re.compile(r"chart (\w+)")
 _ID = re.compile(r"id (\w+) = ([\w, ]+?)(?: or (\w+))?")
+_TABLES = ("groups", "steps", "curriculum_states", "batches", "run_commands", "config_applied", "policy_decisions")
+_STORED = " UNION DISTINCT ".join(
+    f"SELECT toString(run_id) AS run FROM {table} WHERE namespace = {{namespace:String}} AND run_id != ''"
+    for table in _TABLES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +202,23 @@ def _parameter(stem: str, line: str) -> Parameter:
         raise ConfigurationError(f"{stem}.sql: '{line}' is not like 'param run String = 'main' : which run'")
     name, type_name, default, description = match.groups()
     return Parameter(name, type_name, ast.literal_eval(default), description)
+
+
+class UnknownRunError(ConfigurationError):
+    """A run that neither the settings nor any row names."""
+
+
+def stored_runs(client: ClickHouse, namespace: str) -> list[str]:
+    """Return the runs that have rows."""
+    _, rows = client.query(f"SELECT run FROM ({_STORED}) ORDER BY run", {"namespace": namespace})
+    return [str(name) for (name,) in rows]
+
+
+def require_run(client: ClickHouse, namespace: str, run: str, configured: Collection[str]) -> None:
+    """Raise UnknownRunError for a run that is not there; a configured one may have no rows yet."""
+    if not run or run in configured:
+        return
+    stored = stored_runs(client, namespace)
+    if run not in stored:
+        runs = sorted({*stored, *configured})
+        raise UnknownRunError(f"no run {run!r} in namespace {namespace!r}; {nearest(run, runs)}")

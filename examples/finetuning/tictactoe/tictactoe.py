@@ -17,10 +17,8 @@ from nat.data_models.function import FunctionBaseConfig
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 from nat.plugins.eval.evaluator.base_evaluator import BaseEvaluator
 
-from rollbus.demo.game.game import Board, Opening, Result
-from rollbus.demo.game.opponents import seeded
-from rollbus.demo.game.playing import play_game
-from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages, reward
+from rollbus.demo.game.game import Board, Opening, Result, seeded
+from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages, play_game, reward
 
 
 class PlayConfig(FunctionBaseConfig, name="tictactoe"):

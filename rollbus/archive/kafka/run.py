@@ -3,12 +3,14 @@
 1. Read the chain; refuse an archive of another log, and a topic that was deleted and created again.
 2. Read each partition; write a file for every FILE_BYTES, and a manifest for every PORTION_BYTES and at the end.
 3. Delete what earlier attempts left.
-Killed anywhere, it goes on from the last manifest. Episodes on the list of exclusions are left out.
+Killed anywhere, it goes on from the last manifest. Episodes on the list of exclusions are left out. A schedule starts
+it as a job, whose last heartbeat stays, so that alarms can judge by it.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +22,7 @@ from rollbus.archive.files import ArchivedRecord, archived, digest_of
 from rollbus.archive.forget import Forgotten, find_aliases
 from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, Partition
 from rollbus.runtime.health.alarms.archive import ARCHIVED_TO, KEPT
-from rollbus.runtime.health.heart import Report
+from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.log_id import read_log_ids
 from rollbus.runtime.kafka.partitions import count_partitions
@@ -40,6 +42,8 @@ PORTION_BYTES = 4 * FILE_BYTES
 """What a kill costs at most."""
 HOUR_MS = 3_600_000
 Progress = Callable[[int, int], None]
+FIRST_BEAT_S = 10.0
+"""How long a job that is done waits for its first beat: it may end sooner than a connection takes."""
 
 
 @dataclass(slots=True)
@@ -227,3 +231,11 @@ def _other_topic(archive: Archive, name: Partition, why: str) -> DataLossError:
         f"{topic}[{number}] is not the one that the archive {archive.url} holds: {why}. "
         "The topic was deleted and made again; nothing is written. Give the new log an archive of its own"
     )
+
+
+async def run_job(work: ArchiveRun, heart: Heart) -> None:
+    """Archive, and beat meanwhile; raises what the archiving raises."""
+    async with beating(heart, work.report):
+        await work.run()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heart.has_beaten.wait(), FIRST_BEAT_S)

@@ -21,7 +21,7 @@ async def load_replay(
 
     What a shadow writes meanwhile is loaded the next time. `progress` receives the offsets done and their total.
     """
-    from rollbus.consumers.clickhouse.maintain.namespaces import REPLAYED, delete_namespace
+    from rollbus.consumers.clickhouse.maintain.forget import REPLAYED, delete_namespace
     from rollbus.consumers.clickhouse.sink.sink import run_sink_async
     from rollbus.consumers.clickhouse.sink.status import read_sink_status
     from rollbus.consumers.clickhouse.store.migrator import migrate

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: rules, opponents, prompts and the agents that play it through the model endpoint.
+"""Tic-tac-toe: rules and opponent, prompts and the agents that play it through the model endpoint.
 
 Read `game` first, then `agents`.
 """

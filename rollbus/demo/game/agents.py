@@ -20,10 +20,8 @@ from openai import AsyncOpenAI, OpenAIError
 
 import rollbus.producers
 from rollbus.cli.root import log_to_stderr
-from rollbus.demo.game.game import Board, Opening, Result, training_openings
-from rollbus.demo.game.opponents import seeded
-from rollbus.demo.game.playing import play_game, read_whole_reply
-from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, reward
+from rollbus.demo.game.game import Board, Opening, Result, seeded, training_openings
+from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, play_game, read_whole_reply, reward
 from rollbus.demo.traffic import bring
 from rollbus.producers import Recorder
 from rollbus.runtime.credentials import read_token

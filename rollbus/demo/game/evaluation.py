@@ -12,10 +12,8 @@ from hashlib import blake2b
 
 from openai import AsyncOpenAI
 
-from rollbus.demo.game.game import Board, Opening, Result, held_out_openings
-from rollbus.demo.game.opponents import seeded
-from rollbus.demo.game.playing import play_game, read_whole_reply
-from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages
+from rollbus.demo.game.game import Board, Opening, Result, held_out_openings, seeded
+from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages, play_game, read_whole_reply
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask

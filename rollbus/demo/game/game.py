@@ -2,7 +2,8 @@
 
 A board is its nine cells in reading order as one string: `X`, `O`, or the cell's own digit where it is
 free, so that the text the model reads is the board itself. The model always plays X and the opponent O;
-either may move first.
+either may move first. Among the opponent's free cells a hash of seed and board decides: so all attempts of a group meet
+the same replies wherever they reach the same board, and an evaluation can be repeated game by game.
 """
 
 from collections.abc import Callable, Iterator
@@ -162,3 +163,14 @@ def _symmetries() -> tuple[tuple[int, ...], ...]:
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=8).digest()
+
+
+def seeded(seed: int | str) -> Reply:
+    """The opponent whose chance is fixed by `seed`."""
+
+    def reply(board: Board) -> int:
+        cells = free_cells(board)
+        digest = blake2b(f"{seed}:{board}".encode(), digest_size=8).digest()
+        return cells[int.from_bytes(digest) % len(cells)]
+
+    return reply

@@ -1,7 +1,8 @@
 """Counts of a run's episodes → its funnel: each stage with its number, what is lost there, and the one thing to do.
 
 An episode has reached a stage, waits for the next one, or was lost before it: so the numbers add up to the episodes
-that began. Nothing can train where all that could pass a stage were lost before it.
+that began. Nothing can train where all that could pass a stage were lost before it. What users did next is a line of
+its own.
 """
 
 from collections import defaultdict
@@ -10,9 +11,16 @@ from dataclasses import dataclass
 
 from rollbus.health.funnel.forecast import Forecast, forecast_step
 from rollbus.health.funnel.losses import agree, explain_loss
-from rollbus.health.funnel.next_turns import describe_next_turns
 from rollbus.health.funnel.notices import Notice, find_notices
-from rollbus.health.funnel.numbers import EPISODES, IN_STEP, STAGES, EpisodeCount, FunnelNumbers, FunnelSettings
+from rollbus.health.funnel.numbers import (
+    EPISODES,
+    IN_STEP,
+    STAGES,
+    EpisodeCount,
+    FunnelNumbers,
+    FunnelSettings,
+    NextTurnCount,
+)
 from rollbus.runtime.health.alarms.problem import say_duration
 
 HOUR_MS = 3_600_000
@@ -181,3 +189,21 @@ def _give_verdict(
     trained = stages[IN_STEP].episodes
     sentence = "" if forecast is None else f"; {forecast.sentence}"
     return f"{trained} of {began} episodes are trained{sentence}"
+
+
+def describe_next_turns(counts: Sequence[NextTurnCount]) -> str:
+    """Return the line; empty if no user did anything that a component reads."""
+    signals = [count for count in counts if count.kind == "signal"]
+    turns = sum(count.turns for count in signals)
+    if not turns:
+        return ""
+    clear = [f"{count.turns - count.matching} {count.name}" for count in signals if count.turns > count.matching]
+    unclear = sum(count.matching for count in signals)
+    parts = [f"users answered {turns} {'turn' if turns == 1 else 'turns'}: {', '.join([*clear, f'{unclear} unclear'])}"]
+    parts += [f"{count.name} agree on {count.matching} of {count.turns}" for count in counts if count.kind == "pair"]
+    parts += [
+        f"{count.name} agrees with explicit verdicts on {count.matching} of {count.turns}"
+        for count in counts
+        if count.kind == "verdict"
+    ]
+    return "; ".join(parts)

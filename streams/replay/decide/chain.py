@@ -29,8 +29,7 @@ from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record, without_leap
 from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.pipeline import AnyStage
-from rollbus.streams.replay.decide.left_out import is_forgotten
-from rollbus.streams.replay.decide.output import Output, Partitioner
+from rollbus.streams.replay.decide.output import Output, Partitioner, is_forgotten
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, LiveRecord, Places, Recorded
 from rollbus.streams.replay.decide.rounds import Round

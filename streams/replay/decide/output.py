@@ -7,11 +7,10 @@ has offset n. That is why a score can name the location of a trajectory that is 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import Topic
-from rollbus.streams.replay.decide.left_out import is_forgotten
 from rollbus.streams.state.payload import Payload
 
 Partitioner = Callable[[bytes, int], int]
@@ -72,3 +71,9 @@ class WrittenPayload:
         return {
             at: trajectory for at, trajectory in trajectories.items() if not is_forgotten(trajectory, self.excluded)
         }
+
+
+def is_forgotten(record: Any, episodes: frozenset[str]) -> bool:
+    """Whether a record says that it is of one of these episodes, or of one below them."""
+    ids = getattr(record, "episode_id", None), getattr(record, "root_episode_id", None)
+    return not episodes.isdisjoint(ids)

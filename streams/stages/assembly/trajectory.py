@@ -1,12 +1,16 @@
 """The events of one closed episode to its trajectory.
 
 Events of a writer keep their order; writers are merged by event time. Nothing here knows how the events arrived.
+
+An answer that was seen from two sides becomes one turn. A framework's hook that sees a call without its tokens records
+a turn that is `not_captured`. Where a proxy or another client recorded the same answer with tokens, the hook's turn is
+only its echo: it goes, and leaves the name of the function that asked.
 """
 
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
@@ -24,7 +28,6 @@ from rollbus.schemas.records.events import (
     WriterClosed,
 )
 from rollbus.schemas.records.trajectories import Reward, ToolResult, Trajectory, Turn
-from rollbus.streams.stages.assembly.echoes import without_echoes
 from rollbus.streams.stages.assembly.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
@@ -45,6 +48,7 @@ _trajectory = copier(
     *("trainable", "untrainable_reason", "is_rewarded_after", "partial", "config_hash", "principal"),
 )
 """What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
+NOT_CAPTURED = "not_captured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +209,24 @@ def _not_targeted(turn: TurnRecorded, config: AssemblyConfig) -> str | None:
 
 def _plain(message: Message) -> dict[str, Any]:
     return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
+
+
+def without_echoes(turns: Sequence[TurnRecorded]) -> Sequence[TurnRecorded]:
+    """Return the turns in their order, each answer once."""
+    echoes = {_answer(turn): turn for turn in turns if turn.untrainable_reason == NOT_CAPTURED and turn.response_id}
+    if not echoes:
+        return turns
+    captured = {_answer(turn) for turn in turns if turn.untrainable_reason != NOT_CAPTURED}
+    return [
+        _named(turn, echoes.get(_answer(turn)))
+        for turn in turns
+        if turn.untrainable_reason != NOT_CAPTURED or _answer(turn) not in captured
+    ]
+
+
+def _answer(turn: TurnRecorded) -> tuple[str | None, int]:
+    return turn.response_id, turn.choice
+
+
+def _named(turn: TurnRecorded, echo: TurnRecorded | None) -> TurnRecorded:
+    return replace(turn, function=echo.function) if echo is not None and not turn.function else turn

@@ -6,12 +6,14 @@ full groups would have. Their advantages are centred over the batch, since what 
 Where groups of several principals wait, they have their turn: the next group is one of the principal with the fewest
 members in the batch so far. What is more of one principal waits. One principal alone has all, in the order of waiting.
 
-Lag is measured at each member's oldest version. A member that leaves does not change the others' advantages. A group
+Lag is measured at each member's oldest version: the completed steps between the weights that sampled and the newest
+ones. The newest version is the one last made a candidate or put into service; after a rollback, its parent. A member
+that leaves does not change the others' advantages. A group
 with fewer than two members left (one, if it is held against an expectation) leaves whole.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, takewhile
@@ -20,11 +22,40 @@ from statistics import median_low
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember
+from rollbus.schemas.records.steps import lags_from
 from rollbus.streams.stages.grouping.advantages import advantages
-from rollbus.streams.stages.lineage import VersionPath
 
 FEWEST_CENTRED = 8
 """Single attempts whose mean says more than what was expected of each."""
+NO_PARENT = -1
+MOST_UNANNOUNCED = 1_000
+"""How far above all known ones a version may be that no record has announced yet: numbers have gaps."""
+
+
+class VersionPath:
+    """The path from the newest version back along parents."""
+
+    def __init__(self, parents: Mapping[int, int], newest: int | None) -> None:
+        """`parents` gives the parent of each known version, NO_PARENT for a base model."""
+        self.newest = newest
+        self._parents = parents
+        known_parents = {version: None if parent == NO_PARENT else parent for version, parent in parents.items()}
+        self._lags = lags_from(None if newest == NO_PARENT else newest, known_parents)
+
+    def lag(self, version: int) -> int | None:
+        """Return the completed steps since `version`; None if it is not an ancestor of the newest.
+
+        A version a little above all known ones is new and not announced yet: lag 0. A version below the oldest known
+        one is older than the log: it lags by more than all of these.
+        """
+        if self.newest is None:
+            return 0
+        if version in self._lags:
+            return self._lags[version]
+        versions = self._parents.keys() | self._lags.keys()
+        if version > max(versions):
+            return 0 if version <= max(versions) + MOST_UNANNOUNCED else None
+        return len(self._lags) if version < min(versions) else None
 
 
 @dataclass(frozen=True, slots=True)

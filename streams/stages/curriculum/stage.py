@@ -21,6 +21,7 @@ from rollbus.schemas.topics import BATCHES, CURRICULUM, RUN_LOG
 from rollbus.streams.rewards.contract import LARGEST, computable
 from rollbus.streams.stages.curriculum.advantage_range import advantage_range
 from rollbus.streams.stages.curriculum.batching import (
+    NO_PARENT,
     Swept,
     batch_hash,
     centred,
@@ -36,7 +37,6 @@ from rollbus.streams.stages.curriculum.pools import pools
 from rollbus.streams.stages.curriculum.state import CurriculumStateRows, GroupRow
 from rollbus.streams.stages.curriculum.surprise import surprise
 from rollbus.streams.stages.grouping.advantages import with_members
-from rollbus.streams.stages.lineage import NO_PARENT
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 

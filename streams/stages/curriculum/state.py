@@ -6,8 +6,8 @@ from typing import Any
 
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
+from rollbus.streams.stages.curriculum.batching import VersionPath
 from rollbus.streams.stages.curriculum.modes import Memory
-from rollbus.streams.stages.lineage import VersionPath
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import FLOAT, INT, json_codec, kept_record
 from rollbus.streams.state.stage_state import RememberingState

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.questions.ids import IdParameter, UnknownIdError
-from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
-from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask, list_queries, load_query, run_query
+from rollbus.consumers.clickhouse.questions.saved import (
+    SavedQuery,
+    UnknownRunError,
+    ask,
+    list_queries,
+    load_query,
+    run_query,
+)
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate, read_applied
 from rollbus.consumers.clickhouse.store.origin import Origin, Row

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
-from rollbus.streams.stages.curriculum.batching import take_turns
+from rollbus.streams.stages.curriculum.batching import NO_PARENT, VersionPath, take_turns
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
-from rollbus.streams.stages.lineage import NO_PARENT, VersionPath
 from tests.builders import make_command, make_group, make_member, make_outcome, make_tick, make_version
 from tests.stepping import Stepper, reasons
 

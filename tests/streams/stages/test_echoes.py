@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollbus.streams.stages.assembly.echoes import without_echoes
+from rollbus.streams.stages.assembly.trajectory import without_echoes
 from tests.builders import make_turn
 
 HOOK: dict[str, Any] = {"untrainable": "not_captured", "writer": "hook", "function": "planner"}

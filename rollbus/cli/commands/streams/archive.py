@@ -34,8 +34,7 @@ def run(settings: Settings, url: str | None) -> None:
     It ends with status 1 if retention deleted something before, or if a manifest is damaged; all else is archived.
     """
     from rollbus.archive.archive import open_archive
-    from rollbus.archive.kafka.job import run_job
-    from rollbus.archive.kafka.run import ArchiveRun
+    from rollbus.archive.kafka.run import ArchiveRun, run_job
 
     place = _place(settings, url)
     with show_progress("archiving") as progress:

@@ -259,7 +259,7 @@ def delete(settings: Settings, name: str, clickhouse: bool) -> None:
 
 def _delete_rows(settings: Settings, namespace: str) -> str:
     """Delete a replay's rows in ClickHouse; return a line that says so, or why they stay."""
-    from rollbus.consumers.clickhouse.maintain.namespaces import delete_namespace
+    from rollbus.consumers.clickhouse.maintain.forget import delete_namespace
     from rollbus.schemas.errors import ServiceError
 
     try:

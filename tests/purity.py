@@ -51,7 +51,7 @@ PURE: Mapping[str, Room] = {
     ),
     "streams/stages/delivery/evidence": Room(("streams/stages/delivery/evidence/*",)),
     "rollbus/estimates": Room(
-        tuple(f"rollbus/estimates/{name}.py" for name in ("divergence", "estimators", "expected", "logged", "overlap"))
+        tuple(f"rollbus/estimates/{name}.py" for name in ("divergence", "episode", "estimators", "expected", "overlap"))
     ),
     "streams/stages": Room(
         ("streams/stages/*",),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.delivery.worlds import KnownDrift, KnownWorld, bandit, drift, game, long_answers
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
+from rollbus.estimates.episode import weight_of
 from rollbus.estimates.estimators import estimate_reward
-from rollbus.estimates.logged import weight_of
 from rollbus.estimates.overlap import measure_overlap
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from benchmarks.delivery.worlds import KnownWorld
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
-from rollbus.estimates.logged import Logged, Step
+from rollbus.estimates.episode import Logged, Step
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
 from rollbus.trainer.art_server.model.config import read_config

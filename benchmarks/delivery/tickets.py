@@ -27,7 +27,7 @@ from benchmarks.delivery.worlds import KnownDrift, KnownWorld
 from rollbus.demo.routing import prompt
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.tickets import TRAFFIC
-from rollbus.estimates.logged import Logged, Step
+from rollbus.estimates.episode import Logged, Step
 from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import exp, log
 from random import Random
 
-from rollbus.estimates.logged import Logged, Step
+from rollbus.estimates.episode import Logged, Step
 
 Probabilities = Sequence[float]
 UNKNOWN = 1e-6

@@ -13,9 +13,9 @@ from hashlib import blake2b
 from math import exp, fsum
 
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
+from rollbus.estimates.episode import Logged, Step
 from rollbus.estimates.estimators import BEST, Estimates, Interval, estimate_reward
-from rollbus.estimates.logged import Logged, Step
-from rollbus.estimates.recorded import Period
+from rollbus.estimates.sample import Period
 from rollbus.estimates.scoring import Scorer
 from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.schemas.ids import content_hash, stable_id

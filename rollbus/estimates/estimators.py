@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from statistics import NormalDist
 
+from rollbus.estimates.episode import Logged, Step, cumulative_weights
 from rollbus.estimates.expected import Expected, predict_rewards
-from rollbus.estimates.logged import Logged, Step, cumulative_weights
 from rollbus.estimates.overlap import Overlap, measure_overlap
 
 BEST = "doubly_robust"

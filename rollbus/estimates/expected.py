@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from rollbus.estimates.logged import Logged
+from rollbus.estimates.episode import Logged
 
 PARTS = 5
 PRIOR_EPISODES = 4.0

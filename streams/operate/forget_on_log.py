@@ -19,7 +19,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.operate.forget import Search
 from rollbus.streams.replay.compare.live import decoded
-from rollbus.streams.replay.kafka.recorded import read_exclusions
+from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.streams.replay.kafka.source import read_whole
 
 WRITER_ID = "forget"

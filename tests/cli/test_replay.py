@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rollbus.cli import progress
 from rollbus.cli.replay.options import find_registry
 from rollbus.cli.replay.plan import make_plan, make_replay
-from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest
+from rollbus.cli.replay.printing import ProgressLine, show_comparison, show_manifest
 from rollbus.cli.root import rollbus
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rollbus.consumers.clickhouse.maintain.forget import TABLES as TABLES_OF_EPISODES
-from rollbus.consumers.clickhouse.maintain.noted import NotedRange, split_by_ranges
+from rollbus.consumers.clickhouse.maintain.stored_ranges import StoredRange, split_by_ranges
 from rollbus.consumers.clickhouse.sink.log import OffsetSpan
 from rollbus.consumers.clickhouse.store.retention import TABLES, days_by_table
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, TableRetention
@@ -47,7 +47,7 @@ def test_episodes_that_forget_could_not_find_in_the_archive_are_refused() -> Non
     st.integers(0, 25),
 )
 def test_a_log_is_split_where_ranges_begin_and_end(ranges: list[tuple[int, int]], begin: int, length: int) -> None:
-    noted = [NotedRange(first, first + size - 1, first + size, 1, 1, "") for first, size in sorted(ranges)]
+    noted = [StoredRange(first, first + size - 1, first + size, 1, 1, "") for first, size in sorted(ranges)]
     covered = {offset for each in noted for offset in range(each.first, each.next)}
     span = OffsetSpan(begin, begin + length)
     parts = split_by_ranges(span, noted)

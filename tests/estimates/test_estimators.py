@@ -9,8 +9,8 @@ from benchmarks.delivery.coverage import DRIFTS, WORLDS, measure_coverage, measu
 from benchmarks.delivery.coverage import ESTIMATORS as NAMES
 from benchmarks.delivery.worlds import KnownWorld, bandit, drift, game, long_answers
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
+from rollbus.estimates.episode import Logged, Step
 from rollbus.estimates.estimators import BEST, Estimates, estimate_reward
-from rollbus.estimates.logged import Logged, Step
 from rollbus.estimates.overlap import measure_overlap
 
 

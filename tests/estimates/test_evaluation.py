@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from rollbus.estimates.episode import Logged, Step
 from rollbus.estimates.estimate import Estimated
 from rollbus.estimates.estimators import estimate_reward
-from rollbus.estimates.logged import Logged, Step
 
 
 def test_rewards_outside_their_bounds_are_counted_in_the_record() -> None:

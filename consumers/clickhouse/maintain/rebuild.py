@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rollbus.consumers.clickhouse.maintain.forget import delete_rows_by
-from rollbus.consumers.clickhouse.maintain.forgotten import (
+from rollbus.consumers.clickhouse.maintain.forgotten_episodes import (
     AliasReports,
     drop_list,
     empty_content,
@@ -34,7 +34,12 @@ from rollbus.consumers.clickhouse.maintain.forgotten import (
     stored_list,
     write_list,
 )
-from rollbus.consumers.clickhouse.maintain.noted import Digests, note_ranges, read_noted, split_by_ranges
+from rollbus.consumers.clickhouse.maintain.stored_ranges import (
+    Digests,
+    note_ranges,
+    read_stored_ranges,
+    split_by_ranges,
+)
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
 from rollbus.consumers.clickhouse.sink.log import Log, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
@@ -215,12 +220,12 @@ class _Rebuild:
 
     async def _read_log(self, spans: Mapping[Partition, OffsetSpan]) -> None:
         total, done = sum(span.end - span.begin for span in spans.values()), 0
-        ranges = await asyncio.to_thread(read_noted, self._client, self._namespace)
+        ranges = await asyncio.to_thread(read_stored_ranges, self._client, self._namespace)
         lacks_forgotten = self._log.lacks_forgotten and bool(self._forgotten)
         for partition, span in spans.items():
-            noted = ranges.get(partition, [])
-            digests = Digests(partition, span, noted, lacks_forgotten=lacks_forgotten)
-            for part, is_noted in split_by_ranges(span, noted):
+            stored = ranges.get(partition, [])
+            digests = Digests(partition, span, stored, lacks_forgotten=lacks_forgotten)
+            for part, is_noted in split_by_ranges(span, stored):
                 topic, number = partition
                 buffer = PartitionBuffer(namespace=self._namespace, topic=topic, partition=number, start=part.begin)
                 async for records in self._log.read(partition, part):

@@ -6,8 +6,8 @@ from contextlib import closing
 from aiokafka import TopicPartition
 
 from rollbus.consumers.clickhouse.maintain.forget import mutate_where
+from rollbus.consumers.clickhouse.maintain.stored_ranges import read_range_marks
 from rollbus.consumers.clickhouse.sink.kafka_source import sink_positions
-from rollbus.consumers.clickhouse.sink.noted_marks import read_noted_marks
 from rollbus.consumers.clickhouse.sink.ranges import STAGE
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import RANGES
@@ -26,7 +26,7 @@ async def accept_loss(settings: SinkSettings, *, now_ms: int, dry_run: bool) -> 
     names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
     places = await places_of(settings.kafka, names)
     with closing(ClickHouse(settings.clickhouse)) as client:
-        marks = await asyncio.to_thread(read_noted_marks, client, settings.namespace)
+        marks = await asyncio.to_thread(read_range_marks, client, settings.namespace)
         witnesses = {
             place: marks[names[place.topic], place.partition]
             for place in places

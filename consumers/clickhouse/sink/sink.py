@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from rollbus.consumers.clickhouse.maintain.stored_ranges import read_range_marks
 from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSinkSource, Partition
-from rollbus.consumers.clickhouse.sink.noted_marks import read_noted_marks
 from rollbus.consumers.clickhouse.sink.ranges import NO_MARK, OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.migrator import migrate
@@ -331,7 +331,7 @@ async def run_sink_async(
     Raises ConfigurationError that names the topics that do not exist.
     """
     client = ClickHouse(settings.clickhouse)
-    source = KafkaSinkSource(settings, partial(asyncio.to_thread, read_noted_marks, client, settings.namespace))
+    source = KafkaSinkSource(settings, partial(asyncio.to_thread, read_range_marks, client, settings.namespace))
     sink = Sink(settings, source, client, stop=stop)
     async with beating(heart, sink.report):
         await _run(settings, sink, source, client, stop, prepare)

@@ -31,7 +31,7 @@ from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.topics import ALIASES, TOPICS
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.replay.kafka.recorded import read_exclusions
+from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.streams.replay.kafka.source import read_whole
 
 logger = logging.getLogger(__name__)

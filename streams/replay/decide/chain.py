@@ -29,9 +29,9 @@ from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record, without_leap
 from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.replay.decide.live_inputs import BEFORE_ALL, Change, LiveRecord, Places, Recorded
 from rollbus.streams.replay.decide.output import Output, Partitioner, is_forgotten
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, LiveRecord, Places, Recorded
 from rollbus.streams.replay.decide.rounds import Round
 from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.replay.decide.steps import MadeRecord, Steps

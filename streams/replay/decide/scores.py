@@ -17,7 +17,7 @@ from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.streams.replay.decide.recorded import FindScore
+from rollbus.streams.replay.decide.live_inputs import FindScore
 from rollbus.streams.replay.decide.stage_output import HeaderOnly
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version

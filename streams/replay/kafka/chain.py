@@ -15,12 +15,12 @@ from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS,
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.live_inputs import Recorded, RecordedInputs
 from rollbus.streams.replay.decide.output import CountingOutput, WrittenPayload
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.recorded import Recorded, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Round, merged
 from rollbus.streams.replay.decide.scores import HeaderScoring, RecordedScoring, without_model_calls
-from rollbus.streams.replay.kafka.recorded import (
+from rollbus.streams.replay.kafka.live_topics import (
     LiveReader,
     RecordedScores,
     find_judged,

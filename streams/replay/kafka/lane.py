@@ -25,7 +25,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.digest import NOWHERE
 from rollbus.streams.replay.decide.lane import Answers, Lane, Message
 from rollbus.streams.replay.decide.output import CountingOutput
-from rollbus.streams.replay.kafka.recorded import read_rewards
+from rollbus.streams.replay.kafka.live_topics import read_rewards
 from rollbus.streams.replay.kafka.source import open_ranges
 from rollbus.streams.replay.plan.plan import ReplayPlan
 from rollbus.streams.replay.plan.stages import first_stages

@@ -20,7 +20,7 @@ from rollbus.schemas.topics import CONFIGURED, RUN_LOG
 from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
-from rollbus.streams.replay.kafka.recorded import read_run_configs
+from rollbus.streams.replay.kafka.live_topics import read_run_configs
 from rollbus.streams.replay.plan.plan import SETTINGS_OF
 from rollbus.streams.rewards.registry import Registry, check
 

@@ -23,6 +23,7 @@ from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.scores import OtherConfigurationError, refuse_other_questions, without_model_calls
 from rollbus.streams.replay.kafka.chain import ChainFactory
 from rollbus.streams.replay.kafka.lease import Lease, working_on
+from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.streams.replay.kafka.manifest import (
     forget_topics,
     prepare_topics,
@@ -31,7 +32,6 @@ from rollbus.streams.replay.kafka.manifest import (
     write_manifest,
 )
 from rollbus.streams.replay.kafka.range_run import ProgressCallbacks, RangeRun
-from rollbus.streams.replay.kafka.recorded import read_exclusions
 from rollbus.streams.replay.kafka.writer import KafkaOutput, OtherRecordsError
 from rollbus.streams.replay.plan.code import code_hash
 from rollbus.streams.replay.plan.plan import SETTINGS_OF, ReplayPlan

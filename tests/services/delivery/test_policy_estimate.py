@@ -16,7 +16,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from benchmarks.delivery.worlds import choose
-from rollbus.estimates.recorded import read_rescored
+from rollbus.estimates.sample import read_rescored
 from rollbus.health.reading import open_health
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.schemas.codec import decode, encode

@@ -25,10 +25,10 @@ from rollbus.schemas.topics import (
 from rollbus.streams.pipeline import AnyStage, run_stages
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
-from rollbus.streams.replay.decide.recorded import Outcomes, Recorded, RecordedInputs
+from rollbus.streams.replay.decide.live_inputs import Outcomes, Recorded, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Round, merged
 from rollbus.streams.replay.decide.scores import RecordedScoring
-from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
+from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroups
 from rollbus.streams.stages.scoring.stage import ScoringStage

@@ -12,7 +12,7 @@ from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
 from rollbus.streams.replay.decide.chain import LAST
-from rollbus.streams.replay.decide.recorded import (
+from rollbus.streams.replay.decide.live_inputs import (
     BEFORE_ALL,
     LiveOutcome,
     LiveRecord,
@@ -20,7 +20,7 @@ from rollbus.streams.replay.decide.recorded import (
     Recorded,
     RecordedInputs,
 )
-from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
+from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.stages import pure_stages

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollbus.streams.exactly_once import processing
-from rollbus.streams.replay.decide.recorded import Places, RecordedInputs
+from rollbus.streams.replay.decide.live_inputs import Places, RecordedInputs
 from rollbus.streams.state.watermarks import Hop, Watermarks
 from tests.faults.seed import SEED
 from tests.streams.replay.live_again import difference, made_by_live, replay_of

@@ -116,7 +116,7 @@ def _find_episodes(
 def delete_listed(settings: Settings) -> int:
     """Delete the rows of everything on the list; a late sink may have written rows of earlier requests."""
     from rollbus.consumers.clickhouse.maintain.forget import delete_rows
-    from rollbus.streams.replay.kafka.recorded import read_exclusions
+    from rollbus.streams.replay.kafka.live_topics import read_exclusions
 
     listed, _ = asyncio.run(read_exclusions(settings.stream_settings()))
     return delete_rows(settings.clickhouse, listed)
@@ -129,7 +129,7 @@ def forget_archived(settings: Settings, now_ms: int) -> int:
     from rollbus import __version__
     from rollbus.archive.archive import open_archive
     from rollbus.archive.forget import forget_in_archive
-    from rollbus.streams.replay.kafka.recorded import read_exclusions
+    from rollbus.streams.replay.kafka.live_topics import read_exclusions
 
     listed, _ = asyncio.run(read_exclusions(settings.stream_settings()))
     archive = open_archive(settings.archive.url, may_be_new=True)

@@ -15,7 +15,7 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 if TYPE_CHECKING:
     from rollbus.estimates.estimate import Estimated
     from rollbus.estimates.estimators import Interval
-    from rollbus.estimates.recorded import Period
+    from rollbus.estimates.sample import Period
 
 
 @click.command()
@@ -62,7 +62,7 @@ async def _estimate(
     from rollbus.estimates.backlog import describe_backlog
     from rollbus.estimates.estimate import estimate_version
     from rollbus.estimates.following import CandidateEstimator, Progress
-    from rollbus.estimates.recorded import read_period, read_rescored
+    from rollbus.estimates.sample import read_period, read_rescored
     from rollbus.estimates.scoring import EndpointScorer
     from rollbus.runtime.health.heart import beating
     from rollbus.runtime.kafka.payload import KafkaPayload

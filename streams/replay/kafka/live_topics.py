@@ -29,7 +29,7 @@ from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, T
 from rollbus.streams.exactly_once.processing import taken_ms
 from rollbus.streams.exactly_once.rounds import round_of
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.replay.decide.recorded import (
+from rollbus.streams.replay.decide.live_inputs import (
     BEFORE_ALL,
     LiveOutcome,
     Outcomes,

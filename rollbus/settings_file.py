@@ -299,8 +299,8 @@ def _kinds(annotation: Any, place: Place) -> Iterator[Any]:
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(place[0]))
         yield from _kinds(field.annotation, place[1:]) if field else ()
-    elif held := [part for part in arguments if part is not Ellipsis]:
-        yield from _kinds(held[-1], place[1:])
+    elif element_types := [part for part in arguments if part is not Ellipsis]:
+        yield from _kinds(element_types[-1], place[1:])
 
 
 def _secret(place: Place) -> bool:

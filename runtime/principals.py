@@ -66,11 +66,11 @@ def write_token(folder: Path, token: IssuedToken) -> None:
 def issue(folder: Path, name: str, may: Sequence[str], now: datetime) -> str:
     """Return the token of a new name; raises ConfigurationError for one that has a token already."""
     make_secrets(folder, (PRINCIPALS_KEY,))
-    tokens = read_tokens(folder).get(name)
-    if tokens is not None and not _is_over(tokens, now):
+    earlier = read_tokens(folder).get(name)
+    if earlier is not None and not _is_over(earlier, now):
         raise ConfigurationError(f"{name!r} has a token; `rollbus token rotate {name}` makes a new one, `end` ends it")
-    generation = tokens.principal.generation + 1 if tokens else 1
-    token = IssuedToken(make_principal(name, may, generation), now, tokens.ended_at if tokens else {})
+    generation = earlier.principal.generation + 1 if earlier else 1
+    token = IssuedToken(make_principal(name, may, generation), now, earlier.ended_at if earlier else {})
     write_token(folder, token)
     return make_token(root_of(folder), token.principal)
 
@@ -81,8 +81,8 @@ def make_principals(folder: Path) -> None:
         if read_secret(folder, file) is not None:
             continue
         now = datetime.now(UTC)
-        tokens = read_tokens(folder).get(name)
-        is_known = tokens is not None and not _is_over(tokens, now)
+        issued = read_tokens(folder).get(name)
+        is_known = issued is not None and not _is_over(issued, now)
         token = rotate(folder, name, now, timedelta()) if is_known else issue(folder, name, may, now)
         with open(
             os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii"

@@ -77,8 +77,8 @@ class RejectedError(ServiceError):
     """The service answered and refused the request."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known name, or all known names."""
-    names = sorted(known)
+    names = sorted(candidates)
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"

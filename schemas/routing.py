@@ -23,8 +23,8 @@ class Router:
 
     def use(self, decision: PolicyDecision) -> bool:
         """Take in a decision; return False for one that is not newer than the model's last."""
-        decisions = self._decisions.get(decision.model)
-        if decisions is not None and decision.number <= decisions.number:
+        newest = self._decisions.get(decision.model)
+        if newest is not None and decision.number <= newest.number:
             return False
         self._decisions[decision.model] = decision
         return True

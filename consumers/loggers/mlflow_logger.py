@@ -26,7 +26,7 @@ class MlflowLogger:
         """Find or create the experiment; raises ConfigurationError if that fails."""
         self._namespace = namespace
         self._runs: dict[str, str] = {}
-        self._known: dict[tuple[str, str], set[int]] = {}
+        self._steps_by_series: dict[tuple[str, str], set[int]] = {}
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         try:
@@ -60,12 +60,12 @@ class MlflowLogger:
         if new:
             self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])
             for name in new:
-                self._known[run, name].add(position)
+                self._steps_by_series[run, name].add(position)
 
     def _logged_positions(self, run: str, name: str) -> set[int]:
-        if (run, name) not in self._known:
-            self._known[run, name] = {metric.step for metric in self._client.get_metric_history(run, name)}
-        return self._known[run, name]
+        if (run, name) not in self._steps_by_series:
+            self._steps_by_series[run, name] = {metric.step for metric in self._client.get_metric_history(run, name)}
+        return self._steps_by_series[run, name]
 
     def _open_run(self, run_id: str) -> str:
         if run_id not in self._runs:

@@ -96,8 +96,8 @@ class Sending:
             try:
                 if store.bytes_of(trace_id) > MAX_TRACE_BYTES:
                     raise RecordTooLargeError(f"its parts have more than {MAX_TRACE_BYTES} bytes")
-                made = self.records_of(trace_id, store.parts_of(trace_id), counts)
-                records, size = records + made, size + sum(len(record.value) for record in made)
+                trace_records = self.records_of(trace_id, store.parts_of(trace_id), counts)
+                records, size = records + trace_records, size + sum(len(record.value) for record in trace_records)
             except Exception as error:  # a shape that its tool had never before costs its trace, no other
                 self.refuse(trace_id, error, counts)
             done.append(trace_id)

@@ -48,11 +48,13 @@ def record_agent(
     then has neither: its turns would have no tokens.
     """
     for reached_agent in _reachable(agent, set()):
-        reached_agent.model = _recorded(reached_agent, recorder, client, model)
+        reached_agent.model = _make_recorded_model(reached_agent, recorder, client, model)
     return agent
 
 
-def _recorded(agent: Agent[Any], recorder: Recorder, client: AsyncOpenAI | None, model: str | None) -> RecordedModel:
+def _make_recorded_model(
+    agent: Agent[Any], recorder: Recorder, client: AsyncOpenAI | None, model: str | None
+) -> RecordedModel:
     agent_model = agent.model
     if isinstance(agent_model, RecordedModel):
         return agent_model

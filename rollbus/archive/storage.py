@@ -1,7 +1,7 @@
 """A folder, or a bucket of object storage: whole files by name, read, created once, listed and deleted.
 
-fsspec reaches both, and, unlike Arrow's own file systems, creates an object only if there is none of its name. On that
-rests that of two archivers one is refused. In a folder a file is written under another name and linked, so that no
+fsspec reaches both. Unlike Arrow's own file systems it creates an object only if there is none of its name, so of two
+archivers one is refused. In a folder a file is written under another name and linked, so that no
 reader ever sees a part of one.
 """
 
@@ -57,7 +57,7 @@ class Storage:
                 self._fs.pipe_file(self._path(name), data, mode="create")
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; one that is gone already is none to delete."""
+        """Delete files; a file that is gone already is no error."""
         for name in names:
             with self._errors("deleted", name), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(name))

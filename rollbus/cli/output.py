@@ -54,9 +54,9 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(escape_unseen(text), err=err, nl=nl)
 
 
-def format_count(number: int, one: str, many: str = "") -> str:
+def format_count(number: int, singular: str, plural: str = "") -> str:
     """Return a number with its noun in the right form; `many` is for a noun whose plural does not end in s alone."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_time(ms: int) -> str:

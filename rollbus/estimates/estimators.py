@@ -117,15 +117,15 @@ def _doubly_robust(episodes: Sequence[Logged], clip: float) -> Terms:
     return _normalised([prediction.of_version for prediction in expected], errors, _clipped(episodes, clip))
 
 
-def _normalised(known: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
+def _normalised(bases: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
     """Return mean(known) + Σ weight × correction / Σ weight; the spread of a ratio is that of its linear part."""
     mean_weight = _mean(weights)
     corrected = fsum(w * c for w, c in zip(weights, corrections, strict=True)) / fsum(weights)
     terms = [
         base + corrected + weight * (correction - corrected) / mean_weight
-        for base, correction, weight in zip(known, corrections, weights, strict=True)
+        for base, correction, weight in zip(bases, corrections, weights, strict=True)
     ]
-    return _mean(known) + corrected, terms
+    return _mean(bases) + corrected, terms
 
 
 _ESTIMATORS: Mapping[str, Callable[[Sequence[Logged], float], Terms]] = {

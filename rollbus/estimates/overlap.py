@@ -64,22 +64,22 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
     return replace(overlap, refusal=_refuse(overlap))
 
 
-def _refuse(found: Overlap) -> str:
-    if found.episodes < LEAST_EPISODES:
-        return f"{found.episodes} episodes are too few, it takes {LEAST_EPISODES}; go further back by --since"
-    if found.missing > MOST_MISSING:
+def _refuse(overlap: Overlap) -> str:
+    if overlap.episodes < LEAST_EPISODES:
+        return f"{overlap.episodes} episodes are too few, it takes {LEAST_EPISODES}; go further back by --since"
+    if overlap.missing > MOST_MISSING:
         return (
-            f"the log shows {1 - found.missing:.0%} of what the version would do, it takes {1 - MOST_MISSING:.0%}; "
+            f"the log shows {1 - overlap.missing:.0%} of what the version would do, it takes {1 - MOST_MISSING:.0%}; "
             "nothing recorded says what the rest would earn, only a canary does"
         )
-    if found.effective < LEAST_EFFECTIVE:
+    if overlap.effective < LEAST_EFFECTIVE:
         return (
-            f"{found.episodes} episodes are worth {found.effective:.0f} of the version's own, it takes "
+            f"{overlap.episodes} episodes are worth {overlap.effective:.0f} of the version's own, it takes "
             f"{LEAST_EFFECTIVE:.0f}; take more episodes, or let a canary answer"
         )
-    if found.mean_weight - 1 > MOST_ABOVE_CHANCE * found.error + 0.01:
+    if overlap.mean_weight - 1 > MOST_ABOVE_CHANCE * overlap.error + 0.01:
         return (
-            f"the weights have the mean {found.mean_weight:.2f} and should have 1: the recorded log-probs are not "
+            f"the weights have the mean {overlap.mean_weight:.2f} and should have 1: the recorded log-probs are not "
             "those of the distribution that was sampled from, or the server scores another model"
         )
     return ""

@@ -67,6 +67,6 @@ def make_lag_rows(namespace: str, groups: Mapping[str, GroupLag]) -> list[LagRow
             partitions = list(of_topic)
             if any(partition.committed is not None or partition.lag for partition in partitions):
                 behind = sum(partition.lag for partition in partitions)
-                shown = (name.removeprefix(namespace), topic.removeprefix(namespace))
-                rows.append(LagRow(*shown, members=group.members, partitions=len(partitions), lag=behind))
+                names = (name.removeprefix(namespace), topic.removeprefix(namespace))
+                rows.append(LagRow(*names, members=group.members, partitions=len(partitions), lag=behind))
     return sorted(rows, key=lambda row: (-row.lag, row.group, row.topic))

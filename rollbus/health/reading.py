@@ -151,14 +151,14 @@ class HealthReader:
         if (beat := decode_if(record.value, Heartbeat)) is None:
             self._unread[(record.key or b"").decode(errors="replace")] = record.timestamp
             return
-        beats = self._beats.get(beat.process)
-        self._beats[beat.process] = Beat(beat, record.timestamp, beats.heartbeat if beats else None)
+        earlier_beat = self._beats.get(beat.process)
+        self._beats[beat.process] = Beat(beat, record.timestamp, earlier_beat.heartbeat if earlier_beat else None)
         self._learn_clock(beat, record.timestamp)
 
     def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:
         now_ms = self._clock_ms()
         if beat.host == socket.gethostname():
-            if abs(now_ms - beat.beat_at_ms) <= self._limits.missed_beats * beat.interval_ms:  # not of before a step
+            if abs(now_ms - beat.beat_at_ms) <= self._limits.missed_beats * beat.interval_ms:  # else a clock was set
                 self._ahead_ms = beat.beat_at_ms - taken_ms
         elif not self._is_first:
             self._seen_ms.append(now_ms - taken_ms)

@@ -32,7 +32,7 @@ Tell = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AlarmChange:
     """An alarm that began or ended."""
 
     state: Literal["firing", "resolved"]
@@ -55,15 +55,15 @@ class Alarms:
 
     firing: dict[tuple[str, str], Problem] = field(default_factory=dict)
 
-    def compare(self, problems: tuple[Problem, ...], at_ms: int) -> Iterator[Change]:
+    def compare(self, problems: tuple[Problem, ...], at_ms: int) -> Iterator[AlarmChange]:
         """Yield what began and what ended since the last call."""
         now: dict[tuple[str, str], Problem] = {(problem.alarm, problem.subject): problem for problem in problems}
         for key, problem in now.items():
             if key not in self.firing:
-                yield Change("firing", problem, at_ms)
+                yield AlarmChange("firing", problem, at_ms)
         for key, problem in self.firing.items():
             if key not in now:
-                yield Change("resolved", problem, at_ms)
+                yield AlarmChange("resolved", problem, at_ms)
         self.firing = now
 
 
@@ -87,7 +87,7 @@ class HealthReporter:
     alarms: Alarms = field(default_factory=Alarms)
     looks: int = 0
     trouble: str | None = None
-    _waiting: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_WAITING))
+    _waiting: deque[AlarmChange] = field(default_factory=lambda: deque(maxlen=MOST_WAITING))
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def report(self) -> Report:

@@ -15,8 +15,9 @@ from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.runtime.health.alarms.runs import RunHealth
 
 STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
-WIDE, SPARED, WHOLE = 110, ("host", "per s", "disk free"), ("process", "pid", "state", "beat")
-"""In fewer columns the table of processes does without some, so that those that matter most are read whole."""
+WIDE_COLUMNS = 110
+LEFT_OUT_IF_NARROW, NEVER_WRAPPED = ("host", "per s", "disk free"), ("process", "pid", "state", "beat")
+"""Columns of the table of processes: on a narrow terminal some are left out, so that the others are not cut."""
 MOST_GROUPS = 12
 """Consumer groups of a live view: those furthest behind."""
 
@@ -70,10 +71,10 @@ class _Processes:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [_row_of(process) for process in self.processes]
-        names = [name for name in rows[0] if options.max_width >= WIDE or name not in SPARED]
+        names = [name for name in rows[0] if options.max_width >= WIDE_COLUMNS or name not in LEFT_OUT_IF_NARROW]
         table = OutputTable()
         for name in names:
-            table.add_column(name, no_wrap=name in WHOLE)
+            table.add_column(name, no_wrap=name in NEVER_WRAPPED)
         for row in rows:
             table.add_row(*(row[name] for name in names))
         yield table

@@ -102,6 +102,6 @@ def find_processes(settings: Settings, processes: Sequence[ProcessHealth]) -> It
         names = [process.name for process in alive if process.kind == kind]
         yield Part(kind, bool(names), ", ".join(names) or "no process of this kind beats")
     for run in settings.runs:
-        held = f"run {run.run_id} of {run.model}"
-        names = [process.name for process in alive if process.kind == TRAINER and held in process.holds]
-        yield Part(TRAINER, bool(names), ", ".join(names) or f"no trainer beats for {held}", run=run.run_id)
+        subject = f"run {run.run_id} of {run.model}"
+        names = [process.name for process in alive if process.kind == TRAINER and subject in process.holds]
+        yield Part(TRAINER, bool(names), ", ".join(names) or f"no trainer beats for {subject}", run=run.run_id)

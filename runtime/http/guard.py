@@ -148,9 +148,9 @@ def needs_record(head: RequestHead) -> Grant:
     return "record"
 
 
-def same(given: str, wanted: str) -> bool:
+def same(given: str, expected: str) -> bool:
     """Whether two secrets are equal, in a time that does not say where they differ."""
-    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 class Guard:
@@ -158,7 +158,7 @@ class Guard:
 
     def __init__(self, app: App, door: Door) -> None:
         self.app, self._door = app, door
-        self._held = 0
+        self._held_bytes = 0
         """Bytes of bodies that are being read or answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,14 +168,14 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
         head = _read_head(scope)
-        held = 0
+        held_bytes = 0
 
         def hold(size: int) -> None:
-            nonlocal held
-            if self._held + size > TOTAL_BODIES * self._door.body_bytes:
+            nonlocal held_bytes
+            if self._held_bytes + size > TOTAL_BODIES * self._door.body_bytes:
                 raise RefusedError(503, "too many large requests at a time; try again later", {"retry-after": "1"})
-            self._held += size
-            held += size
+            self._held_bytes += size
+            held_bytes += size
 
         try:
             body = await self._read_admitted(head, receive, hold)
@@ -184,7 +184,7 @@ class Guard:
         else:
             await self.app(scope, _replay(body, receive), send)
         finally:
-            self._held -= held
+            self._held_bytes -= held_bytes
 
     async def _read_admitted(self, head: RequestHead, receive: Receive, hold: Callable[[int], None]) -> bytes:
         door = self._door

@@ -79,14 +79,14 @@ def _position(value: bytes) -> tuple[int, LogMark | None]:
 
 
 def agreed_position(
-    described: int | None, found: Committed | None, *, topic: str, partition: int, group: str, stage: str
+    described: int | None, committed: Committed | None, *, topic: str, partition: int, group: str, stage: str
 ) -> int | None:
     """Return the position to continue from; raises DataLossError unless changelog and offset are of one transaction."""
     try:
-        return start_of(described, found)
+        return start_of(described, committed)
     except ValueError:
         raise DataLossError(
             f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
-            f"{found and found.offset}; offsets or changelog were changed by hand or lost: restore both from the same "
-            f"moment, or go on from what is left by `rollbus worker accept-loss {stage}`"
+            f"{committed and committed.offset}; offsets or changelog were changed by hand or lost: restore both "
+            f"from the same moment, or go on from what is left by `rollbus worker accept-loss {stage}`"
         ) from None

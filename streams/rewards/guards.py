@@ -10,7 +10,7 @@ from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
-Run = tuple[int, ...]
+Ngram = tuple[int, ...]
 """Tokens that follow each other."""
 MAX_TOKENS = 8192
 """Of a turn, the first, and of its prompt the last ones are looked at: some ten milliseconds of work."""
@@ -42,7 +42,7 @@ def copied(trajectory: Trajectory, context: RewardContext) -> float | None:
     """
     n = int(context.options.get("n") or COPIED_RUN)
 
-    def count_copied(runs: Sequence[Run], tokens: Sequence[int], start: int) -> int:
+    def count_copied(runs: Sequence[Ngram], tokens: Sequence[int], start: int) -> int:
         before = set(_ngrams(tokens[max(0, start - MAX_TOKENS) : start], n))
         return sum(run in before for run in runs)
 
@@ -70,7 +70,7 @@ def surprisal(trajectory: Trajectory, context: RewardContext) -> float | None:
 
 
 def _share_of_runs(
-    trajectory: Trajectory, n: int, count: Callable[[Sequence[Run], Sequence[int], int], int]
+    trajectory: Trajectory, n: int, count: Callable[[Sequence[Ngram], Sequence[int], int], int]
 ) -> float | None:
     """Return the share of the turns' runs of n tokens that count; None without sampled tokens, 0 without a run.
 
@@ -88,7 +88,7 @@ def _share_of_runs(
     return counted / all_runs if all_runs else 0.0
 
 
-def _ngrams(tokens: Sequence[int], n: int) -> list[Run]:
+def _ngrams(tokens: Sequence[int], n: int) -> list[Ngram]:
     """Return each run of n tokens, in order."""
     if n == 2:
         return list(pairwise(tokens))

@@ -27,12 +27,12 @@ async def judge_relative(group: Sequence[Trajectory], context: RewardContext) ->
     if context.ask is None:
         raise ValueError("judge_relative: this worker has no endpoint to ask; set `judge.base_url` and `judge.model`")
     opening, attempts = _shared(list(map(transcript, group)))
-    shown = sorted(set(attempts))
-    if len(shown) == 1:
+    distinct_attempts = sorted(set(attempts))
+    if len(distinct_attempts) == 1:
         return [1.0] * len(group)  # nothing to tell apart, and nothing to pay for
-    answer = await context.ask(_messages(context, opening, shown), {"max_tokens": 1_024, **context.options})
-    grades = _grades(answer, len(shown))
-    return [grades[shown.index(attempt)] for attempt in attempts]
+    answer = await context.ask(_messages(context, opening, distinct_attempts), {"max_tokens": 1_024, **context.options})
+    grades = _grades(answer, len(distinct_attempts))
+    return [grades[distinct_attempts.index(attempt)] for attempt in attempts]
 
 
 def _shared(texts: list[str]) -> tuple[str, list[str]]:

@@ -61,19 +61,19 @@ def installed() -> Registry:
 
 def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
     """Return what a user's module names as a reward function; raises TypeError for what no score could come of."""
-    made = loaded if isinstance(loaded, RewardFunction) else RewardFunction(loaded, version=version)
+    reward_function = loaded if isinstance(loaded, RewardFunction) else RewardFunction(loaded, version=version)
     try:
-        signature = inspect.signature(made.call)
+        signature = inspect.signature(reward_function.call)
     except ValueError:
-        return made  # some that are written in C have no signature
+        return reward_function  # some that are written in C have no signature
     except TypeError:
-        raise TypeError(f"{made.call!r:.200} is not a function") from None
+        raise TypeError(f"{reward_function.call!r:.200} is not a function") from None
     try:
         signature.bind(None, None)
     except TypeError as error:
-        first = "group" if made.per == "group" else "trajectory"
+        first = "group" if reward_function.per == "group" else "trajectory"
         raise TypeError(f"a reward is called with ({first}, context), and this takes {signature}: {error}") from None
-    return made
+    return reward_function
 
 
 def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:

@@ -14,7 +14,7 @@ from rollbus.schemas.records.config import Config
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import CONFIGURED, STAGE_INPUTS, Topic
 
-MOST, LEAST = 2.0, 0.5
+MOST_INTERVALS, LEAST_INTERVALS = 2.0, 0.5
 """How many intervals stream time advances per tick."""
 BUSY_S = 3.0
 """So long after the last record there is a tick each interval; later one each IDLE_INTERVALS."""
@@ -28,7 +28,7 @@ def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int, nonce:
     if last is None:
         return Tick(number=0, stream_time_ms=wall_clock_ms, **shared)
     behind = wall_clock_ms - last.stream_time_ms
-    advance = int(max(LEAST * interval_ms, min(behind, MOST * interval_ms)))
+    advance = int(max(LEAST_INTERVALS * interval_ms, min(behind, MOST_INTERVALS * interval_ms)))
     return Tick(number=last.number + 1, stream_time_ms=last.stream_time_ms + advance, **shared)
 
 

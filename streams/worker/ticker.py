@@ -103,18 +103,18 @@ class Ticker:
         self.watermarks.note(stage, partition, tick)
         self._note_work(is_busy=is_busy)
 
-    def held(self, *, now_s: float) -> tuple[str, float] | None:
+    def longest_hold(self, *, now_s: float) -> tuple[str, float] | None:
         """Return which partition holds up time in which input, and for how many seconds; None if nothing does."""
         if self.last is None or not self.is_active:
             return None
-        held = []
+        holds = []
         for hop in self.watermarks.hops:
             name, holder = hop.topic.name, self.watermarks.holder(hop)
             seconds = now_s - self._moved_at_s.get(name, now_s)
             if holder is not None and holder.tick < self.last.number and seconds >= HELD_S:
                 at = f"at tick {holder.tick}" if holder.tick > NO_TICK else "before its first tick"
-                held.append((f"time in {name} for {holder.stage}[{holder.partition}] {at}", seconds))
-        return max(held, key=lambda pair: pair[1], default=None)
+                holds.append((f"time in {name} for {holder.stage}[{holder.partition}] {at}", seconds))
+        return max(holds, key=lambda pair: pair[1], default=None)
 
     async def stop(self) -> None:
         """Stop ticking; a tick that is being written may end, since it would hold back the readers of every input."""

@@ -186,7 +186,7 @@ class Worker:
         runners = [runner for app in self.apps for runner in app.runners.values()]
         names = {f"{runner.metrics.stage}[{runner.metrics.partition}]": runner for runner in runners}
         now_s = time.monotonic()
-        waits = (self._progress.longest_wait(now_s=now_s), self.ticker.held(now_s=now_s))
+        waits = (self._progress.longest_wait(now_s=now_s), self.ticker.longest_hold(now_s=now_s))
         troubles = [f"{name}: {runner.trouble}" for name, runner in names.items() if runner.trouble]
         return Report(
             holds=tuple(names),

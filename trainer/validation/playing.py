@@ -52,7 +52,7 @@ async def play_tasks(
     """
     gate, done = asyncio.Semaphore(limits.concurrency), 0
 
-    async def one(task: EvaluationTask) -> Metrics:
+    async def measure_task(task: EvaluationTask) -> Metrics:
         nonlocal done
         async with gate:
             metrics = await _play_with_retries(agent, task, context, limits, sleep)
@@ -61,7 +61,7 @@ async def play_tasks(
             progress(done, len(tasks))
         return metrics
 
-    return _group_by_metric(tasks, await all_or_none(one(task) for task in tasks))
+    return _group_by_metric(tasks, await all_or_none(measure_task(task) for task in tasks))
 
 
 async def _play_with_retries(

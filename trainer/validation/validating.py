@@ -150,8 +150,8 @@ class Validating:
             return ()
         self._measured.add(version)
         self._given_up.clear()
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.metrics.items())
-        logger.info("evaluation %s of %s@%d: %s", evaluation.name, self._model, version, shown)
+        metrics_text = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.metrics.items())
+        logger.info("evaluation %s of %s@%d: %s", evaluation.name, self._model, version, metrics_text)
         return announced_evaluation(evaluation)
 
 

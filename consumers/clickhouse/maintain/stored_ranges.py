@@ -113,8 +113,8 @@ class Digests:
         elif self._hash.hexdigest() != stored_range.digest:
             topic, number = self._partition
             raise DataLossError(
-                f"offsets {stored_range.first} to {stored_range.last} of {topic}:{number} do not hold what the sink read; nothing "
-                "was changed. If the topic was deleted and created again, begin with an empty database"
+                f"offsets {stored_range.first} to {stored_range.last} of {topic}:{number} do not hold what the sink "
+                "read; nothing was changed. If the topic was deleted and created again, begin with an empty database"
             )
         self._index, self._records = self._index + 1, 0
         self._hash = hashlib.blake2b(digest_size=16)

@@ -79,7 +79,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._positions, self._read_marks = sink_positions(settings), read_marks
         self._settings = settings
         self._names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
-        self._known: set[TopicPartition] = set()
+        self._assigned: set[TopicPartition] = set()
         self._empty_polls = 0
         self._consumer: Any = None
 
@@ -116,7 +116,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
             self._empty_polls = 0 if fetched or starts or moved else self._empty_polls + 1
             is_idle = self._empty_polls >= IDLE_POLLS
             set_fetch_wait(self._consumer, IDLE_FETCH_WAIT_MS if is_idle else FETCH_WAIT_MS)
-            positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
+            positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._assigned}
         except (KafkaError, IllegalStateError) as error:
             if generation != self.generation:
                 return Fetched(self.generation, {}, {}, (), {})
@@ -150,12 +150,12 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
     def end_offset(self, partition: Partition) -> int:
         """Return the end of a partition as the broker last reported it; 0 if it has not yet."""
         tp = TopicPartition(self._settings.namespace + partition[0], partition[1])
-        return (self._consumer.highwater(tp) or 0) if tp in self._known else 0
+        return (self._consumer.highwater(tp) or 0) if tp in self._assigned else 0
 
     def read_again(self) -> None:
         """Go back to the committed offset of every partition."""
         self.generation += 1
-        self._known.clear()
+        self._assigned.clear()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Forget the assignment; its next owner reads the buffered records again."""
@@ -194,7 +194,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
     async def _seek_new(
         self,
     ) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int], dict[Partition, LogMark]]:
-        new = sorted(self._consumer.assignment() - self._known)
+        new = sorted(self._consumer.assignment() - self._assigned)
         if not new:
             return {}, {}, {}, {}
         generation = self.generation
@@ -210,7 +210,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
             if offset is not None and offset < start:
                 self._log_loss(tp, offset, start)
             self._consumer.seek(tp, start)
-            self._known.add(tp)
+            self._assigned.add(tp)
         return (
             {self._partition(tp): start for tp, start in starts.items()},
             {self._partition(tp): ends[tp] for tp in new},

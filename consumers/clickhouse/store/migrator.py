@@ -64,7 +64,7 @@ class Migration:
 
 
 def migrate(
-    settings: ClickHouseSettings, known: tuple[Migration, ...] | None = None, *, rebuilding: bool = False
+    settings: ClickHouseSettings, migrations: tuple[Migration, ...] | None = None, *, rebuilding: bool = False
 ) -> list[Migration]:
     """Bring the database up to date; return what was applied. Raises ConfigurationError, DataLossError, ServiceError.
 
@@ -75,36 +75,36 @@ def migrate(
         outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}{where}")
     with closing(ClickHouse(settings)) as client:
         _run(client, RECORD_TABLE)
-        known = load_migrations() if known is None else known
+        migrations = load_migrations() if migrations is None else migrations
         applied = read_applied(client)
-        pending = find_pending(known, applied, settings.database)
-        lost = find_lost(client, tuple(candidate for candidate in known if candidate.id in applied))
+        pending = find_pending(migrations, applied, settings.database)
+        lost = find_lost(client, tuple(candidate for candidate in migrations if candidate.id in applied))
         if lost and not rebuilding:
-            _mend(client, known, lost)
+            _mend(client, migrations, lost)
         for migration in pending:
             _apply(client, migration, without=lost if rebuilding else {})
         if not rebuilding:
-            require_unaltered(client, statements_of(known))
+            require_unaltered(client, statements_of(migrations))
         apply_retention(client)
         return pending
 
 
-def statements_of(known: tuple[Migration, ...] | None = None) -> list[str]:
+def statements_of(migrations: tuple[Migration, ...] | None = None) -> list[str]:
     """Return the statements of these migrations, or of all."""
-    return [statement for migration in known or load_migrations() for statement in migration.statements]
+    return [statement for migration in migrations or load_migrations() for statement in migration.statements]
 
 
 def find_lost(client: ClickHouse, applied: tuple[Migration, ...] | None = None) -> dict[str, bool]:
     """Return the tables and views that these migrations (or all) made and the database lacks; True for a table."""
     _, rows = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
     present = {str(name) for (name,) in rows}
-    made = [
+    created = [
         (match[2], match[1] == "CREATE TABLE IF NOT EXISTS")
         for migration in (load_migrations() if applied is None else applied)
         for statement in migration.statements
         if (match := _OBJECT.match(statement)) and match[1] != "ALTER TABLE"
     ]
-    return {name: is_table for name, is_table in made if name not in present}
+    return {name: is_table for name, is_table in created if name not in present}
 
 
 def create_as(client: ClickHouse, table: str, name: str) -> None:
@@ -144,21 +144,21 @@ def read_applied(client: ClickHouse) -> dict[int, str]:
     return {int(number): str(checksum) for number, checksum in rows}
 
 
-def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database: str) -> list[Migration]:
+def find_pending(migrations: tuple[Migration, ...], applied: dict[int, str], database: str) -> list[Migration]:
     """Return the migrations to apply; raises ConfigurationError for a database that this code does not fit."""
-    newest = max((migration.id for migration in known), default=0)
+    newest = max((migration.id for migration in migrations), default=0)
     if applied and max(applied) > newest:
         raise ConfigurationError(
             f"database {database} has migration {max(applied)}, this rollbus knows up to {newest}; "
             "install the newer rollbus, or name another database"
         )
-    for migration in known:
+    for migration in migrations:
         if applied.get(migration.id, migration.checksum) != migration.checksum:
             raise ConfigurationError(
                 f"migration {migration.id} ({migration.name}) was applied to database {database} with other "
                 "statements; what was released must not change: add a new folder"
             )
-    return [migration for migration in known if migration.id not in applied]
+    return [migration for migration in migrations if migration.id not in applied]
 
 
 def _apply(client: ClickHouse, migration: Migration, without: Collection[str]) -> None:

@@ -37,16 +37,16 @@ def make_plain_views(settings: ClickHouseSettings) -> list[str]:
         try:
             client.command(f"CREATE DATABASE IF NOT EXISTS {views}")
             marks = dict(client.query(_COMMENTS, {"database": views})[1])
-            made = []
+            view_names = []
             for name, select in _selects(client, settings.database).items():
                 mark = f"rollbus {hash_bytes(select.encode())[:16]}"
                 if marks.get(name) != mark:
                     client.command(f"CREATE OR REPLACE VIEW {views}.{name} AS {select} COMMENT '{mark}'")
-                    made.append(name)
+                    view_names.append(name)
         except RejectedError as error:
             logger.warning("no plain views for other tools in database %s: %s", views, error)
             return []
-    return made
+    return view_names
 
 
 def _selects(client: ClickHouse, database: str) -> dict[str, str]:

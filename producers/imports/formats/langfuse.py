@@ -80,8 +80,8 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     if "trace_id" not in row and "timestamp" in row and not _is_score(row):
         observations, scores = row.pop("observations", None), row.pop("scores", None)
         yield TracePart(row_id, "trace", row_id, row)
-        for kind, held in (("observation", observations), ("score", scores)):
-            for entry in held if isinstance(held, list) else ():
+        for kind, entries in (("observation", observations), ("score", scores)):
+            for entry in entries if isinstance(entries, list) else ():
                 if isinstance(entry, Mapping):  # a list of traces has ids here
                     inner = _snake(entry)
                     yield _part(kind, {"trace_id": row_id, **inner, "id": text_field(inner, "id")})

@@ -125,8 +125,8 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         identities = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
         metadata = labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata")
         if part.principal == principal:
-            known = {name: value for name, value in identities.items() if value is not None}
-            labels = metadata | known | labels
+            known_labels = {name: value for name, value in identities.items() if value is not None}
+            labels = metadata | known_labels | labels
         fields.count_unread(unmapped, "otlp")
         for place, row_event in enumerate(row["events"]):
             record = {"span": part.id, "name": row_event["name"], "at": row["start"], "fields": row_event["fields"]}

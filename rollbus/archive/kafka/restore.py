@@ -107,22 +107,22 @@ class Restore:
 
     async def _restore(
         self,
-        own: StreamSettings,
+        target: StreamSettings,
         plain: AIOKafkaProducer,
         filler: AIOKafkaProducer,
         partitions: list[ArchivedPartition],
     ) -> None:
         begins = dict[TopicPartition, RecordsToDelete]()
         for partition in partitions:
-            place = TopicPartition(own.namespace + partition.topic, partition.partition)
+            place = TopicPartition(target.namespace + partition.topic, partition.partition)
             digest = await self._write(_PartitionWriter(plain, filler, place, partition.begin), partition)
             if partition.begin:
                 begins[place] = RecordsToDelete(before_offset=partition.begin)
             self.digests[f"{partition.topic}-{partition.partition}"] = digest.hexdigest()
         if begins:
-            async with running(own.kafka, new_admin(own.kafka), what="restoring") as admin:
+            async with running(target.kafka, new_admin(target.kafka), what="restoring") as admin:
                 await admin.delete_records(begins)
-        await self._compare(own, partitions)
+        await self._compare(target, partitions)
 
     async def _write(self, writer: "_PartitionWriter", partition: ArchivedPartition) -> RecordDigest:
         digest, all_records = RecordDigest(), total(self.archive.contents.files.values())[0]
@@ -141,17 +141,17 @@ class Restore:
         while (records := await asyncio.to_thread(next, files, None)) is not None:
             yield records
 
-    async def _compare(self, own: StreamSettings, partitions: list[ArchivedPartition]) -> None:
+    async def _compare(self, target: StreamSettings, partitions: list[ArchivedPartition]) -> None:
         """Raise DataLossError if Kafka gives back anything else than was archived."""
         digests = {
-            TopicPartition(own.namespace + partition.topic, partition.partition): RecordDigest()
+            TopicPartition(target.namespace + partition.topic, partition.partition): RecordDigest()
             for partition in partitions
         }
-        async with aclosing(read_from(own.kafka, dict.fromkeys(digests, 0))) as records:
+        async with aclosing(read_from(target.kafka, dict.fromkeys(digests, 0))) as records:
             async for raw in records:
                 digests[TopicPartition(raw.topic, raw.partition)].add(raw)
         for place, digest in digests.items():
-            if digest.hexdigest() != self.digests[f"{place.topic.removeprefix(own.namespace)}-{place.partition}"]:
+            if digest.hexdigest() != self.digests[f"{place.topic.removeprefix(target.namespace)}-{place.partition}"]:
                 raise DataLossError(
                     f"{place.topic}[{place.partition}] does not give back what was archived; delete the topics with "
                     f"`rollbus archive discard {self.name}`, and restore again"
@@ -239,11 +239,11 @@ def _runs(records: list[ArchivedRecord]) -> Iterator[list[ArchivedRecord]]:
             start = index
 
 
-def _specs(own: StreamSettings, contents: Contents) -> list[TopicSpec]:
+def _specs(target: StreamSettings, contents: Contents) -> list[TopicSpec]:
     """Return the topics to create: those of the archive with its partitions, and the rest as the settings say."""
     counts: dict[str, int] = {}
     for topic, number in contents.partitions:
-        counts[own.namespace + topic] = max(counts.get(own.namespace + topic, 0), number + 1)
+        counts[target.namespace + topic] = max(counts.get(target.namespace + topic, 0), number + 1)
     return [
         TopicSpec(
             spec.name,
@@ -252,13 +252,13 @@ def _specs(own: StreamSettings, contents: Contents) -> list[TopicSpec]:
             tuple({**dict(spec.config), **KEPT}.items()),
             (),
         )
-        for spec in topic_specs(own)
+        for spec in topic_specs(target)
         if spec.retention != "compact"
     ]
 
 
-def _is_last(own: StreamSettings, topic: str) -> bool:
-    return topic == EXCLUSIONS.full_name(own.namespace)
+def _is_last(target: StreamSettings, topic: str) -> bool:
+    return topic == EXCLUSIONS.full_name(target.namespace)
 
 
 def _holes_error(archive: Archive, holes: list[Missing]) -> DataLossError:

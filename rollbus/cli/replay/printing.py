@@ -129,24 +129,28 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
     show_rows(table, f"no replay of {namespace!r} yet: `rollbus replay --from '2h ago' --as NAME` makes one")
 
 
-def show_comparison(found: "ReplayComparison", namespace: str) -> None:
+def show_comparison(comparison: "ReplayComparison", namespace: str) -> None:
     """Print what is equal, what differs, and the SQL questions that show more."""
     from rollbus.streams.replay.plan.plan import namespace_of
 
     console = Console()
-    alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
-    console.print(f"{found.one} and {found.other} agree on: {alike}")
+    alike = ", ".join(f"{count:,} {kind}" for kind, count in comparison.same.items()) or "nothing"
+    console.print(f"{comparison.one} and {comparison.other} agree on: {alike}")
     for title, edge in (("different", False), ("cut by the range's edge", True)):
-        rows = [difference for difference in found.differences if difference.edge is edge]
+        rows = [difference for difference in comparison.differences if difference.edge is edge]
         if rows:
             table = OutputTable("what", "how", "why", "count", "examples", title=title, title_justify="left")
             for row in rows:
                 table.add_row(row.kind, row.what, row.cause, f"{row.count:,}", "\n".join(row.examples))
             console.print(table)
-    if not found.inside:
+    if not comparison.inside:
         console.print("no difference inside the range")
-    sides = [namespace if name == "live" else namespace_of(name, namespace) for name in (found.one, found.other)]
-    load = " and ".join(f"`rollbus replay load {name}`" for name in (found.one, found.other) if name != "live")
+    sides = [
+        namespace if name == "live" else namespace_of(name, namespace) for name in (comparison.one, comparison.other)
+    ]
+    load = " and ".join(
+        f"`rollbus replay load {name}`" for name in (comparison.one, comparison.other) if name != "live"
+    )
     console.print(f"see more in SQL{load and f', after {load}'}:")
     ask = f"--param namespace={sides[0]} --param"
     console.print(f"  scores: rollbus sql run live_against_replay {ask} replay={sides[1]}", soft_wrap=True)

@@ -47,7 +47,7 @@ async def compare_replays(settings: StreamSettings, one: str, other: str) -> Rep
     manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
     span = common_span(manifests)
     last = last_of_all(manifests)
-    await _refuse_deleted_of_live(settings, span, last, [_own(name, manifests) for name in (one, other)])
+    await _refuse_deleted_of_live(settings, span, last, [_own_topics(name, manifests) for name in (one, other)])
     for manifest in manifests:
         await _refuse_deleted_of(settings, manifest, span, last)
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
@@ -70,7 +70,7 @@ def common_span(manifests: list[ReplayManifest]) -> CommonTime:
     start, end = max(first for first, _ in spans), min(last for _, last in spans)
     if start > end:
         covered = (
-            f"{replay.name!r} goes from {_shown(first)} to {_shown(last)}"
+            f"{replay.name!r} goes from {_describe_time(first)} to {_describe_time(last)}"
             for replay, (first, last) in zip(manifests, spans, strict=True)
         )
         raise ConfigurationError(
@@ -89,7 +89,7 @@ def _span_of(manifest: ReplayManifest) -> tuple[int, int]:
     return manifest.from_ms, manifest.to_ms
 
 
-def _shown(time_ms: int) -> str:
+def _describe_time(time_ms: int) -> str:
     """Return a time as a user writes it; a range that begins with the log has none."""
     if not time_ms:
         return "the log's beginning"
@@ -101,7 +101,7 @@ def made_by(manifest: ReplayManifest) -> frozenset[str]:
     return frozenset(topic.name for stage in manifest.stages for topic in MADE[stage]) | {DROPS.name}
 
 
-def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
+def _own_topics(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
     return next((made_by(manifest) for manifest in manifests if manifest.name == name), frozenset())
 
 
@@ -130,8 +130,8 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
 
 def _compared(last: str) -> list[Topic]:
     """Return the topics that are compared where both sides have run the stages up to one."""
-    made = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in MADE[stage])
-    return [*dict.fromkeys(made), DROPS]
+    topics = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in MADE[stage])
+    return [*dict.fromkeys(topics), DROPS]
 
 
 async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
@@ -163,7 +163,7 @@ async def read_side(settings: StreamSettings, name: str, span: CommonTime, manif
     Of live, what comes before the span's beginning is not read: it holds no trajectory of the span, and nothing that
     follows from one.
     """
-    side, own_topics = Side(name), _own(name, manifests)
+    side, own_topics = Side(name), _own_topics(name, manifests)
     manifest = next((manifest for manifest in manifests if manifest.name == name), None)
     for topic in IN_ORDER:
         its = topic.name in own_topics

@@ -58,8 +58,8 @@ class Side:
         elif isinstance(record, RewardRevised):
             pass  # the score that follows has its value
         elif isinstance(record, Score):
-            scores = self.scores.get(record.trajectory_id)
-            if scores is None or record.revision > scores.revision:
+            score = self.scores.get(record.trajectory_id)
+            if score is None or record.revision > score.revision:
                 self.scores[record.trajectory_id] = record
         elif isinstance(record, Group):
             self.groups.setdefault((record.run_id, record.group_id), record)

@@ -159,8 +159,8 @@ class Steps:
         else:
             self._write_in_order(topic, self._partition(topic, key), name, record, data)
 
-    def _deliver_made(self, made: Iterable[StageOutput]) -> None:
-        for output in made:
+    def _deliver_made(self, outputs: Iterable[StageOutput]) -> None:
+        for output in outputs:
             reader, topic = self._readers[output.reader], topic_of(output.topic)
             if topic is DEAD_LETTERS:
                 reader.held.append((topic, 0, output.key, output.data))

@@ -151,15 +151,15 @@ class ChainFactory:
         return None
 
     async def _stages(self, first_tick: int | None) -> list[AnyStage]:
-        made: list[AnyStage] = []
+        stages: list[AnyStage] = []
         for kind in self.plan.stages:
             if kind == "scoring":
-                made.append(await self._scoring(first_tick))
+                stages.append(await self._scoring(first_tick))
             elif kind == "group-scoring":
-                made += await self._judges()
+                stages += await self._judges()
             else:
-                made += pure_stages(self.plan, kind)
-        return made
+                stages += pure_stages(self.plan, kind)
+        return stages
 
     async def _judges(self) -> list[AnyStage]:
         plan = self.plan

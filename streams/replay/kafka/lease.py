@@ -42,7 +42,7 @@ class Lease:
             members.remove(own_members[0])
         return [f"{member.client_id} at {member.host}" for member in members]
 
-    async def still_held(self) -> None:
+    async def require_still_held(self) -> None:
         """Raise FencedError if somebody else has begun; one that is refused is given the time to go."""
         for _ in range(LOOKS):
             if not (others := await self.others()):

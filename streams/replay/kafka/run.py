@@ -148,7 +148,7 @@ class Replay:
             return manifest
         manifest = replace(manifest, state="complete", finished_at_ms=self.clock())
         if lease is not None:
-            await lease.still_held()
+            await lease.require_still_held()
             await write_manifest(settings, manifest)
         return manifest
 

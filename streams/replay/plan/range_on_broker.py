@@ -104,17 +104,17 @@ def refuse_missing(
     raise DataLossError(f"retention has deleted a part of the range: {gone}{whole}; {remedy}")
 
 
-def refuse_empty(found: ResolvedRange) -> None:
+def refuse_empty(resolved: ResolvedRange) -> None:
     """Raise ConfigurationError for a range without a record: a replay of nothing would look like one of something."""
-    if not found.empty:
+    if not resolved.empty:
         return
-    there = ", ".join(f"{span.partition}:{span.from_offset}" for span in found.ranges)
+    there = ", ".join(f"{span.partition}:{span.from_offset}" for span in resolved.ranges)
     come = "no tick gives the stream time there: has a worker run?"
-    if (tick := found.last_tick) is not None:
+    if (tick := resolved.last_tick) is not None:
         at = datetime.fromtimestamp(tick.stream_time_ms / 1000, UTC)
         come = f"stream time there has come to {at:%Y-%m-%dT%H:%M:%S}, which is tick:{tick.number}"
     raise ConfigurationError(
-        f"there is no record of {found.ranges[0].topic} in that range: it begins where it ends, at offsets {there}. "
+        f"there is no record of {resolved.ranges[0].topic} in that range: it begins where it ends, at offsets {there}. "
         f"Is --from before --to? Times are stream time, and {come}"
     )
 

@@ -48,6 +48,6 @@ def checksum(data: bytes) -> int:
     return zlib.crc32(data)
 
 
-def is_sent_again(known: Event, event: Event) -> bool:
+def is_sent_again(earlier: Event, event: Event) -> bool:
     """Say whether an event under the caller's key repeats a known one, from any sender and at any time."""
-    return known == replace(event, **{name: getattr(known, name) for name in _OF_SENDER})
+    return earlier == replace(event, **{name: getattr(earlier, name) for name in _OF_SENDER})

@@ -43,13 +43,18 @@ class Families:
 
 
 def pass_rewards_down(
-    rules: Mapping[str, PassDown], own: Iterable[Reward], of_root: Iterable[Reward], *, agent: str, children: int
+    rules: Mapping[str, PassDown],
+    own_rewards: Iterable[Reward],
+    of_root: Iterable[Reward],
+    *,
+    agent: str,
+    children: int,
 ) -> tuple[Reward, ...]:
     """Return what a sub-agent's episode gets of its root's rewards; each keeps the id and source of the root's report.
 
     Reports on the root's turns stay with the root: they say something of its turns only.
     """
-    own_names = {reward.name for reward in own}
+    own_names = {reward.name for reward in own_rewards}
     passed_rewards = []
     for reward in of_root:
         name, rule = _find_rule(rules, reward.name, agent)

@@ -3,8 +3,8 @@
 A single attempt takes the place of one member: where more wait than a batch asks for, a batch takes as many attempts as
 full groups would have. Their advantages are centred over the batch, since what was expected lags behind the policy.
 
-Where groups of several principals wait, they have their turn: the next group is one of the principal with the fewest
-members in the batch so far. What is more of one principal waits. One principal alone has all, in the order of waiting.
+Where groups of several principals wait, they take turns: the next group is of the principal with the fewest members in
+the batch so far. What is more of one principal waits. One principal alone has all, in the order of waiting.
 
 Lag is measured at each member's oldest version: the completed steps between the weights that sampled and the newest
 ones. The newest version is the one last made a candidate or put into service; after a rollback, its parent. A member

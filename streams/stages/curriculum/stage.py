@@ -202,9 +202,9 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         """Drop what is beyond the room to wait: of each principal the oldest, and first of those that have most."""
         newest_first = [row.group() for _, row in state.ordered(state.waiting)[::-1]]
         fitting = count_that_fit(newest_first, room, self._group_size(state))
-        kept = set(self._take_in_turn(state, newest_first, room))
+        fitting_places = set(self._take_in_turn(state, newest_first, room))
         for place in reversed(range(len(newest_first))):
-            if place not in kept:
+            if place not in fitting_places:
                 group = newest_first[place]
                 state.waiting.delete(group.group_id)
                 reason = DropReason.SOURCE_SHARE if place < fitting else DropReason.SUPERSEDED

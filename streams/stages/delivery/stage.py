@@ -163,7 +163,7 @@ class DeliveryStage(RunStage[DeliveryState]):
                 known_before=tuple(sorted(known_episodes(state).items())),
                 noticed=tuple(name for name in head.noticed if not name.startswith(MISSING)),
             )
-            yield self._decide(state, "advance", canary, "enough_episodes", known=measures)
+            yield self._decide(state, "advance", canary, "enough_episodes", measures=measures)
         elif verdicts[0].verdict in ("better", "not_worse"):
             yield from self._serve(state, "promote", canary, f"{verdicts[0].verdict}:{REWARD}")
 
@@ -175,7 +175,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             head = state.head
             if reason not in head.noticed:
                 state.head = replace(head, noticed=(*head.noticed, reason))
-                yield self._decide(state, "hold", canary, reason, known=numbers(state, config))
+                yield self._decide(state, "hold", canary, reason, measures=numbers(state, config))
 
     def _report_alarms(
         self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[MetricVerdict]
@@ -190,13 +190,13 @@ class DeliveryStage(RunStage[DeliveryState]):
             yield self._decide(state, "hold", canary, f"worse:{name}", verdict.metric.on_worse, numbers(state, config))
 
     def _quarantine(
-        self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, known: Mapping[str, float]
+        self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, measures: Mapping[str, float]
     ) -> Iterator[Outgoing]:
         """Give all traffic back if the version is the canary, and mark what was trained on top of it."""
         if state.head.canary == version:
-            yield from self._stop(state, config, version, "quarantine", reason, known=known)
+            yield from self._stop(state, config, version, "quarantine", reason, measures=measures)
         else:
-            yield self._decide(state, "quarantine", version, reason, known=known)
+            yield self._decide(state, "quarantine", version, reason, measures=measures)
             yield from self._mark(state, version, "quarantined", reason)
         for name, other in list(state.versions.rows.items()):
             if other.state == "candidate" and state.descends_from(int(name), "quarantined") is not None:
@@ -244,7 +244,7 @@ class DeliveryStage(RunStage[DeliveryState]):
                 detail = report.check.on_worse if report.is_worse else ""
                 yield self._decide(state, "hold", version, report.reason, detail, measures)
         if not waits:
-            yield from self._begin(state, config, version, "newest_candidate", known=measures)
+            yield from self._begin(state, config, version, "newest_candidate", measures=measures)
 
     def _take_in(self, state: DeliveryState, record: Evaluation) -> Iterator[Outgoing]:
         """Keep an evaluation; a canary that it shows to be worse ends at once."""
@@ -267,14 +267,14 @@ class DeliveryStage(RunStage[DeliveryState]):
         version: int,
         reason: str,
         detail: str = "",
-        known: Mapping[str, float] | None = None,
+        measures: Mapping[str, float] | None = None,
     ) -> Iterator[Outgoing]:
         state.forget_evidence()
         shares = ((state.clock.now_ms, config.steps[0]),)
         tried = max(state.head.newest_tried, version)
         salt = state.clock.nonce  # nobody could foresee it, and every replay meets it
         state.head = replace(state.head.without_canary(), canary=version, shares=shares, newest_tried=tried, salt=salt)
-        yield self._decide(state, "canary", version, reason, detail, known)
+        yield self._decide(state, "canary", version, reason, detail, measures)
         yield from self._mark(state, version, "canary", detail or reason)
 
     def _serve(
@@ -300,15 +300,15 @@ class DeliveryStage(RunStage[DeliveryState]):
         action: DeliveryAction,
         reason: str,
         detail: str = "",
-        known: Mapping[str, float] | None = None,
+        measures: Mapping[str, float] | None = None,
     ) -> Iterator[Outgoing]:
         """Give all traffic back to the serving version."""
-        if known is None:
-            known = {} if config is None else numbers(state, config)
+        if measures is None:
+            measures = {} if config is None else numbers(state, config)
         cool_until_ms = state.clock.now_ms + (0 if config is None else config.cool_down_ms)
         state.head = replace(state.head.without_canary(), cool_until_ms=cool_until_ms)
         state.forget_evidence()
-        yield self._decide(state, action, canary, reason, detail, known)
+        yield self._decide(state, action, canary, reason, detail, measures)
         ends: dict[DeliveryAction, PolicyState] = {"quarantine": "quarantined", "reject": "rejected"}
         if action in ends:
             yield from self._mark(state, canary, ends[action], detail or reason)
@@ -371,7 +371,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         version: int | None,
         reason: str,
         detail: str = "",
-        known: Mapping[str, float] | None = None,
+        measures: Mapping[str, float] | None = None,
     ) -> Outgoing:
         head = state.head = replace(state.head, number=state.head.number + 1)
         model = state.config.value.model
@@ -388,7 +388,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             frozen=head.frozen,
             reason=reason,
             detail=detail,
-            numbers=dict(known or {}),
+            numbers=dict(measures or {}),
             decided_at_ms=state.clock.now_ms,
             config_hash=state.config.hash,
         )

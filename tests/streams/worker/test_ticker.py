@@ -279,8 +279,8 @@ async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.Mon
     for partition in (0, 1, 3):
         ticker.note("assembly", partition, 1, is_busy=False)
     await ticker._write(AsyncMock(), None)
-    assert ticker.held(now_s=time.monotonic()) is None
-    held = ticker.held(now_s=time.monotonic() + 60)
+    assert ticker.longest_hold(now_s=time.monotonic()) is None
+    held = ticker.longest_hold(now_s=time.monotonic() + 60)
     assert held is not None
     assert held[0] == "time in trajectories for assembly[2] before its first tick"
 

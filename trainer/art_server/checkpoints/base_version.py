@@ -46,9 +46,9 @@ def check_same_base(checkpoint: Path, base_model: Path) -> None:
 
 def check_same_weights(base_version: Mapping[str, Any], base_model: Path) -> None:
     """Raise ConfigurationError if the base model's weights are not those that version 0 noted: adapters need them."""
-    noted = base_version[BASE_WEIGHTS]
-    for name in sorted({*noted, *weight_files(base_model)}):
-        if not _matches_note(base_model / name, noted.get(name)):
+    note = base_version[BASE_WEIGHTS]
+    for name in sorted({*note, *weight_files(base_model)}):
+        if not _matches_note(base_model / name, note.get(name)):
             raise _other_base_error(name, base_model, f"version {BASE_VERSION}, on which these adapters were trained")
 
 
@@ -57,11 +57,11 @@ def _describe_weights(base_model: Path) -> dict[str, dict[str, Any]]:
     return {name: {"bytes": file.stat().st_size, "sha256": _digest(file)} for name, file in files.items()}
 
 
-def _matches_note(file: Path, noted: Mapping[str, Any] | None) -> bool:
+def _matches_note(file: Path, note: Mapping[str, Any] | None) -> bool:
     """Whether size and hash are as noted; with another size nothing has to be read."""
-    if noted is None or not file.exists():
+    if note is None or not file.exists():
         return False
-    return bool(file.stat().st_size == noted["bytes"] and _digest(file) == noted["sha256"])
+    return bool(file.stat().st_size == note["bytes"] and _digest(file) == note["sha256"])
 
 
 def _digest(file: Path) -> str:

@@ -62,10 +62,10 @@ class Keeping:
     def settle(self, batch_hash: str, failure: Failure) -> TrainResult | None:
         """Record how a started update ended (see the journal's `settle`), and serve its version if it is to serve."""
         with self._lock:
-            made = settle(self._journal, self._service.store, batch_hash, failure)
-            if made is not None and made.version == self._journal.serving:
-                self._service.serve(made.version)
-            return made
+            result = settle(self._journal, self._service.store, batch_hash, failure)
+            if result is not None and result.version == self._journal.serving:
+                self._service.serve(result.version)
+            return result
 
     def retire(self, reference: int) -> None:
         """Remove what retention does not keep, now and when another version serves. A failure only costs disk space."""

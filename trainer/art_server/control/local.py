@@ -193,8 +193,8 @@ class ArtLocal(JobBackend):
                 f"batch {request.batch_hash} is for version {request.base_version} of {request.model}, but its head is "
                 f"{base}; another trainer may be training this model"
             )
-        if (made := session.unrecorded(request)) is not None:
-            return made
+        if (result := session.unrecorded(request)) is not None:
+            return result
         lineage = frozenset(self.service.store.lineage(base))
         limits = Limits(self.service.config.max_tokens, self.service.config.usable_tokens, lineage)
         admitted = admit(request, limits, temperatures=session.own is None)

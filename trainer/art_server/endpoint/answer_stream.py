@@ -27,11 +27,11 @@ class AnswerStream:
     """The events of one request. After them `sampled_tokens` is known."""
 
     def __init__(
-        self, wanted: ChatRequest | CompletionRequest, choices: Choices, envelope: dict[str, Any], tokenizer: Any
+        self, request: ChatRequest | CompletionRequest, choices: Choices, envelope: dict[str, Any], tokenizer: Any
     ) -> None:
-        self._wanted, self._choices, self._envelope = wanted, choices, envelope
-        self._chat = isinstance(wanted, ChatRequest)
-        self._streams = [_ChoiceStream(wanted, tokenizer, choices.id, index) for index in range(choices.count)]
+        self._request, self._choices, self._envelope = request, choices, envelope
+        self._chat = isinstance(request, ChatRequest)
+        self._streams = [_ChoiceStream(request, tokenizer, choices.id, index) for index in range(choices.count)]
         self.sampled_tokens = 0
 
     async def events(self) -> AsyncIterator[str]:
@@ -58,7 +58,7 @@ class AnswerStream:
 
     def _first(self, index: int) -> str:
         fields: dict[str, Any] = {"delta": {"role": "assistant", "content": ""}} if self._chat else {"text": ""}
-        if not (self._wanted.return_token_ids or self._wanted.wants_logprobs):
+        if not (self._request.return_token_ids or self._request.wants_logprobs):
             return self._event(index, fields)
         prompt = list(self._choices.prompt_of(index))
         if self._chat:
@@ -73,13 +73,13 @@ class AnswerStream:
 class _ChoiceStream:
     """What each further token adds to one choice."""
 
-    def __init__(self, wanted: ChatRequest | CompletionRequest, tokenizer: Any, answer_id: str, index: int) -> None:
-        self._wanted, self._tokenizer = wanted, tokenizer
+    def __init__(self, request: ChatRequest | CompletionRequest, tokenizer: Any, answer_id: str, index: int) -> None:
+        self._request, self._tokenizer = request, tokenizer
         self._answer_id, self._index = answer_id, index
         self._text, self._offsets = GrowingText(tokenizer), TextOffsets()
         self._sent = ""
-        self._held = max((len(stop) for stop in wanted.stop), default=1) - 1
-        offered = isinstance(wanted, ChatRequest) and wanted.offered_tools
+        self._held_back = max((len(stop) for stop in request.stop), default=1) - 1
+        offered = isinstance(request, ChatRequest) and request.offered_tools
         self._reader = ToolCallReader() if offered else None
         self._calls = 0
 
@@ -87,24 +87,24 @@ class _ChoiceStream:
         """One or more changes; the first carries the token."""
         self._text.add(sampled.token_id)
         first, *more = self._changes(self._settled()) or [self._change("")]
-        if self._wanted.wants_logprobs:
+        if self._request.wants_logprobs:
             generation = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
-            first["logprobs"] = logprobs_of(self._wanted, generation, self._tokenizer, self._offsets)
-        if self._wanted.wants_logprobs or self._wanted.return_token_ids:
+            first["logprobs"] = logprobs_of(self._request, generation, self._tokenizer, self._offsets)
+        if self._request.wants_logprobs or self._request.return_token_ids:
             first["token_ids"] = [sampled.token_id]
         return [first, *more]
 
     def end(self, answer: Generation) -> list[dict[str, Any]]:
         """Return what was held back, and the finish reason."""
         changes = self._changes(answer.text[len(self._sent) :], last=True)
-        last: dict[str, Any] = {"delta": {}} if isinstance(self._wanted, ChatRequest) else {"text": ""}
+        last: dict[str, Any] = {"delta": {}} if isinstance(self._request, ChatRequest) else {"text": ""}
         return [*changes, {**last, "finish_reason": finish_reason(answer, called=self._calls > 0)}]
 
     def _settled(self) -> str:
         """Text that no further token can take back."""
         text = self._text.text.rstrip(REPLACEMENT)  # half a character does not count as held back
-        ready = text[: len(text) - self._held] if self._held else text
-        if ready.endswith(REPLACEMENT) or any(stop in text for stop in self._wanted.stop):
+        ready = text[: len(text) - self._held_back] if self._held_back else text
+        if ready.endswith(REPLACEMENT) or any(stop in text for stop in self._request.stop):
             return ""
         delta = ready[len(self._sent) :]
         self._sent += delta
@@ -118,7 +118,7 @@ class _ChoiceStream:
 
     def _change(self, piece: Piece) -> dict[str, Any]:
         if not isinstance(piece, ToolCall):
-            return {"delta": {"content": piece}} if isinstance(self._wanted, ChatRequest) else {"text": piece}
+            return {"delta": {"content": piece}} if isinstance(self._request, ChatRequest) else {"text": piece}
         number, self._calls = self._calls, self._calls + 1
         call = piece.to_openai(call_id(self._answer_id, self._index, number))
         return {"delta": {"tool_calls": [{"index": number, **call}]}}

@@ -14,17 +14,17 @@ BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 the sizes of SmolLM2 take 4 to 7 times as long as in float32."""
 
 
-def choose_precision(asked: Precision | Literal["auto"], device: str) -> Precision:
+def choose_precision(chosen: Precision | Literal["auto"], device: str) -> Precision:
     """Return the precision of the layers; logs a warning where the one asked for is slow on this processor."""
     is_fast = not device.startswith("cpu") or any(map(torch.cpu.get_capabilities().get, BFLOAT16_INSTRUCTIONS))
-    if asked == "auto":
+    if chosen == "auto":
         return "bfloat16" if is_fast else "float32"
-    if asked == "bfloat16" and not is_fast:
+    if chosen == "bfloat16" and not is_fast:
         logger.warning(
             "this processor has no instructions for bfloat16, so `precision: bfloat16` is several times slower than "
             "float32 on it; `precision: auto` takes what is faster"
         )
-    return asked
+    return chosen
 
 
 def set_precision(model: Any, precision: Precision) -> None:

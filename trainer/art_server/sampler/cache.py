@@ -29,7 +29,7 @@ class CachePool:
         self.max_tokens = config.max_tokens
         self.prefixes = PrefixIndex()
         self._untouched = list(range(rows))[::-1]
-        self._kept: dict[int, None] = {}
+        self._kept_rows: dict[int, None] = {}
         """Free rows that hold something, the one that was useful longest ago first."""
         self._layers = [_LayerCache(self, rows + 1, config, device=device, dtype=dtype) for _ in range(config.layers)]
         self.rows_B: Tensor | None = None
@@ -39,20 +39,20 @@ class CachePool:
 
     @property
     def free_rows(self) -> int:
-        return len(self._untouched) + len(self._kept)
+        return len(self._untouched) + len(self._kept_rows)
 
-    def take(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
+    def take(self, prompts: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
         """Return a free row for each version and prompt; rows that hold what a prompt begins with go last."""
-        for version, prompt in wanted:
+        for version, prompt in prompts:
             self._mark_useful(self.prefixes.find(version, prompt).row)
-        return [self._take(version, prompt) for version, prompt in wanted]
+        return [self._take(version, prompt) for version, prompt in prompts]
 
     def _take(self, version: int, prompt: Sequence[int]) -> int:
-        if not self._kept or (self._untouched and len(self._kept) < KEPT_ROWS):
+        if not self._kept_rows or (self._untouched and len(self._kept_rows) < KEPT_ROWS):
             return self._untouched.pop()
         shared = self.prefixes.find(version, prompt)
-        row = next((row for row in self._kept if row != shared.row), shared.row)
-        del self._kept[row]
+        row = next((row for row in self._kept_rows if row != shared.row), shared.row)
+        del self._kept_rows[row]
         if row == shared.row:  # the only one left: it keeps the beginning, for this prompt and for others
             self.prefixes.hold(row, version, prompt[: shared.tokens])
         else:
@@ -60,13 +60,13 @@ class CachePool:
         return row
 
     def _mark_useful(self, row: int) -> None:
-        if row in self._kept:
-            self._kept[row] = self._kept.pop(row)
+        if row in self._kept_rows:
+            self._kept_rows[row] = self._kept_rows.pop(row)
 
     def give_back(self, row: int, version: int, tokens: Sequence[int]) -> None:
         """Free a row that holds these tokens as this version reads them."""
         self.prefixes.hold(row, version, tokens)
-        self._kept[row] = None
+        self._kept_rows[row] = None
 
     def copy_prefixes(self, shared_by_row: Mapping[int, Shared]) -> None:
         """Copy into each row the beginning that another row holds."""

@@ -367,8 +367,8 @@ class Sampler:
         request.released = True
         if request.slot >= 0:
             # the model has not read the newest token
-            held = [*request.prompt, *request.token_ids[:-1]] if request.token_ids else []
-            self._pool.give_back(request.slot, request.version, held)
+            cached_ids = [*request.prompt, *request.token_ids[:-1]] if request.token_ids else []
+            self._pool.give_back(request.slot, request.version, cached_ids)
             request.slot = -1
         with self._wake:
             self._users[request.version] -= 1

@@ -99,7 +99,7 @@ def serve(
     )
     store = Store(state / "otlp.sqlite", max_bytes=int(max_gib * GIB))
     collector = TraceCollector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
-    shown = f"[{host}]" if ":" in host else host
+    shown_host = f"[{host}]" if ":" in host else host
     try:
         with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
             own_port = listener.getsockname()[1]
@@ -117,10 +117,10 @@ def serve(
 
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
-                async with serving_grpc(collector, shown, grpc_port, token, find_principal) as its_port:
+                async with serving_grpc(collector, shown_host, grpc_port, token, find_principal) as its_port:
                     sink = start_task(collector.run(own_sink), "sending traces")
                     async with beating(settings.heart("ingest"), collector.report):
-                        echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
+                        echo(f"OTLP: http://{shown_host}:{own_port} and, by gRPC, {shown_host}:{its_port}", err=True)
                         yield
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)

@@ -124,7 +124,7 @@ def run(
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
-        made = Proxy(
+        recording_proxy = Proxy(
             recorder,
             upstream.rstrip("/"),
             http,
@@ -136,11 +136,11 @@ def run(
             record_as=record_as,
             address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
-        server = make_server(made.app(), made.door(host))
+        server = make_server(recording_proxy.app(), recording_proxy.door(host))
         server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
 
         async def serve() -> None:
-            async with beating(settings.heart("proxy"), made.report, own_metrics=recorder.metrics):
+            async with beating(settings.heart("proxy"), recording_proxy.report, own_metrics=recorder.metrics):
                 stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
                 await server.serve(sockets=[listener])
                 stopping.cancel()

@@ -87,7 +87,7 @@ def forget(
 
 
 def _find_episodes(
-    settings: Settings, wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
+    settings: Settings, wanted_labels: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
 ) -> "list[RootedEpisode]":
     from rich.progress import Progress, TextColumn
 
@@ -95,14 +95,14 @@ def _find_episodes(
     from rollbus.streams.operate.forget import RootedEpisode, Search
     from rollbus.streams.operate.forget_on_log import search_log
 
-    search = Search(wanted, frozenset(episodes))
+    search = Search(wanted_labels, frozenset(episodes))
     column = TextColumn("reading the log: {task.completed:,.0f} records")
     with Progress(column, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         asyncio.run(search_log(settings.stream_settings(), search, lambda count: bar.advance(task, count)))
     matches = set(search.matching_episodes())
     if clickhouse:  # it keeps episodes longer than the log
-        stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
+        stored = find_episodes(settings.clickhouse, settings.namespace, wanted_labels, episodes)
         matches |= {RootedEpisode(episode, root) for episode, root in stored.items()}
     matches |= {RootedEpisode(episode, episode) for episode in set(episodes) - {match.episode_id for match in matches}}
     ids = [match.episode_id for match in matches]

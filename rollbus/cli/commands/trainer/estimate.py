@@ -121,18 +121,18 @@ async def _find_endpoint(settings: Settings, run_id: str | None) -> str:
     return inference_url
 
 
-def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
+def _show(estimated: "Estimated", period: "Period", wait_ms: int) -> None:
     from rollbus.estimates.estimators import BEST
     from rollbus.streams.stages.delivery.evidence.delays import ASSUMPTION, share_by
 
-    estimates, overlap = found.estimates, found.estimates.overlap
+    estimates, overlap = estimated.estimates, estimated.estimates.overlap
     echo(
-        f"version {found.version}: {format_count(overlap.episodes, 'episode')}, "
+        f"version {estimated.version}: {format_count(overlap.episodes, 'episode')}, "
         f"worth {overlap.effective:.0f} of its own; "
         f"the log shows {1 - overlap.missing:.0%} of what it would do (mean weight {overlap.mean_weight:.2f}, "
         f"{overlap.clipped} clipped at {overlap.clip:.1f})"
     )
-    for reason, count in sorted(found.left_out.items()):
+    for reason, count in sorted(estimated.left_out.items()):
         echo(f"left out: {count} {reason}")
     if estimates.outside:
         echo(f"{estimates.outside} rewards lie outside their bounds; what is estimated takes them as the bound")
@@ -155,10 +155,10 @@ def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
             _interval(method_estimate.difference, signed=True),
         )
     Console().print(table)
-    if found.divergence is not None:
-        echo(f"KL divergence per token: {_interval(found.divergence)} nats")
-    if found.no_divergence:
-        echo(f"no KL divergence: {found.no_divergence}")
+    if estimated.divergence is not None:
+        echo(f"KL divergence per token: {_interval(estimated.divergence)} nats")
+    if estimated.no_divergence:
+        echo(f"no KL divergence: {estimated.no_divergence}")
 
 
 def _interval(interval: "Interval", *, signed: bool = False) -> str:

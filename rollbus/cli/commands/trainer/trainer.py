@@ -156,10 +156,10 @@ def steps(settings: Settings, run_id: str | None, last: int) -> None:
         seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
         if isinstance(step, StepCompleted):
             measured = [step.metrics.get(name) for name in ("reward_mean", "lag_mean")]
-            shown = ["–" if value is None else f"{value:.3f}" for value in measured]
+            means = ["–" if value is None else f"{value:.3f}" for value in measured]
             counts = [str(len(step.trained)), str(len(step.dropped))]
             table.add_row(str(step.step), "completed", str(step.base_version), str(step.policy_version),
-                          *counts, *shown, seconds)  # fmt: skip
+                          *counts, *means, seconds)  # fmt: skip
         else:
             table.add_row(str(step.step), f"skipped: {step.reason}", str(step.base_version), "–", "0",
                           str(len(step.dropped)), "–", "–", seconds)  # fmt: skip

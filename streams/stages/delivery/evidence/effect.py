@@ -1,4 +1,4 @@
-"""The effect of a canary on one outcome, from running sums: how much more its episodes have than those of the serving.
+"""The effect of a canary on one outcome, from running sums: how much more its episodes have than others.
 
 Which version an episode gets is a draw of known probability, its share. So for an outcome y in [0, 1] the term
 

@@ -116,7 +116,9 @@ class ChainFactory:
             sources = [await self._first_partition(topic)]
             if topic is SCORES:
                 sources += await self._other_partitions(topic, first_tick)
-            partitions = [source.partition for source in sources] if topic is SCORES else [None]
+            partitions: list[int | None] = [None]
+            if topic is SCORES:
+                partitions = [source.partition for source in sources]
             collectors = [
                 RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded, partition=partition)
                 for partition in partitions

@@ -106,9 +106,10 @@ def _made(frames: Any) -> Made:
 
 def _reader(broker: Broker, topic: Topic, recorded: Recorded) -> LiveReader:
     sources = _sources(broker, topic)[: None if topic is SCORES else 1]
+    partitions = [source.partition if topic is SCORES else None for source in sources]
     collectors = [
         RecordedInputs(topic, first_tick=0, change=lambda record: record, recorded=recorded, partition=partition)
-        for partition in (range(len(sources)) if topic is SCORES else [None])
+        for partition in partitions
     ]
     return LiveReader(topic, sources, collectors, recorded.places, first_tick=0)
 

@@ -1,4 +1,4 @@
-"""Locations → the trajectories that stand there, read from `trajectories` by assign and seek.
+"""Locations → the trajectories that stand there, or later revisions of their rewards, by assign and seek.
 
 Stages that ask somebody about whole trajectories, replays and the trainer read by it. What retention removed, what an
 aborted transaction left and what is no trajectory is missing from the answer; a broker that does not answer is an
@@ -8,6 +8,7 @@ error, since "lost" is final for a member and "away" is not.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -15,12 +16,14 @@ from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_clie
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import POLL_MS, SHORT_WAIT_MS
 from rollbus.schemas.codec import decode_if
-from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Trajectory
 from rollbus.schemas.topics import RESTORED, topic_of
 
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""
 FETCH_TIMEOUT_S = 60.0
+
+RecordT = TypeVar("RecordT", Trajectory, RewardRevised)
 
 
 class KafkaPayload:
@@ -35,22 +38,29 @@ class KafkaPayload:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return the trajectories found; UnavailableError where the broker does not answer in time."""
+        return await self._fetch(locations, Trajectory)
+
+    async def fetch_revisions(self, locations: Collection[Location]) -> Mapping[Location, RewardRevised]:
+        """Return the revisions of rewards found; UnavailableError as above."""
+        return await self._fetch(locations, RewardRevised)
+
+    async def _fetch(self, locations: Collection[Location], kind: type[RecordT]) -> dict[Location, RecordT]:
         offsets_by_partition: dict[TopicPartition, set[int]] = defaultdict(set)
         for location in locations:
             offsets_by_partition[self._partition(location)].add(location.offset)
-        with kafka_errors(self._connection, f"fetching {len(locations)} trajectories"):
+        with kafka_errors(self._connection, f"fetching {len(locations)} records of trajectories"):
             try:
                 async with self._lock, asyncio.timeout(FETCH_TIMEOUT_S):
                     values = await self._read(offsets_by_partition) if offsets_by_partition else {}
             except Exception:
                 await self.close()
                 raise
-        trajectories = {}
+        records = {}
         for location in locations:
             value = values.get((self._partition(location), location.offset))
-            if (trajectory := decode_if(value, Trajectory)) is not None:
-                trajectories[location] = trajectory
-        return trajectories
+            if (record := decode_if(value, kind)) is not None:
+                records[location] = record
+        return records
 
     async def close(self) -> None:
         """Let the connection go."""

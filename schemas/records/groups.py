@@ -41,6 +41,12 @@ class GroupMember:
     """By event id of the turn, if turns have advantages of their own; empty if all have `advantage`, else `advantage`
     is their mean."""
 
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """By event id of a turn after which a hint was given: event id of the report that has the words, empty if the
+    trajectory has them. The words are in the time-limited topics alone."""
+    revised_at: Location | None = None
+    """Of the `RewardRevised` with these reports; None if there are no hints, or the trajectory has them."""
+
     @property
     def advantages(self) -> tuple[float, ...]:
         """Return all advantages that are trained, in order of the turns' ids."""

@@ -139,6 +139,8 @@ class TurnReward:
     """The rule that spoke, or `judge`; empty for a reported value."""
     event_id: str = ""
     """The report that was read; empty where the trajectory itself has the words."""
+    is_hint: bool = False
+    """True if what was said after the turn may help to answer better: a correction, not thanks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,3 +283,5 @@ class Score:
     """Event ids of its turns, in order; empty if it has one turn or none."""
     turn_rewards: tuple[TurnReward, ...] = ()
     """What components say of its turns, also where that is unclear."""
+    revised_at: Location | None = None
+    """Of the `RewardRevised` that led to this revision; None for the first score."""

@@ -6,7 +6,7 @@ from rollbus.producers import MemorySink, Recorder, init
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import START_MS, make_tick
 from tests.flow.in_memory import Flow
@@ -69,5 +69,13 @@ async def test_what_is_said_in_another_process_an_hour_later_trains_the_answer_b
     assert sorted(turn.signal for turn in spoken) == ["correction", "correction", "thanks", "thanks"]
     reports = {record.event_id: record for record in agents.flow.records(EPISODE_EVENTS) if hasattr(record, "signal")}
     assert {reports[turn.event_id].comment for turn in spoken} == {"no, it's about the parcel", "thanks"}
+    corrected = [member for group in groups for member in group.members if member.hints]
+    assert [member.reward for member in corrected] == [0.0, 0.0]
+    for member in corrected:
+        (at,) = {member.revised_at}
+        assert at is not None
+        revised = agents.flow.log.topics[TRAJECTORIES.name][at.partition][at.offset].record
+        assert [reward.comment for reward in revised.rewards] == ["no, it's about the parcel"]
+        assert [reward.event_id for reward in revised.rewards] == list(member.hints.values())
     for recorder in agents.recorders:
         recorder.close()

@@ -5,7 +5,7 @@ Simple, never different: what the broker promises the trainer (order, all or not
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.schemas.records.trajectories import Location, Score, Trajectory
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import (
     BATCHES,
     EVALUATIONS,
@@ -133,14 +133,17 @@ class MemoryLog:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return what is still there."""
-        trajectories = {}
+        return {location: record for location, record in self._records(locations) if isinstance(record, Trajectory)}
+
+    async def fetch_revisions(self, locations: Collection[Location]) -> Mapping[Location, RewardRevised]:
+        """Return what is still there."""
+        return {location: record for location, record in self._records(locations) if isinstance(record, RewardRevised)}
+
+    def _records(self, locations: Collection[Location]) -> Iterator[tuple[Location, Any]]:
         for location in locations:
             log = self._broker.topics.get(location.topic.rpartition(".")[2], [])
             data = log[location.offset] if location.offset < len(log) else None
-            record = _decode_or_none(data)
-            if isinstance(record, Trajectory):
-                trajectories[location] = record
-        return trajectories
+            yield location, _decode_or_none(data)
 
     async def excluded_episodes(self) -> Collection[str]:
         """Return the episodes that a score or the list of exclusions names."""

@@ -41,14 +41,19 @@ def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -
     """
     dropped: dict[str, str] = {}
     candidates: list[TrainTrajectory] = []
-    given = request.config.advantages == "given"
+    given, distill = request.config.advantages == "given", request.config.distill
+    by_hints_alone = distill is not None and not distill.reward_weight
     for trajectory in request.trajectories:
         if (reason := find_refusal(trajectory, limits, tempered=given and temperatures)) is not None:
             dropped[trajectory.trajectory_id] = reason
+        elif by_hints_alone and not any(turn.hint for turn in trajectory.turns):
+            dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
         else:
             candidates.append(trajectory)
     silent = {
-        group for group, members in _group_trajectories(candidates).items() if _lacks_signal(members, given=given)
+        group
+        for group, members in _group_trajectories(candidates).items()
+        if not by_hints_alone and _lacks_signal(members, given=given)
     }
     for trajectory in candidates:
         if trajectory.group_id in silent:
@@ -83,6 +88,8 @@ def _find_turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:
     prompt, completion = decode_token_ids(turn.prompt_token_ids), decode_token_ids(turn.completion_token_ids)
     logprobs = decode_logprobs(turn.logprobs)
     if not prompt or not completion or len(completion) != len(logprobs):
+        return DropReason.UNTRAINABLE
+    if turn.token_advantages and len(turn.token_advantages) != len(completion):
         return DropReason.UNTRAINABLE
     if len(prompt) + len(completion) > limits.max_tokens:
         return DropReason.OVERLONG

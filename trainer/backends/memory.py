@@ -64,6 +64,8 @@ class MemoryBackend(JournaledBackend):
 
     def _update(self, request: TrainRequest) -> TrainResult:
         self.check_request(request)
+        if request.config.distill is not None:
+            raise UnavailableError("a backend without a model has no log-probs, so it cannot `distill`")
         self._fault("update", request)
         result, digest = self._train(request)
         self.record_result(result, digest)

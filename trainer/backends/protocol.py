@@ -41,6 +41,10 @@ class TurnTokens:
     """Name of the producer that recorded it; turns of one source agree with the model, or differ from it, together."""
     advantage: float | None = None
     """Of each token sampled here; None is the trajectory's."""
+    token_advantages: tuple[float, ...] = ()
+    """Of each token sampled here by itself, as distillation makes them; empty takes `advantage` for all."""
+    hint: str = ""
+    """What would have helped here, in a user's words; for `TrainConfig.distill` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +60,38 @@ class TrainTrajectory:
 
     @property
     def has_turn_advantages(self) -> bool:
-        """Whether some turn has an advantage of its own."""
-        return any(turn.advantage is not None for turn in self.turns)
+        """Whether some turn has an advantage of its own, or its tokens have."""
+        return any(turn.advantage is not None or turn.token_advantages for turn in self.turns)
 
     @property
     def advantages(self) -> tuple[float, ...]:
-        """Return the advantage of each turn; the trajectory's if there is none."""
-        return tuple(map(self.advantage_of, self.turns)) or (self.advantage,)
+        """Return the advantage of each turn, or of its tokens; the trajectory's if there is none."""
+        return tuple(
+            advantage for turn in self.turns for advantage in turn.token_advantages or (self.advantage_of(turn),)
+        ) or (self.advantage,)
 
     def advantage_of(self, turn: TurnTokens) -> float:
         """Return the advantage of a turn's sampled tokens."""
         return self.advantage if turn.advantage is None else turn.advantage
+
+    def token_advantages_of(self, turn: TurnTokens) -> tuple[float, ...]:
+        """Return the advantage of each token that a turn sampled."""
+        return turn.token_advantages or (self.advantage_of(turn),) * (len(turn.completion_token_ids) // 4)
 
 
 class FrozenSettings(BaseModel):
     """Base of every section: frozen, strict about names, and of finite numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Distillation(FrozenSettings):
+    """Learn from hints: each token's advantage is w_r · A + w_d · (its log-prob with the hint − the recorded one)."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """w_d: of the difference of log-probs, which is bounded to 5 nats either way; 0 for a turn without a hint."""
+    reward_weight: float = Field(default=1.0, ge=0)
+    """w_r: of the advantage by rewards. 0 learns from hints alone, and drops what has none."""
 
 
 class TrainConfig(FrozenSettings):
@@ -82,6 +101,8 @@ class TrainConfig(FrozenSettings):
     loss: Literal["cispo", "ppo", "dppo", "importance_sampling", "dro"] = "cispo"
     advantages: Literal["given", "art"] = "given"
     """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute and scale its own."""
+    distill: Distillation | None = None
+    """Learn from what users said after a turn; null learns from rewards alone."""
     advantage_scale: Literal["none", "batch_std"] = "none"
     """`batch_std` divides given advantages by the unbiased deviation of the rewards in the batch."""
     ratio_min: float = Field(default=0.0, ge=0)
@@ -139,6 +160,8 @@ class TrainConfig(FrozenSettings):
             raise ValueError(
                 f"with advantages `art` ART weighs every trajectory alike; `given` goes with {self.aggregation}"
             )
+        if self.advantages == "art" and self.distill is not None:
+            raise ValueError("distill adds to given advantages; with advantages `art` ART computes its own")
         if self.ratio_min > self.ratio_max:
             raise ValueError(f"ratio_min {self.ratio_min:g} lies above ratio_max {self.ratio_max:g}")
         if self.importance_floor > self.importance_cap:
@@ -232,6 +255,8 @@ class Capabilities:
     """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
     serves_on_request: bool = False
     """It honours `TrainRequest.serve`."""
+    distills: bool = False
+    """It computes log-probs under a prompt with a hint, so it honours `TrainConfig.distill`; others refuse it."""
     trains_text: bool = False
     """It trains on messages: members need neither tokens and log-probs nor rewards that differ."""
 

@@ -111,7 +111,7 @@ def _check_group(
                     group_id=group.group_id,
                     advantage=member.advantage,
                     reward=member.reward,
-                    turns=_with_advantages(inspected, member),
+                    turns=_trained_turns(inspected, member),
                 )
             )
         else:
@@ -121,13 +121,17 @@ def _check_group(
     return [], lost + _drop(trajectories, DropReason.NO_SIGNAL)
 
 
-def _with_advantages(inspected: Inspected, member: GroupMember) -> tuple[TurnTokens, ...]:
-    """Return the turns that are trained, each with its advantage if it has its own."""
-    by_turn = member.turn_advantages
-    if not by_turn:
+def _trained_turns(inspected: Inspected, member: GroupMember) -> tuple[TurnTokens, ...]:
+    """Return the turns that are trained, each with its advantage if it has its own, and with its hint."""
+    by_turn, hints = member.turn_advantages, inspected.hints
+    if not by_turn and not hints:
         return inspected.turns
     return tuple(
-        replace(turn, advantage=by_turn.get(turn_id, member.advantage))
+        replace(
+            turn,
+            advantage=by_turn.get(turn_id, member.advantage) if by_turn else None,
+            hint=hints.get(turn_id, ""),
+        )
         for turn_id, turn in zip(inspected.turn_ids, inspected.turns, strict=True)
     )
 

@@ -5,8 +5,8 @@ number of a long sequence; the rest costs the door nothing.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
@@ -30,6 +30,8 @@ class Inspected:
     """Empty if it is refused."""
     turn_ids: tuple[str, ...] = ()
     """Event ids of these turns, in their order."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """By event id of the turn: what would have helped there, in a user's words; only where hints are learned from."""
 
 
 def inspect(payload: Trajectory) -> Inspected:

@@ -23,6 +23,7 @@ from rollbus.trainer.ledger.log import Publication, ReceivedBatch
 from rollbus.trainer.loop.accounting import distinct_members, step_identity
 from rollbus.trainer.loop.context import StepContext, failing_the_step, heads_differ
 from rollbus.trainer.loop.door import DoorResult, DoorRules, check_batch
+from rollbus.trainer.loop.hints import add_hints
 from rollbus.trainer.loop.inspection import Inspected
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,15 @@ async def _load_payloads(context: StepContext, batch: TrainingBatch, *, keep: bo
         inspected = inspections.get(member.location)
         if inspected is not None and inspected.payload.trajectory_id == trajectory_id:
             payloads[trajectory_id] = inspected
-    return payloads
+    if context.settings.train.distill is None:
+        return payloads
+    places = {member.revised_at for member in members.values() if member.revised_at is not None}
+    revisions = await context.log.fetch_revisions(places) if places else {}
+    return {
+        trajectory_id: add_hints(inspected, member, revisions.get(member.revised_at) if member.revised_at else None)
+        for trajectory_id, inspected in payloads.items()
+        for member in (members[trajectory_id],)
+    }
 
 
 def _check_payloads(

@@ -24,6 +24,12 @@ def check_model(capabilities: Capabilities, settings: TrainerSettings) -> None:
             f"run {settings.run_id!r} trains model {settings.model!r}, but the {capabilities.backend} "
             f"backend holds {capabilities.model!r}; set the trainer's model, or point it at another server"
         )
+    if settings.train.distill is not None and not capabilities.distills:
+        raise ConfigurationError(
+            f"the {capabilities.backend} backend of {capabilities.model!r} gives no log-probs of a prompt with a hint, "
+            "which `trainer: train: distill:` needs; take it out, or train with art-server's own model service "
+            "(without `art_server: art:`)"
+        )
 
 
 async def agree_on_head(context: StepContext, versions: Versions) -> None:

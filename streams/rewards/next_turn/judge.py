@@ -14,7 +14,7 @@ from hashlib import blake2b
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
 from rollbus.streams.rewards.contract import Ask, RewardContext, TurnValues, averaged
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn, next_turns
-from rollbus.streams.rewards.next_turn.rules import CONFIDENCE, UNCLEAR, speak
+from rollbus.streams.rewards.next_turn.rules import CONFIDENCE, HINTS, UNCLEAR, speak
 
 JUDGE = "judge"
 """Signal of a turn that the judge spoke of."""
@@ -65,6 +65,7 @@ def _turn_reward(
         confidence=confidence,
         signal=signal,
         event_id=answered.event_id,
+        is_hint=signal in HINTS or (signal == JUDGE and value == VALUES["bad"]),
     )
 
 

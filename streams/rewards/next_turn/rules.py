@@ -42,6 +42,8 @@ CONFIDENCE = {
     "tool_error": 0.7,
     "silence": 0.3,
 }
+HINTS = frozenset({"correction", "edit", "tool_error"})
+"""Rules after which what was said may help to answer better; the words of the others say only how good it was."""
 UNCLEAR = "unclear"
 SAME_WORDS = 0.8
 """Share of the words of two messages that are in both, above which the second repeats the first."""
@@ -82,6 +84,7 @@ def _turn_reward(answered: NextTurn, context: RewardContext) -> TurnReward:
         confidence=CONFIDENCE.get(rule, 0.0),
         signal=rule,
         event_id=answered.event_id,
+        is_hint=rule in HINTS,
     )
 
 

@@ -174,8 +174,8 @@ def batch_hash(run_id: str, number: int, groups: Sequence[Group]) -> str:
 
 
 def _trained_of(member: GroupMember) -> list[object]:
-    by_turn = [dict(member.turn_advantages)] if member.turn_advantages else []
-    return [member.trajectory_id, member.reward, member.advantage, *by_turn]
+    further = [dict(by_turn) for by_turn in (member.turn_advantages, member.hints) if by_turn]
+    return [member.trajectory_id, member.reward, member.advantage, *further]
 
 
 def _refusal(member: GroupMember, lineage: VersionPath, max_off_policy_steps: int) -> DropReason | None:

@@ -39,7 +39,7 @@ ROUNDING = 1e-12
 _member_of = copier(
     *(Score, GroupMember),
     *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision", "expected", "expected_from"),
-    *("expected_turn", "turn_advantages"),
+    *("expected_turn", "turn_advantages", "hints", "revised_at"),
 )
 
 
@@ -239,6 +239,7 @@ def group_id(run_id: str, group_key: str, trajectory_ids: Iterable[str]) -> str:
 
 
 def _member(score: Score, advantage: float) -> GroupMember:
+    hints = {turn.turn_event_id: turn.event_id for turn in score.turn_rewards if turn.is_hint}
     return _member_of(
         score,
         reward=_value(score),
@@ -250,6 +251,8 @@ def _member(score: Score, advantage: float) -> GroupMember:
         expected_from="",
         expected_turn=None,
         turn_advantages={},
+        hints=hints,
+        revised_at=score.revised_at if any(hints.values()) else None,
     )
 
 

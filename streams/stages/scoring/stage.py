@@ -56,7 +56,7 @@ _header = copier(
     ),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
-    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards"),
+    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards", "revised_at"),
 )
 _scored = copier(
     *(Score, Score),
@@ -161,7 +161,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         if isinstance(record, Trajectory):
             return self._score_first(state, incoming, answer)
         if isinstance(record, RewardRevised):
-            return list(self._rescore(state, record, answer))
+            return list(self._rescore(state, record, incoming.location, answer))
         return list(self.step_control(state, record))
 
     def step_control(self, state: ScoringState, record: Any) -> Iterable[Outgoing]:
@@ -196,7 +196,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             return []
         return list(self._score(state, self._header_of(incoming), answer, state.config.value.rewards))
 
-    def _rescore(self, state: ScoringState, record: RewardRevised, answer: Answers) -> Iterator[Outgoing]:
+    def _rescore(self, state: ScoringState, record: RewardRevised, at: Location, answer: Answers) -> Iterator[Outgoing]:
         row = state.scores.get(record.trajectory_id)
         if row is None:
             detail = f"revision {record.revision} of a trajectory that is no longer remembered"
@@ -210,6 +210,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         score = replace(
             old,
             revision=record.revision,
+            revised_at=at,
             excluded=record.excluded or old.excluded,
             is_rewarded_after=old.is_rewarded_after or bool(record.rewards),
         )
@@ -319,6 +320,7 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         tool_errors=sum(tool.error is not None for tool in trajectory.tools),
         turn_ids=tuple(turn.event_id for turn in turns) if len(turns) > 1 else (),
         turn_rewards=(),
+        revised_at=None,
     )
 
 

@@ -34,6 +34,7 @@ def batch() -> TrainRequest:
                         temperature=temperature_of(completion),
                         logprob_mode="processed",
                         advantage=chance.choice([None, -0.7, 0.0, 1.2]) if group == 3 else None,
+                        token_advantages=tuple(chance.uniform(-3, 3) for _ in completion) if group == 2 else (),
                     )
                 )
                 shown = [*shown, *completion, 5] if history == 0 else [7 + turn, *shown]
@@ -80,9 +81,11 @@ def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
     rows: list[tuple[int, float, float, float]] = []
     for trajectory in batch().trajectories:
         sampled = [
-            (token, trajectory.advantage_of(turn), turn.temperature)
+            (token, advantage, turn.temperature)
             for turn in trajectory.turns
-            for token in decode_token_ids(turn.completion_token_ids)
+            for token, advantage in zip(
+                decode_token_ids(turn.completion_token_ids), trajectory.token_advantages_of(turn), strict=True
+            )
         ]
         of_group = sum(
             len(decode_token_ids(turn.completion_token_ids))

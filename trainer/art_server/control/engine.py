@@ -77,6 +77,7 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
             "kl_estimator: k3": bool(config.kl_coefficient) and config.kl_estimator == "k3",
             "behaviour_kl_coefficient": bool(config.behaviour_kl_coefficient),
             "entropy_bonus": bool(config.entropy_bonus),
+            "distill": config.distill is not None,
             "importance_floor": bool(config.importance_floor),
             f"sequence_mask: {config.sequence_mask}": config.sequence_mask != "none",
             "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,

@@ -87,6 +87,7 @@ class ArtLocal(JobBackend):
             inference_url=self.service.base_url,
             rolls_back=self.session.own is None,
             serves_on_request=True,
+            distills=self.session.own is None,
         )
 
     async def prepare(self, request: TrainRequest) -> None:

@@ -148,24 +148,37 @@ def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> Packe
 def make_temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
     """Return the same tokens with −temperature instead of log-probs, since ART's packing carries no other column."""
     return [
-        replace(trajectory, turns=tuple(_filled(turn, -turn.temperature) for turn in trajectory.turns))
+        replace(
+            trajectory,
+            turns=tuple(
+                replace(turn, logprobs=encode_logprobs([-turn.temperature] * (len(turn.logprobs) // 4)))
+                for turn in trajectory.turns
+            ),
+        )
         for trajectory in trajectories
     ]
 
 
 def scale_advantages(trajectory: TrainTrajectory, scale: float) -> TrainTrajectory:
-    """Return a trajectory with the advantages of all its turns multiplied."""
-    turns = (replace(turn, advantage=scale * trajectory.advantage_of(turn)) for turn in trajectory.turns)
-    return replace(trajectory, advantage=scale * trajectory.advantage, turns=tuple(turns))
+    """Return a trajectory with all its advantages multiplied."""
+
+    def scaled(turn: TurnTokens) -> TurnTokens:
+        of_tokens = tuple(scale * advantage for advantage in turn.token_advantages)
+        of_turn = None if turn.advantage is None else scale * turn.advantage
+        return replace(turn, advantage=of_turn, token_advantages=of_tokens)
+
+    return replace(trajectory, advantage=scale * trajectory.advantage, turns=tuple(map(scaled, trajectory.turns)))
 
 
 def make_advantage_twins(trajectories: Iterable[TrainTrajectory], highest: float) -> list[TrainTrajectory]:
-    """Return the same tokens with their turn's advantage instead of log-probs, less the highest: none is above 0."""
+    """Return the same tokens with their advantages instead of log-probs, less the highest: none is above 0."""
+
+    def filled(trajectory: TrainTrajectory, turn: TurnTokens) -> TurnTokens:
+        values = [advantage - highest for advantage in trajectory.token_advantages_of(turn)]
+        return replace(turn, logprobs=encode_logprobs(values))
+
     return [
-        replace(
-            trajectory,
-            turns=tuple(_filled(turn, trajectory.advantage_of(turn) - highest) for turn in trajectory.turns),
-        )
+        replace(trajectory, turns=tuple(filled(trajectory, turn) for turn in trajectory.turns))
         for trajectory in trajectories
     ]
 
@@ -176,11 +189,6 @@ def place_column(packed: PackedTensors, twins: PackedTensors) -> Tensor:
         if not torch.equal(packed[name], twins[name]):
             raise RejectedError("ART packed the same batch twice in two ways; its columns cannot be placed")
     return twins["logprobs"]
-
-
-def _filled(turn: TurnTokens, value: float) -> TurnTokens:
-    """Return a turn with one value in place of all log-probs."""
-    return replace(turn, logprobs=encode_logprobs([value] * len(decode_logprobs(turn.logprobs))))
 
 
 def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:

@@ -29,7 +29,7 @@ from rollbus.trainer.backends.admission import Admitted
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.outcomes import completed
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, WeightsVersion
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json
 from rollbus.trainer.grpo import batch_scale
 
@@ -201,16 +201,12 @@ class ArtSession:
     async def _train(self, request: TrainRequest, admitted: Admitted, provenance: Provenance) -> Any:
         backend, config, engine = self.backend, request.config, self.settings.options.art
         arguments = art_arguments(config) if engine is None else update_arguments(config, engine)
+        figures: Mapping[str, float] = {}
         if config.advantages == "given":
-            scale = 1.0
-            if config.advantage_scale == "batch_std":
-                scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
-            backend.given = {
-                trajectory.trajectory_id: max(trajectory.advantages, key=abs) * scale
-                for trajectory in admitted.trajectories
-            }
-            if any(trajectory.has_turn_advantages for trajectory in admitted.trajectories):
-                backend.by_turn = [scale_advantages(trajectory, scale) for trajectory in admitted.trajectories]
+            trained, figures = await self._given_advantages(request, admitted)
+            backend.given = {trajectory.trajectory_id: max(trajectory.advantages, key=abs) for trajectory in trained}
+            if any(trajectory.has_turn_advantages for trajectory in admitted.trajectories + trained):
+                backend.by_turn = trained
         backend.aggregation = config.aggregation
         if any(turn.temperature != 1 for trajectory in admitted.trajectories for turn in trajectory.turns):
             backend.tempered = admitted.trajectories
@@ -221,6 +217,7 @@ class ArtSession:
                 provenance,
                 trajectories=admitted.trajectories if request.most_difference is not None else (),
                 most_difference=request.most_difference or math.inf,
+                figures=figures,
             )
         try:
             return await backend.train(
@@ -239,6 +236,19 @@ class ArtSession:
             backend.given, backend.tempered, backend.by_turn = None, (), ()
             if isinstance(self.service, TorchService):
                 self.service.plan, self.service.temperatures = None, None
+
+    async def _given_advantages(
+        self, request: TrainRequest, admitted: Admitted
+    ) -> tuple[tuple[TrainTrajectory, ...], Mapping[str, float]]:
+        """Return the batch with the advantages that are trained, and what was measured on the way."""
+        config, scale = request.config, 1.0
+        if config.advantage_scale == "batch_std":
+            scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
+        if config.distill is not None and isinstance(self.service, TorchService):
+            return await self.service.distill(
+                admitted.trajectories, config.distill, base_version=request.base_version, scale=scale
+            )
+        return tuple(scale_advantages(trajectory, scale) for trajectory in admitted.trajectories), {}
 
 
 def _arts_settings(options: ModelOptions) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
+from rollbus.trainer.art_server.endpoint.hints import HintPlace
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
 from rollbus.trainer.art_server.hosted.sampler import HostedLimits, HostedSampler
@@ -37,7 +38,13 @@ class HostedModel(TinkerBackend):
             count_known_tokens(self._tokenizer),
             settings.options.max_tokens,
         )
-        super().__init__(trained, service, settings.directory / "tinker" / settings.model, settings.retention)
+        super().__init__(
+            trained,
+            service,
+            settings.directory / "tinker" / settings.model,
+            settings.retention,
+            place_hint=HintPlace(self._tokenizer),
+        )
         self.served: ServedModel
         self._sampler: HostedSampler | None = None
         self._server: EndpointServer | None = None

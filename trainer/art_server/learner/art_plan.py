@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError
@@ -41,6 +41,8 @@ class StepPlan:
     trajectories: tuple[TrainTrajectory, ...] = ()
     """What the rows were made of, to be held against the model before it is trained; empty to leave that out."""
     most_difference: float = math.inf
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured of the batch before the update, for the step's metrics."""
 
 
 def arts_plan(

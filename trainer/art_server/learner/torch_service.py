@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,18 +28,22 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
+from rollbus.trainer.art_server.endpoint.hints import HintPlace
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
 from rollbus.trainer.art_server.learner.agreement import AgreementCheck
 from rollbus.trainer.art_server.learner.art_plan import StepPlan
+from rollbus.trainer.art_server.learner.hinted import score_turns
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.memory_limits import loading_failures, memory_failures, memory_refusals
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.model.threads import choose_threads, count_cores
 from rollbus.trainer.art_server.sampler.sampler import Sampler
+from rollbus.trainer.backends.distillation import distilled, place_hints
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+from rollbus.trainer.backends.protocol import Distillation, TrainTrajectory
 
 if TYPE_CHECKING:
     from art import dev, types
@@ -226,6 +232,25 @@ class TorchService:
         """Make the next version; it is made to its end if the caller is cancelled."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, self._step, packed, plan))
 
+    async def distill(
+        self, trajectories: Sequence[TrainTrajectory], settings: Distillation, *, base_version: int, scale: float
+    ) -> tuple[tuple[TrainTrajectory, ...], dict[str, float]]:
+        """Return a batch with an advantage for each token, by its hints and the weights of its base, and the figures.
+
+        `scale` is that of advantages by rewards.
+        """
+        began = time.monotonic()
+
+        def compute() -> tuple[tuple[TrainTrajectory, ...], dict[str, float]]:
+            hinted_turns = place_hints(trajectories, HintPlace(self.tokenizer), max_tokens=self.config.max_tokens)
+            with self._learning(f"the log-probs of {len(hinted_turns)} hinted turns under version {base_version}"):
+                self.learner.start_from(base_version, self.store.path(base_version))
+                logprobs = score_turns(self.learner.model, hinted_turns, device=self.loader.device)
+            return distilled(trajectories, hinted_turns, logprobs, settings, reward_scale=scale)
+
+        trained, figures = await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, compute))
+        return trained, {**figures, "distill_seconds": time.monotonic() - began}
+
     async def aclose(self) -> None:
         await asyncio.to_thread(self.close)
 
@@ -243,11 +268,17 @@ class TorchService:
 
         Then there is no new version. The batch is not at fault and must not be dropped.
         """
+        with self._learning(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
+            return self._next_version(packed, plan)
+
+    @contextmanager
+    def _learning(self, what: str) -> Iterator[None]:
+        """Give the learner its threads for a while, and say what failed where memory or a version was missing."""
         torch.set_num_threads(self._threads.learner)
         self.sampler.threads = self._threads.sampler_beside_learner
         try:
-            with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
-                return self._next_version(packed, plan)
+            with memory_failures(what):
+                yield
         except ConfigurationError as error:
             raise UnavailableError(str(error)) from error
         finally:
@@ -264,7 +295,7 @@ class TorchService:
             model=learner.model,
             load=self._load_kept,
         )
-        metrics = agreement | learner.step(packed, plan.config, reference=self._reference(plan))
+        metrics = agreement | dict(plan.figures) | learner.step(packed, plan.config, reference=self._reference(plan))
         save_checkpoint(
             self.store.path(version),
             learner.model,

@@ -9,24 +9,34 @@ if not, the whole step is made again, in a new run from the saved state of the b
 of its steps are versions. A step that was made in vain moved weights that are not used.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends.admission import Admitted, Limits, admit
+from rollbus.trainer.backends.distillation import PlaceHint, distilled, place_hints
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION, expendable
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.outcomes import completed, skipped
-from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
+from rollbus.trainer.backends.protocol import (
+    Capabilities,
+    TrainRequest,
+    TrainResult,
+    TrainTrajectory,
+    Versions,
+    WeightsVersion,
+)
 from rollbus.trainer.backends.tinker.figures import require_agreement, require_finite, step_metrics
 from rollbus.trainer.backends.tinker.sequences import make_optimizer, make_sequences
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
+from rollbus.trainer.grpo.advantage_scale import batch_scale
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +71,17 @@ class TinkerBackend(JournaledBackend):
     """Fulfils `Backend`; call `start` before anything else."""
 
     def __init__(
-        self, model: TrainedModel, service: TinkerService, directory: Path, retention: Retention | None = None
+        self,
+        model: TrainedModel,
+        service: TinkerService,
+        directory: Path,
+        retention: Retention | None = None,
+        *,
+        place_hint: PlaceHint | None = None,
     ) -> None:
         self.model, self.service, self._retention = model, service, retention or Retention()
+        self._place_hint = place_hint
+        """None where the chat template is not known: then nothing is distilled."""
         self._pending: PendingSave | None = None
         self._retired: set[int] = set()
         self._base: dict[str, object] | None = None
@@ -96,7 +114,10 @@ class TinkerBackend(JournaledBackend):
 
     async def capabilities(self) -> Capabilities:
         """Return what a trainer should know."""
-        return Capabilities("tinker", self.model.name, self.max_tokens, False, None, serves_on_request=True)
+        distills = self._place_hint is not None
+        return Capabilities(
+            "tinker", self.model.name, self.max_tokens, False, None, serves_on_request=True, distills=distills
+        )
 
     async def versions(self) -> Versions:
         """Return every version that is still saved."""
@@ -178,12 +199,13 @@ class TinkerBackend(JournaledBackend):
 
     async def _train_run(self, run: TrainingRun, request: TrainRequest, admitted: Admitted) -> dict[str, float]:
         """Make the one optimizer step; return its metrics."""
-        sequences, loss = make_sequences(admitted.trajectories, request.config)
+        trajectories, figures = await self._distill(request, admitted)
+        sequences, loss = make_sequences(trajectories, request.config)
         started_s = time.monotonic()
         output = await run.forward_backward([sequence.sequence for sequence in sequences], loss)
         passed_s = time.monotonic()
         require_finite(sequences, output)
-        metrics = step_metrics(sequences, output, loss)
+        metrics = step_metrics(sequences, output, loss) | figures
         if request.most_difference is not None:
             metrics |= require_agreement(
                 sequences, output, base_version=request.base_version, most=request.most_difference
@@ -196,6 +218,34 @@ class TinkerBackend(JournaledBackend):
             "forward_backward_seconds": passed_s - started_s,
             "optim_step_seconds": time.monotonic() - moved_from_s,
         }
+
+    async def _distill(
+        self, request: TrainRequest, admitted: Admitted
+    ) -> tuple[tuple[TrainTrajectory, ...], dict[str, float]]:
+        """Return the batch with an advantage for each token, if hints are to be learned from, and the figures."""
+        config, place_hint = request.config, self._place_hint
+        if config.distill is None:
+            return admitted.trajectories, {}
+        if place_hint is None:
+            raise UnavailableError(
+                "`distill` needs the chat template, which this backend does not have: let `art_server: tinker:` drive "
+                "the service"
+            )
+        began_s = time.monotonic()
+        hinted_turns = place_hints(admitted.trajectories, place_hint, max_tokens=self.max_tokens)
+        sampler = await self.open_sampler(request.base_version)
+        try:
+            scores = await asyncio.gather(
+                *(sampler.score([*hinted.prompt, *hinted.completion]) for hinted in hinted_turns)
+            )
+        finally:
+            await sampler.close()
+        logprobs = [score[-len(hinted.completion) :] for hinted, score in zip(hinted_turns, scores, strict=True)]
+        scale = 1.0
+        if config.advantage_scale == "batch_std":
+            scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
+        trained, figures = distilled(admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale)
+        return trained, {**figures, "distill_seconds": time.monotonic() - began_s}
 
     async def _find_saved_batch(self, request: TrainRequest) -> TrainResult | None:
         """Record and return what an attempt at this batch saved, if it was of the same base."""

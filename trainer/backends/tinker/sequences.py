@@ -93,7 +93,7 @@ def make_sequences(
     mean = sum(weights[trajectory.trajectory_id] * draft.sampled for trajectory, draft in drafts) / tokens
     whole = divisor(config.aggregation, tokens=tokens, sequences=len(drafts), constant_tokens=config.aggregation_tokens)
     scale = 1.0
-    if config.advantage_scale == "batch_std":
+    if config.advantage_scale == "batch_std" and config.distill is None:  # distillation has scaled its rewards
         scale = batch_scale([trajectory.reward for trajectory in trajectories])
     if loss.name == "dro":  # not proportional to the advantage: its pull is brought to the same scale
         loss = ServiceLoss(loss.name, {"beta": loss.bounds["beta"] / whole})
@@ -134,7 +134,9 @@ class SequenceDraft:
         """Return the sequence, with its turn's advantage on each sampled token."""
         advantages = [0.0] * (len(self.token_ids) - 1)
         for span in self.spans:
-            advantages[span.start : span.end] = [scale * trajectory.advantage_of(span.turn)] * (span.end - span.start)
+            advantages[span.start : span.end] = [
+                scale * advantage for advantage in trajectory.token_advantages_of(span.turn)
+            ]
         sequence = LossSequence(
             tuple(self.token_ids[:-1]), tuple(self.token_ids[1:]), tuple(self.logprobs[1:]), tuple(advantages)
         )

@@ -216,6 +216,7 @@ CREATE TABLE IF NOT EXISTS turn_rewards
     share Float64 COMMENT 'part of the value that is in the component',
     signal LowCardinality(String) COMMENT 'the rule that spoke, or judge; empty for a reported value',
     event_id String,
+    is_hint Bool COMMENT 'the words may help to answer better; distillation learns from them',
     ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)

@@ -52,6 +52,7 @@ CREATE TABLE IF NOT EXISTS group_members
     first_seen_ms Int64 CODEC(Delta, ZSTD(1)),
     principal LowCardinality(String) COMMENT 'who recorded it; empty if nobody signed it',
     turn_advantages Map(String, Float64) COMMENT 'by event id of the turn; empty if all have `advantage`',
+    hints Map(String, String) COMMENT 'by event id of the turn: the report whose words are a hint; empty if the trajectory has them',
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),

@@ -1,0 +1,96 @@
+"""What a user said after a turn comes with the turn, from wherever the log has it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.trajectories import Reward, RewardRevised, ToolResult, Trajectory
+from rollbus.schemas.topics import BATCHES, TRAJECTORIES
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import Capabilities, Distillation, TrainConfig, TrainRequest
+from rollbus.trainer.loop.door import DoorRules, check_batch
+from rollbus.trainer.loop.hints import add_hints
+from rollbus.trainer.loop.inspection import inspect
+from tests.builders import START_MS, make_group, make_member
+from tests.trainer.scenario import SETTINGS, World, make_batch, make_payload
+
+WORDS = "no, it's about the parcel"
+TURN = make_payload("t1").turns[0]
+REPORT = Reward(event_id="r1", name="reply", value=0.0, signal="reply", comment=WORDS)
+DISTILLING = SETTINGS.model_copy(update={"train": TrainConfig(distill=Distillation())})
+
+
+def revision(*rewards: Reward) -> RewardRevised:
+    return RewardRevised(
+        trajectory_id="t1", episode_id="e1", group_hint="h", revision=1, rewards=rewards, revised_at_ms=START_MS
+    )
+
+
+def hints(payload: Trajectory, named: dict[str, str], revised: RewardRevised | None = None) -> dict[str, str]:
+    return dict(add_hints(inspect(payload), make_member("t1", hints=named), revised).hints)
+
+
+def test_the_words_of_a_report_are_in_the_revision_or_in_the_trajectory() -> None:
+    payload = make_payload("t1")
+    assert hints(payload, {TURN.event_id: "r1"}, revision(REPORT)) == {TURN.event_id: WORDS}
+    assert hints(replace(payload, rewards=(REPORT,)), {TURN.event_id: "r1"}) == {TURN.event_id: WORDS}
+
+
+def test_words_that_retention_removed_are_no_hint() -> None:
+    assert hints(make_payload("t1"), {TURN.event_id: "r1", "no such turn": ""}) == {}
+
+
+def test_words_within_a_trajectory_are_the_users_next_message() -> None:
+    reply = replace(TURN, event_id="turn-2", added_messages=(Message(role="user", content=WORDS),))
+    assert hints(make_payload("t1", turns=(TURN, reply)), {TURN.event_id: ""}) == {TURN.event_id: WORDS}
+
+
+def test_without_a_message_the_error_of_the_tool_is_the_hint() -> None:
+    calls: dict[str, Any] = {"completion": replace(TURN.completion, tool_calls='[{"id": "c1"}]')}
+    tool = ToolResult(event_id="x", name="look_up", tool_call_id="c1", error="no such order", occurred_at_ms=START_MS)
+    payload = make_payload("t1", turns=(replace(TURN, **calls),), tools=(tool,))
+    assert hints(payload, {TURN.event_id: ""}) == {TURN.event_id: "no such order"}
+
+
+def test_the_door_lets_a_turn_through_with_its_hint_and_its_own_advantage() -> None:
+    named = {TURN.event_id: "r1"}
+    members = (make_member("t1", 0.0, advantage=-0.5, hints=named), make_member("t2", 1.0, advantage=0.5))
+    payloads = {
+        "t1": add_hints(inspect(make_payload("t1")), members[0], revision(REPORT)),
+        "t2": inspect(make_payload("t2")),
+    }
+    batch = make_batch(0, [make_group("g", (0.0, 1.0), members=members)])
+    result = check_batch(batch, payloads, lags={0: 0}, excluded=(), rules=DoorRules(4, 100))
+    assert [{turn.hint for turn in trajectory.turns} for trajectory in result.admitted] == [{WORDS}, {""}]
+    assert [trajectory.advantages for trajectory in result.admitted] == [(-0.5, -0.5), (0.5, 0.5)]
+
+
+class Watching(MemoryBackend):
+    """Says that it distills, notes what it is sent, and trains without hints."""
+
+    async def capabilities(self) -> Capabilities:
+        return replace(await super().capabilities(), distills=True)
+
+    async def train(self, request: TrainRequest) -> None:
+        self.sent = [turn.hint for trajectory in request.trajectories for turn in trajectory.turns]
+        await super().train(replace(request, config=TrainConfig()))
+
+
+async def test_a_trainer_that_distills_reads_the_words_where_the_revision_is() -> None:
+    backend = Watching()
+    world = World(backend=backend, settings=DISTILLING)
+    group = world.stored("g", (0.0, 1.0))
+    said_at = world.broker.append(TRAJECTORIES, revision(REPORT))
+    corrected = replace(group.members[0], hints={make_payload("g-0").turns[0].event_id: "r1"}, revised_at=said_at)
+    world.broker.append(BATCHES, make_batch(0, [replace(group, members=(corrected, *group.members[1:]))]))
+    await world.trainer().run(until_idle=True)
+    assert backend.sent == [WORDS, WORDS, "", ""]
+
+
+async def test_a_backend_without_log_probs_is_refused_by_name_before_the_first_step() -> None:
+    world = World(settings=DISTILLING)
+    with pytest.raises(ConfigurationError, match=r"memory backend .* no log-probs of a prompt with a hint.*distill"):
+        await world.train(1)

@@ -8,7 +8,7 @@ import pytest
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends.model_settings import Retention
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest
 from rollbus.trainer.backends.tinker.backend import TinkerBackend, TrainedModel
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
 from tests.contracts.backend import MODEL, BackendContract, make_request, submit_and_wait
@@ -98,4 +98,35 @@ async def test_log_probs_that_are_not_the_models_own_are_refused_before_a_step(t
     assert (service.steps, (await backend.versions()).head) == (0, 0)
     assert await submit_and_wait(backend, make_request(0)) == 1
     assert service.steps == 1
+    await backend.close()
+
+
+def with_hints(request: TrainRequest) -> TrainRequest:
+    """Return the request with a hint for every turn, to be learned from."""
+    trajectories = tuple(
+        replace(trajectory, turns=tuple(replace(turn, hint="no") for turn in trajectory.turns))
+        for trajectory in request.trajectories
+    )
+    return replace(request, trajectories=trajectories, config=TrainConfig(distill=Distillation()))
+
+
+async def test_hints_are_scored_at_the_service_by_the_version_that_the_step_begins_with(tmp_path: Path) -> None:
+    backend = TinkerBackend(TRAINED, MemoryTinker(), tmp_path, place_hint=lambda prompt, hint: [*prompt, len(hint)])
+    await backend.start()
+    assert (await backend.capabilities()).distills
+    request = with_hints(make_request(0))
+    assert await submit_and_wait(backend, request) == 1
+    metrics = (await backend.wait(request.batch_hash)).metrics
+    assert metrics["distilled_tokens"] == metrics["tokens_trained"]
+    assert metrics["distilled_gain_mean"] == pytest.approx(-4.45, abs=0.01)  # all of 384 tokens are alike
+    await backend.close()
+
+
+async def test_without_the_chat_template_hints_are_refused_by_name(tmp_path: Path) -> None:
+    backend = await open_backend(MemoryTinker(), tmp_path)
+    assert not (await backend.capabilities()).distills
+    request = with_hints(make_request(0))
+    await backend.submit(request)
+    with pytest.raises(UnavailableError, match="`distill` needs the chat template"):
+        await backend.wait(request.batch_hash)
     await backend.close()

@@ -2,6 +2,6 @@
 
 `memory` is the shipped fake: its weights are a hash of what was trained. `art_client` reaches OpenPipe ART on a server
 of its own, by the requests of `art_http`. `model_settings` describes a model; `admission` refuses what cannot be
-trained; `jobs` keeps account of the batches of a backend in this process, `durable` of what outlives it. `tinker`
-trains at a service with the Tinker API.
+trained, and `distillation` makes advantages of hints; `jobs` keeps account of the batches of a backend in this process,
+`durable` of what outlives it. `tinker` trains at a service with the Tinker API.
 """

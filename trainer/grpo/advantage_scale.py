@@ -10,6 +10,11 @@ from collections.abc import Sequence
 STD_FLOOR = 1e-4
 
 
+def reward_scale(kind: str, rewards_K: Sequence[float]) -> float:
+    """Return what advantages by rewards are multiplied by, for a setting of `advantage_scale`."""
+    return batch_scale(rewards_K) if kind == "batch_std" else 1.0
+
+
 def batch_scale(rewards_K: Sequence[float]) -> float:
     """Return what every advantage of the batch is multiplied by; 1 / STD_FLOOR for rewards that are all equal."""
     mean = math.fsum(rewards_K) / len(rewards_K)

@@ -31,7 +31,7 @@ from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSetting
 from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo import batch_scale
+from rollbus.trainer.grpo.advantage_scale import reward_scale
 
 logger = logging.getLogger(__name__)
 
@@ -241,9 +241,8 @@ class ArtSession:
         self, request: TrainRequest, admitted: Admitted
     ) -> tuple[tuple[TrainTrajectory, ...], Mapping[str, float]]:
         """Return the batch with the advantages that are trained, and what was measured on the way."""
-        config, scale = request.config, 1.0
-        if config.advantage_scale == "batch_std":
-            scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
+        config = request.config
+        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in admitted.trajectories])
         if config.distill is not None and isinstance(self.service, TorchService):
             return await self.service.distill(
                 admitted.trajectories, config.distill, base_version=request.base_version, scale=scale

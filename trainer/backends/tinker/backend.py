@@ -36,7 +36,7 @@ from rollbus.trainer.backends.tinker.figures import require_agreement, require_f
 from rollbus.trainer.backends.tinker.sequences import make_optimizer, make_sequences
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo.advantage_scale import batch_scale
+from rollbus.trainer.grpo.advantage_scale import reward_scale
 
 logger = logging.getLogger(__name__)
 
@@ -241,9 +241,7 @@ class TinkerBackend(JournaledBackend):
         finally:
             await sampler.close()
         logprobs = [score[-len(hinted.completion) :] for hinted, score in zip(hinted_turns, scores, strict=True)]
-        scale = 1.0
-        if config.advantage_scale == "batch_std":
-            scale = batch_scale([trajectory.reward for trajectory in admitted.trajectories])
+        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in admitted.trajectories])
         trained, figures = distilled(admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale)
         return trained, {**figures, "distill_seconds": time.monotonic() - began_s}
 

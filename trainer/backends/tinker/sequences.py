@@ -12,7 +12,7 @@ from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.service import AdamSettings, LossName, LossSequence, ServiceLoss
-from rollbus.trainer.grpo.advantage_scale import batch_scale
+from rollbus.trainer.grpo.advantage_scale import reward_scale
 from rollbus.trainer.grpo.aggregation import divisor, token_weight
 
 LOSSES: dict[str, LossName] = {
@@ -92,9 +92,8 @@ def make_sequences(
     weights = _weigh_trajectories(trajectories, config)
     mean = sum(weights[trajectory.trajectory_id] * draft.sampled for trajectory, draft in drafts) / tokens
     whole = divisor(config.aggregation, tokens=tokens, sequences=len(drafts), constant_tokens=config.aggregation_tokens)
-    scale = 1.0
-    if config.advantage_scale == "batch_std" and config.distill is None:  # distillation has scaled its rewards
-        scale = batch_scale([trajectory.reward for trajectory in trajectories])
+    kind = config.advantage_scale if config.distill is None else "none"  # distillation has scaled its rewards
+    scale = reward_scale(kind, [trajectory.reward for trajectory in trajectories])
     if loss.name == "dro":  # not proportional to the advantage: its pull is brought to the same scale
         loss = ServiceLoss(loss.name, {"beta": loss.bounds["beta"] / whole})
     return [

@@ -1,13 +1,14 @@
 """What makes SmolLM2 learn the demo's tickets: the sampler and the learner alone, one setting changed at a time.
 
-    python -m benchmarks.model.learning [--seed 0] NAME [NAME ...]     names of TRIALS; `default` is the demo
+    python -m benchmarks.model.learning [--seed 0] [--regression] NAME [NAME ...]     of TRIALS; `default` is the demo
 
 Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
 updates. Tickets, verdicts, prompts, advantages and loss are the demo's. The trials `single` make one attempt at each
 ticket, held against what the grouping stage expects of it; in `words` the reward is what `next_turn` reads in what the
 example's customers say, and nobody gives a verdict. Prints the share of 832 unseen tickets that the
 most probable answer names rightly, with its 95 % interval, after each 800 tickets of traffic. Nothing is timed, so
-trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core.
+trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is
+a regression on words, which takes seconds: what the signal and the steps alone allow.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.model.regression import RegressionPolicy
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.evaluation import unseen_tickets
 from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, RoutingJob
@@ -89,8 +91,13 @@ TRIALS = {
     "four-attempts": Trial(group_size=4, groups=16),
     "sixteen-attempts": Trial(group_size=16, groups=4),
     "single": Trial(group_size=1, groups=64),
+    "single-32": Trial(group_size=1, groups=32),
+    "single-16": Trial(group_size=1, groups=16),
+    "single-8": Trial(group_size=1, groups=8),
+    "single-16-two-updates": Trial(group_size=1, groups=16, updates=2),
     "single-words": Trial(group_size=1, groups=64, in_words=True),
     "single-words-32": Trial(group_size=1, groups=32, in_words=True),
+    "single-words-16": Trial(group_size=1, groups=16, in_words=True),
 }
 
 
@@ -180,7 +187,9 @@ def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
     }
 
 
-def attempts(policy: Policy, trial: Trial, seed: int, numbers: Iterator[int], chance: random.Random) -> list[Attempts]:
+def attempts(
+    policy: Policy | RegressionPolicy, trial: Trial, seed: int, numbers: Iterator[int], chance: random.Random
+) -> list[Attempts]:
     """Return the next batch: so many tickets that enough groups have signal, or fewer if traffic ends."""
     batch: list[Attempts] = []
     for number in numbers:
@@ -200,7 +209,7 @@ def attempts(policy: Policy, trial: Trial, seed: int, numbers: Iterator[int], ch
 class SingleAttempts:
     """One attempt at each ticket: its reward, and its advantage by the grouping stage itself."""
 
-    def __init__(self, policy: Policy, trial: Trial, seed: int, chance: random.Random) -> None:
+    def __init__(self, policy: Policy | RegressionPolicy, trial: Trial, seed: int, chance: random.Random) -> None:
         self._policy, self._trial, self._seed, self._chance = policy, trial, seed, chance
         grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage="mean_std")
         self._grouping = Stepper(GroupingStage(RunConfig(grouping=grouping)))
@@ -260,10 +269,9 @@ def customers_words(is_right: bool, team: str, rng: random.Random) -> str | None
     return words
 
 
-def learn(name: str, seed: int, folder: Path, device: str) -> None:
+def learn(name: str, seed: int, policy: Policy | RegressionPolicy) -> None:
     """Let a trial learn from the traffic of a seed, and print what it reaches."""
     trial, chance = TRIALS[name], random.Random(seed)
-    policy = Policy(trial, folder, device)
     unseen = unseen_tickets(ROUTING, seed)
     prompts = [policy.prompt(ticket.text) for ticket in unseen]
 
@@ -290,10 +298,12 @@ def main() -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", choices=TRIALS, help=", ".join(TRIALS))
     parser.add_argument("--seed", type=int, default=0, help="of the traffic, the verdicts and the sampling")
     parser.add_argument("--device", default="cpu", help="torch's name of it, such as cuda")
+    parser.add_argument("--regression", action="store_true", help="a regression on words in place of SmolLM2")
     options = parser.parse_args()
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
-            learn(name, options.seed, Path(folder), options.device)
+            policy = RegressionPolicy() if options.regression else Policy(TRIALS[name], Path(folder), options.device)
+            learn(name, options.seed, policy)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,15 @@ from rollbus.trainer.backends.protocol import TrainConfig
 
 FEATURES = 4096
 """Places that words and pairs of words are hashed to."""
-RATE_FACTOR = 250.0
+RATE_FACTOR = 50.0
 """Of the trial's learning rate: its weights are few, and begin at 0."""
 
 
 class RegressionPolicy:
     """Fulfils what `learning` asks of a policy."""
 
-    def __init__(self, rate_factor: float = RATE_FACTOR) -> None:
+    def __init__(self) -> None:
         self.version = 0
-        self._rate_factor = rate_factor
         self._weights_F_K = torch.zeros(FEATURES, len(TEAMS), requires_grad=True)
         self._optimizer = torch.optim.AdamW([self._weights_F_K], weight_decay=0.0, betas=(0.9, 0.99))
 
@@ -73,7 +72,7 @@ class RegressionPolicy:
             )
             self._optimizer.zero_grad()
             grpo.policy_loss(tokens, config, global_tokens=len(rows)).loss.backward()  # type: ignore[no-untyped-call]
-            self._optimizer.param_groups[0]["lr"] = trial.rate * self._rate_factor
+            self._optimizer.param_groups[0]["lr"] = trial.rate * RATE_FACTOR
             self._optimizer.step()
         self.version += 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.codec import encode_part
-from rollbus.schemas.records.groups import ClosedGroup, Group, TrainingBatch
+from rollbus.schemas.records.groups import ClosedGroup, Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.trajectories import Location, Score
 
 NOWHERE = Location(topic="", partition=0, offset=0)
@@ -16,10 +16,10 @@ _LOCATED = frozenset((Score, Group, ClosedGroup, TrainingBatch))
 
 def without_location(record: Any) -> Any:
     """Return the record with every location blank; the record itself where it has none."""
-    if isinstance(record, Score):
-        return replace(record, location=NOWHERE)
+    if isinstance(record, Score | GroupMember):
+        return replace(record, location=NOWHERE, revised_at=record.revised_at and NOWHERE)
     if isinstance(record, Group):
-        return replace(record, members=tuple(replace(member, location=NOWHERE) for member in record.members))
+        return replace(record, members=tuple(map(without_location, record.members)))
     if isinstance(record, TrainingBatch):
         return replace(record, groups=tuple(map(without_location, record.groups)))
     if isinstance(record, ClosedGroup):
@@ -43,11 +43,13 @@ def bytes_without_location(record: Any, data: bytes) -> bytes:
 
 
 def _locations(record: Any) -> Iterator[Location]:
-    if isinstance(record, Score):
+    if isinstance(record, Score | GroupMember):
         yield record.location
+        if record.revised_at is not None:
+            yield record.revised_at
     elif isinstance(record, Group):
         for member in record.members:
-            yield member.location
+            yield from _locations(member)
     elif isinstance(record, ClosedGroup):
         yield from _locations(record.group)
     elif isinstance(record, TrainingBatch):

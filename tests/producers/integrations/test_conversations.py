@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, set_trace_processors, set_tracing_disabled
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    Runner,
+    function_tool,
+    set_trace_processors,
+    set_tracing_disabled,
+)
 from agents.tracing import get_trace_provider
 from google.adk.apps import App
 from google.adk.runners import InMemoryRunner
@@ -17,7 +25,7 @@ from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.producers.integrations.openai_agents import RollbusProcessor
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted
-from tests.producers.integrations.agent_server import AgentServer
+from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_adk import load_agent
 from tests.producers.integrations.test_langchain import model_of
 from tests.producers.recorded import recorded
@@ -72,5 +80,9 @@ async def test_a_group_of_traces_of_openai_agents_is_a_conversation(
 ) -> None:
     model = OpenAIChatCompletionsModel("agent", recorder.wrap(server.async_client()))
     for said in SAID:
-        await Runner.run(Agent(name="keeper", model=model), said, run_config=RunConfig(group_id="chat-3"))
+        await Runner.run(
+            Agent(name="keeper", model=model, tools=[function_tool(stock)]),
+            said,
+            run_config=RunConfig(group_id="chat-3"),
+        )
     assert_one_conversation(recorder, sink, "chat-3")

@@ -19,10 +19,11 @@ PLACES = [
 
 
 def records(place: Location, reward: float = 1.0) -> list[Any]:
-    members = tuple(make_member(name, reward, location=place) for name in ("a", "b"))
+    hints = {"turn": "report"}
+    members = tuple(make_member(name, reward, location=place, revised_at=place, hints=hints) for name in ("a", "b"))
     group = make_group(members=members)
     batch = make_batch(0, [group])
-    return [make_score(location=place, value=reward), group, ClosedGroup(group=group), batch]
+    return [make_score(location=place, revised_at=place, value=reward), group, ClosedGroup(group=group), batch]
 
 
 @pytest.mark.parametrize("index", range(4))

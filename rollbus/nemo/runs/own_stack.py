@@ -37,7 +37,8 @@ def services_here(plan: Plan, folder: Path) -> dict[str, Any]:
 
 def model_port(plan: Plan) -> int:
     """Return the port of the trained model's endpoint, as an entry under `llms` has it, or a free one."""
-    names = set() if plan.art_backend is None else {plan.art_backend.base_model, plan.art_backend.name}
+    backend = plan.art_backend
+    names = {backend.base_model, backend.name} if backend is not None else set[str]()
     for llm in plan.config.llms.values():
         address = urlsplit(str(getattr(llm, "base_url", "") or ""))
         if getattr(llm, "model_name", None) in names and address.hostname in LOOPBACK and address.port:

@@ -121,13 +121,13 @@ class Signing(BaseModel):
         return {name: moment.timestamp() * 1000 for name, moment in self.ended.items()}
 
     @cached_property
-    def _known(self) -> dict[str, tuple[Principal | None, tuple[bytes, ...]]]:
+    def _identities(self) -> dict[str, tuple[Principal | None, tuple[bytes, ...]]]:
         """By the head of a signature: whose it is, None for a source's or the owner's, and the keys of it."""
         return {name: (None, keys) for name, keys in self._keys.items()}
 
     def _verified(self, value: bytes, topic: str, record: Any) -> str | None:
         head = value[:-_MAC_BYTES].decode(errors="replace")
-        principal, keys = self._known.get(head) or self._learn(head)
+        principal, keys = self._identities.get(head) or self._learn(head)
         data = record.value or b""
         if not any(hmac.compare_digest(_mac(key, head, topic, record.key, data), value[-_MAC_BYTES:]) for key in keys):
             return None
@@ -142,8 +142,8 @@ class Signing(BaseModel):
         if principal is None:
             return None, ()
         identity = principal, tuple(derive_secret(root, head).encode() for root in self._roots)
-        if len(self._known) < _MOST_HEADS:
-            self._known[head] = identity
+        if len(self._identities) < _MOST_HEADS:
+            self._identities[head] = identity
         return identity
 
 

@@ -26,9 +26,9 @@ async def streamed(tap: AnswerTap, response: httpx.Response) -> AsyncIterator[by
     """Record a stream of server-sent events while the program reads it."""
     try:
         async for piece in response.aiter_bytes():
-            if shown := tap.feed(piece):
-                yield shown
-        if shown := tap.end():
-            yield shown
+            if visible := tap.feed(piece):
+                yield visible
+        if visible := tap.end():
+            yield visible
     finally:
         tap.finish(complete=False)

@@ -143,8 +143,8 @@ def _unusable(trajectory: Trajectory) -> str:
         return "temperature"
     if any(not turn.prompt_token_ids for turn in inspected.turns):
         return "no prompt"
-    recorded = {span.turn for history in trajectory.histories for span in history.spans}
-    return "" if len(recorded) == len(trajectory.turns) else "partly recorded"
+    recorded_turns = {span.turn for history in trajectory.histories for span in history.spans}
+    return "" if len(recorded_turns) == len(trajectory.turns) else "partly recorded"
 
 
 async def _score(
@@ -170,11 +170,16 @@ async def _score(
         for history in trajectory.histories:
             if not history.spans:
                 continue
-            scored, scored_base, recorded, at = next(of_version), next(of_base), decode_logprobs(history.logprobs), 0
+            scored, scored_base, recorded_logprobs, at = (
+                next(of_version),
+                next(of_base),
+                decode_logprobs(history.logprobs),
+                0,
+            )
             for span in history.spans:
                 length = span.end - span.start
                 new = fsum(scored[span.start - 1 : span.end - 1])
-                ratios[span.turn] = ratios.get(span.turn, 0.0) + new - fsum(recorded[at : at + length])
+                ratios[span.turn] = ratios.get(span.turn, 0.0) + new - fsum(recorded_logprobs[at : at + length])
                 moved += new - fsum(scored_base[span.start - 1 : span.end - 1])
                 log_probs.append(new)
                 answer.update(history.token_ids[4 * span.start : 4 * span.end])

@@ -162,13 +162,13 @@ def log_path(settings: StackSettings, name: str) -> Path:
 
 def _require_free_ports(settings: StackSettings, service: Service) -> None:
     """Raise ConfigurationError if a port of a stopped service is taken; end what a crashed one has left behind."""
-    recorded = state.read(settings.run_dir, service.name)
-    if recorded is not None and is_running(recorded.identity):
+    process_state = state.read(settings.run_dir, service.name)
+    if process_state is not None and is_running(process_state.identity):
         return
     if _runs_unrecorded(settings, service):
         return
-    if recorded is not None:
-        end(recorded.identity)
+    if process_state is not None:
+        end(process_state.identity)
         state.remove(settings.run_dir, service.name)
     for setting, port in service.ports.items():
         require_free(port, service=service.name, setting=setting)
@@ -176,8 +176,8 @@ def _require_free_ports(settings: StackSettings, service: Service) -> None:
 
 def _runs_unrecorded(settings: StackSettings, service: Service) -> bool:
     """Whether it runs with the credentials of this stack, and `up` did not start it here."""
-    recorded = state.read(settings.run_dir, service.name)
-    if recorded is not None and is_running(recorded.identity):
+    process_state = state.read(settings.run_dir, service.name)
+    if process_state is not None and is_running(process_state.identity):
         return False
     if all(map(is_free, service.ports.values())):
         return False
@@ -198,9 +198,9 @@ def _shares_secrets(settings: StackSettings, data_dir: Path | None) -> bool:
 def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceProcess, bool]:
     """Return its process, and whether it was started just now."""
     log = log_path(settings, service.name)
-    recorded = state.read(settings.run_dir, service.name)
-    if recorded is not None:
-        return ServiceProcess(service, log_path=log, identity=recorded.identity), False
+    process_state = state.read(settings.run_dir, service.name)
+    if process_state is not None:
+        return ServiceProcess(service, log_path=log, identity=process_state.identity), False
     process = ServiceProcess(service, log_path=log)
     identity = process.start()
     started_at_ms = wall_clock_ms()
@@ -219,13 +219,13 @@ def _wait(settings: StackSettings, process: ServiceProcess) -> None:
 
 
 def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
-    recorded = state.read(settings.run_dir, service.name)
+    process_state = state.read(settings.run_dir, service.name)
     log = log_path(settings, service.name)
-    if recorded is not None and is_running(recorded.identity):
-        pid = recorded.identity.pid
+    if process_state is not None and is_running(process_state.identity):
+        pid = process_state.identity.pid
         if service.is_healthy():
             return ServiceStatus(service.name, "running", service.address, pid)
-        age_s = (wall_clock_ms() - recorded.started_at_ms) / 1000
+        age_s = (wall_clock_ms() - process_state.started_at_ms) / 1000
         if age_s < service.start_timeout_s:
             return ServiceStatus(service.name, "starting", service.address, pid, f"for {age_s:.0f} s; its log is {log}")
         return ServiceStatus(service.name, "unhealthy", service.address, pid, f"does not answer; see {log}")
@@ -239,8 +239,8 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
             owner = listener_of(port)
             detail = f"port {port} is used by {describe_listener(owner)}, which `up` did not start here"
             return ServiceStatus(service.name, "port in use", service.address, owner, detail)
-    if recorded is not None:
-        detail = f"process {recorded.identity.pid} ended without `down`; see {log}"
+    if process_state is not None:
+        detail = f"process {process_state.identity.pid} ended without `down`; see {log}"
         return ServiceStatus(service.name, "crashed", service.address, None, detail)
     return ServiceStatus(service.name, "stopped", service.address)
 

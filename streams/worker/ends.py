@@ -19,7 +19,7 @@ class EndOffsets:
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self._consumer: AIOKafkaConsumer | None = None
-        self._known: dict[Partition, int] = {}
+        self._last_ends: dict[Partition, int] = {}
 
     async def start(self) -> None:
         """Connect."""
@@ -32,10 +32,10 @@ class EndOffsets:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     ends = await self._consumer.end_offsets(places)
-                self._known = {Partition(*place): end for place, end in ends.items()}
+                self._last_ends = {Partition(*place): end for place, end in ends.items()}
             except (KafkaError, TimeoutError, OSError):
                 pass  # the runners report the broker's trouble
-        return self._known
+        return self._last_ends
 
     async def stop(self) -> None:
         """Disconnect."""

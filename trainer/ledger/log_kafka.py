@@ -224,7 +224,7 @@ class KafkaTrainerLog:
         """Read on in `evaluations`."""
         if self._measured is not None:
             await self._measured.read_on()
-        return self._evaluations.found
+        return self._evaluations.records
 
     async def close(self) -> None:
         """Let every connection go; an open transaction is aborted by the broker or the next trainer."""

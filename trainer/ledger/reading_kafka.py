@@ -160,10 +160,10 @@ class Evaluations(View):
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self.found: list[Evaluation] = []
+        self.records: list[Evaluation] = []
 
     def add_record(self, frame: Frame) -> None:
         """Keep those of the model."""
         evaluation = decode_if(frame.value, Evaluation)
         if evaluation is not None and evaluation.model == self._model:
-            self.found.append(evaluation)
+            self.records.append(evaluation)

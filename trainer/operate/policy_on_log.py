@@ -188,7 +188,7 @@ async def _read_records(settings: TrainerSettings) -> tuple[Sequence[LedgerRecor
     """Return the records of every step and version, and every evaluation of the model."""
     evaluations = Evaluations(settings.model)
     await show_committed(settings.kafka, EVALUATIONS.full_name(settings.namespace), evaluations)
-    return await read_ledger(settings.kafka, settings.namespace), evaluations.found
+    return await read_ledger(settings.kafka, settings.namespace), evaluations.records
 
 
 def _state(lineage: Lineage, version: int) -> PolicyState | Literal["served"]:

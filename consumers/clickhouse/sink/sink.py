@@ -192,10 +192,10 @@ class Sink:
 
     def report(self) -> Report:
         """Say which partitions it reads, how far each is written, and whether records wait for ClickHouse."""
-        held = {f"{topic}[{number}]": buffer.next_offset for (topic, number), buffer in self._buffers.items()}
+        next_offsets = {f"{topic}[{number}]": buffer.next_offset for (topic, number), buffer in self._buffers.items()}
         return Report(
-            holds=tuple(sorted(held)),
-            positions=held,
+            holds=tuple(sorted(next_offsets)),
+            positions=next_offsets,
             work=self.counters.records,
             is_behind=bool(self._pending) or self._rows_since is not None or self.counters.trouble is not None,
             trouble=self.counters.trouble,
@@ -271,12 +271,12 @@ class Sink:
             "WHERE namespace = {namespace:String} GROUP BY kafka_topic, kafka_partition",
             {"namespace": self._settings.namespace},
         )
-        noted = {(topic, number): end for topic, number, end in rows}
+        stored_ends = {(topic, number): end for topic, number, end in rows}
         for (topic, number), committed in sorted(resumed.items()):
-            if noted.get((topic, number), 0) < committed:
+            if stored_ends.get((topic, number), 0) < committed:
                 raise DataLossError(
                     f"the sink's group has committed offset {committed} of {topic}:{number}, and database "
-                    f"{self._client.database} ends at {noted.get((topic, number), 0)}: it is new, or a backup; "
+                    f"{self._client.database} ends at {stored_ends.get((topic, number), 0)}: it is new, or a backup; "
                     "`rollbus sink rebuild` fills it from the log (`--from` an archive for what Kafka has deleted), "
                     "then start the sink again"
                 )

@@ -55,11 +55,11 @@ class LiveView:
             self._console.print(text, highlight=False, soft_wrap=True)
 
 
-def time_left_s(done: int, wanted: int, elapsed_s: float, limit_s: float) -> float | None:
+def time_left_s(done: int, total: int, elapsed_s: float, limit_s: float) -> float | None:
     """Return the time left at the mean rate so far, within the limit; None before there is a rate."""
     if not done:
         return None
-    return max(0.0, min(elapsed_s * (wanted / done - 1), limit_s - elapsed_s))
+    return max(0.0, min(elapsed_s * (total / done - 1), limit_s - elapsed_s))
 
 
 def describe_traffic(done: int, total: int, unit: str, left_s: float | None) -> str:
@@ -70,11 +70,11 @@ def describe_traffic(done: int, total: int, unit: str, left_s: float | None) -> 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     """Draw one bar per value, for the last `width` values."""
-    shown = list(values)[-width:]
-    if not shown:
+    newest = list(values)[-width:]
+    if not newest:
         return ""
-    low, span = min(shown), max(shown) - min(shown)
-    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] if span else BARS[0] for value in shown)
+    low, span = min(newest), max(newest) - min(newest)
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] if span else BARS[0] for value in newest)
 
 
 def line(status: DemoStatus, *, phase: str, so_far: str, elapsed_s: float) -> str:

@@ -103,17 +103,17 @@ class Engine:
         kind = self._check(request, statement, is_insert=insert is not None)
         if request.names_revision and request.sql.strip() == _GO_HELLO:
             return EngineAnswer(_go_hello(self.version, self.timezone), _query_id(request), "Native", {})
-        with ExitStack() as held:
+        with ExitStack() as stack:
             if request.user == READONLY_USER:
-                held.enter_context(self._reader())
-            handle = held.enter_context(self._handle(request, alters=kind == "CONTROL"))
+                stack.enter_context(self._reader())
+            handle = stack.enter_context(self._handle(request, alters=kind == "CONTROL"))
             if request.user == READONLY_USER:
                 self._check_reading(request)
             if insert is not None:
                 return _insert(handle, request, insert)
             if kind == "READ_ONLY" and _can_stream(request):
-                answer, pieces = _begin_answer(handle, request, held)
-                return answer if pieces is None else replace(answer, rest=Rest(pieces, held.pop_all().close))
+                answer, pieces = _begin_answer(handle, request, stack)
+                return answer if pieces is None else replace(answer, rest=Rest(pieces, stack.pop_all().close))
             return _query(handle, request, reads=kind == "READ_ONLY")
 
     def ping(self) -> None:
@@ -233,12 +233,12 @@ def _is_text(sql: bytes) -> bool:
     return True
 
 
-def _begin_answer(handle: Any, request: EngineRequest, held: ExitStack) -> tuple[EngineAnswer, Iterator[bytes] | None]:
+def _begin_answer(handle: Any, request: EngineRequest, stack: ExitStack) -> tuple[EngineAnswer, Iterator[bytes] | None]:
     """Return the first part of an answer, and the pieces that follow it."""
     started = time.monotonic_ns()
     try:
         stream = handle.send_query(request.sql.decode(), request.default_format, params=dict(request.parameters))
-        held.callback(stream.close)
+        stack.callback(stream.close)
         first, following = read_ahead(stream)
     except Exception as error:
         raise from_engine(error) from error

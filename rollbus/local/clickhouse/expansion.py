@@ -19,9 +19,9 @@ _CLAUSES = frozenset(
 _NOWHERE = Token("other", "", 0, 0, 0)
 
 
-def refuse_doubling(found: Iterable[Token]) -> None:
+def refuse_doubling(tokens: Iterable[Token]) -> None:
     """Raise for a statement that stands for more queries than any of use has."""
-    queries = count_queries(list(found))
+    queries = count_queries(list(tokens))
     if queries > MOST_QUERIES:
         raise refusal(
             Code.READONLY,
@@ -30,13 +30,13 @@ def refuse_doubling(found: Iterable[Token]) -> None:
         )
 
 
-def count_queries(found: list[Token]) -> int:
+def count_queries(tokens: list[Token]) -> int:
     """Return how many queries a statement has once each `WITH` name stands for what it names, up to a bound."""
     queries_by_name: dict[str, int] = {}
     opened: dict[int, tuple[str, int]] = {}
     """By the depth of its parenthesis: which `name AS (` is open, and the count before it."""
     total, table_depths = 1, set[int]()
-    for before, token, following in zip([_NOWHERE, *found], found, [*found[1:], _NOWHERE], strict=False):
+    for before, token, following in zip([_NOWHERE, *tokens], tokens, [*tokens[1:], _NOWHERE], strict=False):
         if token.text == ")" and token.depth in opened:
             name, earlier = opened.pop(token.depth)
             queries_by_name[name] = 1 + total - earlier

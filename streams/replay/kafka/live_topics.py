@@ -70,7 +70,7 @@ class RecordedScores:
         """Partitions that have been read as far as they hold what is wanted."""
         self._reading = [asyncio.Lock() for _ in sources]
         self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
-        self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
+        self._remembered: OrderedDict[ScoreKey, Score] = OrderedDict()
 
     @property
     def ahead(self) -> int:
@@ -82,16 +82,16 @@ class RecordedScores:
         key = (trajectory_id, revision)
         number = partition_of(hint.encode(), len(self._sources))
         async with self._reading[number]:  # another who asks meanwhile may be given what this one waits for
-            if key in self._found:
-                return self._found[key]
+            if key in self._remembered:
+                return self._remembered[key]
             ahead = self._ahead[number]
             while key not in ahead:
                 if number in self._ended:
                     return None
                 await self._read_on(number)
-            score = self._found[key] = ahead.pop(key)
-            if len(self._found) > REMEMBERED:
-                self._found.popitem(last=False)
+            score = self._remembered[key] = ahead.pop(key)
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
             return score
 
     async def _read_on(self, number: int) -> None:
@@ -180,11 +180,11 @@ async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Judge
     return Judged()
 
 
-def note_configuration(record: Any, kind: type[C], stages: Container[str], found: dict[str, C]) -> None:
+def note_configuration(record: Any, kind: type[C], stages: Container[str], configurations: dict[str, C]) -> None:
     """Take note of a configuration that live applied to one of these stages, by its hash."""
     if isinstance(record, ConfigApplied) and record.stage in stages:
         with suppress(ValidationError):  # the stage refused it
-            found[record.config_hash] = kind.model_validate_json(record.content)
+            configurations[record.config_hash] = kind.model_validate_json(record.content)
 
 
 async def read_scoring_configs(settings: StreamSettings) -> dict[str, ScoringConfig]:

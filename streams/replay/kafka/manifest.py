@@ -51,7 +51,7 @@ async def find_manifest(settings: StreamSettings, name: str) -> ReplayManifest:
     return manifest
 
 
-async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> list[str]:
+async def prepare_topics(source: StreamSettings, target: StreamSettings, manifest: ReplayManifest) -> list[str]:
     """Let a replay begin: topics that fit its plan, and its manifest; return the names of those that are new.
 
     Raises ConfigurationError for a name in use.
@@ -59,8 +59,8 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
     earlier = (await read_manifests(source)).get(manifest.name)
     refuse_taken(earlier, manifest)
     if earlier is None or not _same_bytes(earlier, manifest):
-        await forget_topics(own)
-    created = await ensure_topics(own)
+        await forget_topics(target)
+    created = await ensure_topics(target)
     await write_manifest(source, manifest)
     return created
 
@@ -96,9 +96,9 @@ def _place(config: ReplayConfig) -> str:
     return f"{config.stage}.{config.run_id}" if config.run_id else config.stage
 
 
-async def forget_topics(own: StreamSettings) -> list[str]:
+async def forget_topics(target: StreamSettings) -> list[str]:
     """Delete a replay's topics; return their names."""
-    return await delete_topics(own, [spec.name for spec in topic_specs(own)])
+    return await delete_topics(target, [spec.name for spec in topic_specs(target)])
 
 
 async def delete_replay(source: StreamSettings, manifest: ReplayManifest, *, now_ms: int) -> list[str]:
@@ -129,16 +129,16 @@ async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> lis
     return await delete_replay(source, manifest, now_ms=now_ms)
 
 
-async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], WrittenPartition]:
+async def read_written(target: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], WrittenPartition]:
     """Return what the partitions of a replay's topics hold; new ones hold nothing."""
-    topics = [topic for topic in TOPICS if topic.full_name(own.namespace) not in created]
+    topics = [topic for topic in TOPICS if topic.full_name(target.namespace) not in created]
     ends = await end_offsets(
-        own, [(topic.name, number) for topic in topics for number in range(partitions_of(topic, own))]
+        target, [(topic.name, number) for topic in topics for number in range(partitions_of(topic, target))]
     )
     hashes = {place: values_hash() for place, end in ends.items() if end}
     for topic in topics:
         if any(name == topic.name for name, _ in hashes):
-            async with aclosing(read_whole(own, topic)) as records:
+            async with aclosing(read_whole(target, topic)) as records:
                 async for raw in records:
                     add_value(hashes[topic.name, raw.partition], raw.value or b"")
     return {place: WrittenPartition(ends[place], partition_hash.digest()) for place, partition_hash in hashes.items()}

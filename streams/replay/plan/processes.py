@@ -26,7 +26,7 @@ def free_memory() -> int | None:
 
 
 def lanes_for(
-    asked: int | None, plan: ReplayPlan, ranges: Sequence[ReplayRange], *, cores: int, memory: int | None
+    chosen: int | None, plan: ReplayPlan, ranges: Sequence[ReplayRange], *, cores: int, memory: int | None
 ) -> list[tuple[ReplayRange, ...]]:
     """Return the partitions of each process; none where one process does everything.
 
@@ -35,10 +35,10 @@ def lanes_for(
     filled = sorted((span for span in ranges if _size(span)), key=lambda span: (-_size(span), span.partition))
     if plan.stages[0] not in PURE:
         return []
-    if asked is None:
+    if chosen is None:
         records = sum(map(_size, filled))
-        asked = min(cores, records // WORTH_RECORDS, cores if memory is None else memory // WORTH_BYTES)
-    count = min(asked, len(filled))
+        chosen = min(cores, records // WORTH_RECORDS, cores if memory is None else memory // WORTH_BYTES)
+    count = min(chosen, len(filled))
     if count < 2:
         return []
     lanes: list[list[ReplayRange]] = [[] for _ in range(count)]

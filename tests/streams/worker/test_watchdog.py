@@ -98,7 +98,7 @@ async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_c
         partition=place, metrics=metrics, is_position_known=False, has_work=True, progress_mark="0"
     )
     worker.apps = [SimpleNamespace(runners={place: runner})]  # type: ignore[list-item]
-    worker._ends._known = {place: 1_000}
+    worker._ends._last_ends = {place: 1_000}
     assert await worker._progress_of_parts() == [("stage counter[0]", "0", True)]
     assert metrics.lag == 0
     runner.is_position_known, metrics.position = True, 990

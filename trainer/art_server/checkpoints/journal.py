@@ -248,9 +248,9 @@ def recover(journal: Journal, store: VersionStore) -> list[str]:
     """Settle every batch that was started and has no outcome, remove what is half written, return lines for the log."""
     notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
     for batch_hash in journal.unfinished():
-        made = settle(journal, store, batch_hash, STOPPED)
-        if made is not None:
-            notes.append(f"batch {batch_hash} had reached version {made.version}; recorded")
+        result = settle(journal, store, batch_hash, STOPPED)
+        if result is not None:
+            notes.append(f"batch {batch_hash} had reached version {result.version}; recorded")
         elif (failure := journal.failure(batch_hash)) is not None:
             notes.append(f"batch {batch_hash} is recorded as failed: {failure.message}")
     return notes
@@ -264,16 +264,18 @@ def settle(journal: Journal, store: VersionStore, batch_hash: str, failure: Fail
     One whose base is no longer the head came too late.
     """
     base = journal.unfinished()[batch_hash]
-    made = store.result(batch_hash, base, besides=journal.made(batch_hash))
-    if made is not None and journal.head not in (None, base):
-        message = f"version {made.version} was made of {base}, but the head is {journal.head} by now; it is left unused"
+    result = store.result(batch_hash, base, besides=journal.made(batch_hash))
+    if result is not None and journal.head not in (None, base):
+        message = (
+            f"version {result.version} was made of {base}, but the head is {journal.head} by now; it is left unused"
+        )
         journal.failed(batch_hash, Failure(message, retriable=False))
         return None
-    if made is None:
+    if result is None:
         journal.failed(batch_hash, failure)
     else:
-        journal.done(made)
-    return made
+        journal.done(result)
+    return result
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

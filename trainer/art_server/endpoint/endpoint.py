@@ -190,21 +190,21 @@ class _Endpoint:
         return await self._respond("text_completion", request, completion_request, prompts)
 
     async def _respond(
-        self, kind: str, request: Request, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]
+        self, kind: str, request: Request, model_request: ChatRequest | CompletionRequest, prompts: list[list[int]]
     ) -> Response:
         """Answer a request, whole or as a stream; the answer is written aside where that takes long."""
-        choices = await self._start(wanted, prompts, request.headers)
-        if wanted.stream:
-            return _stream(self._events(kind, wanted, choices))
+        choices = await self._start(model_request, prompts, request.headers)
+        if model_request.stream:
+            return _stream(self._events(kind, model_request, choices))
         if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
-        sampled = 0 if wanted.scores_prompt else sum(len(answer.token_ids) for answer in answers)
+        sampled = 0 if model_request.scores_prompt else sum(len(answer.token_ids) for answer in answers)
         self._served.completion_tokens += sampled
-        named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
+        named = sampled * (1 + model_request.alternatives) if model_request.wants_logprobs else 0
         named += sum(len(answer.prompt_logprobs) for answer in answers)
 
         def write() -> Response:
-            return JSONResponse(self._answer(kind, wanted, choices, answers, sampled))
+            return JSONResponse(self._answer(kind, model_request, choices, answers, sampled))
 
         return await asyncio.to_thread(write) if named > LONG_ANSWER_TOKENS else write()
 
@@ -231,26 +231,28 @@ class _Endpoint:
         return completion_request, prompts
 
     async def _start(
-        self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]], headers: Headers
+        self, model_request: ChatRequest | CompletionRequest, prompts: list[list[int]], headers: Headers
     ) -> Choices:
         served, episode, priority = self._served, headers.get(EPISODE_HEADER), _read_priority(headers)
-        version = await self._loaded_version(wanted.model, None if episode is None else unquote(episode))
-        param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
+        version = await self._loaded_version(model_request.model, None if episode is None else unquote(episode))
+        param = "messages" if isinstance(model_request, ChatRequest) else "prompt"
         if not all(prompts):
             raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
         if any(min(prompt) < 0 or max(prompt) >= served.sampler.config.vocabulary for prompt in prompts):
             raise RequestError(400, f"{param}: a token id lies outside the vocabulary", param=param)
-        if len(prompts) * wanted.n > MAX_CHOICES:
+        if len(prompts) * model_request.n > MAX_CHOICES:
             raise RequestError(
-                400, f"n: {len(prompts)} prompts, {wanted.n} times each; {MAX_CHOICES} answers are the most", param="n"
+                400,
+                f"n: {len(prompts)} prompts, {model_request.n} times each; {MAX_CHOICES} answers are the most",
+                param="n",
             )
-        if wanted.alternatives and not served.sampler.gives_alternatives:
+        if model_request.alternatives and not served.sampler.gives_alternatives:
             raise RequestError(
                 400, "top_logprobs: the service that holds this model names no alternatives", param="top_logprobs"
             )
         longest = max(map(len, prompts))
         room = served.sampler.config.max_tokens - longest
-        max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens
+        max_tokens = room if model_request.wanted_tokens is None else model_request.wanted_tokens
         if room < 1 or max_tokens > room:
             raise RequestError(
                 400,
@@ -259,14 +261,14 @@ class _Endpoint:
                 param=param,
                 code="context_length_exceeded",
             )
-        seed = served.seeds.randrange(2**31) if wanted.seed is None else wanted.seed
-        choices = Choices(version, prompts, seed, streaming=wanted.stream)
-        parameters = wanted.sampling(max_tokens=max_tokens, seed=seed, top_logprobs=wanted.alternatives)
+        seed = served.seeds.randrange(2**31) if model_request.seed is None else model_request.seed
+        choices = Choices(version, prompts, seed, streaming=model_request.stream)
+        parameters = model_request.sampling(max_tokens=max_tokens, seed=seed, top_logprobs=model_request.alternatives)
         parameters = replace(parameters, priority=priority)
         try:
-            choices.submit(served.sampler, parameters, wanted.n)
+            choices.submit(served.sampler, parameters, model_request.n)
         except UnknownVersionError as error:  # retired between the two lines above
-            raise served.unknown(wanted.model) from error
+            raise served.unknown(model_request.model) from error
         except RuntimeError as error:
             raise RequestError(503, str(error)) from error
         served.requests += 1
@@ -296,37 +298,39 @@ class _Endpoint:
     def _answer(
         self,
         kind: str,
-        wanted: ChatRequest | CompletionRequest,
+        model_request: ChatRequest | CompletionRequest,
         choices: Choices,
         answers: list[Generation],
         sampled: int,
     ) -> dict[str, Any]:
         """Return the body of a whole answer."""
         choice_bodies = [
-            make_choice(wanted, index, answer, self._served.tokenizer, answer_id=choices.id)
+            make_choice(model_request, index, answer, self._served.tokenizer, answer_id=choices.id)
             for index, answer in enumerate(answers)
         ]
         body = self._envelope(kind, choices) | {
             "choices": choice_bodies,
             "usage": usage(choices.prompt_tokens, sampled),
         }
-        if wanted.return_token_ids or wanted.wants_logprobs:
+        if model_request.return_token_ids or model_request.wants_logprobs:
             if len(choices.prompts) == 1:
                 body["prompt_token_ids"] = choices.prompts[0]
-            if not isinstance(wanted, ChatRequest):
+            if not isinstance(model_request, ChatRequest):
                 body["choices"] = [
                     {**choice_body, "prompt_token_ids": choices.prompt_of(i)}
                     for i, choice_body in enumerate(choice_bodies)
                 ]
         return body
 
-    async def _events(self, kind: str, wanted: ChatRequest | CompletionRequest, choices: Choices) -> AsyncIterator[str]:
-        kind = "chat.completion.chunk" if isinstance(wanted, ChatRequest) else kind
-        stream = AnswerStream(wanted, choices, self._envelope(kind, choices), self._served.tokenizer)
+    async def _events(
+        self, kind: str, model_request: ChatRequest | CompletionRequest, choices: Choices
+    ) -> AsyncIterator[str]:
+        kind = "chat.completion.chunk" if isinstance(model_request, ChatRequest) else kind
+        stream = AnswerStream(model_request, choices, self._envelope(kind, choices), self._served.tokenizer)
         async for chunk in stream.events():
             yield chunk
         self._served.completion_tokens += stream.sampled_tokens
-        if wanted.stream_options and wanted.stream_options.include_usage:
+        if model_request.stream_options and model_request.stream_options.include_usage:
             counted = usage(choices.prompt_tokens, stream.sampled_tokens)
             yield event({**self._envelope(kind, choices), "choices": [], "usage": counted})
         yield DONE

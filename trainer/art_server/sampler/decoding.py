@@ -48,11 +48,11 @@ class Decoding:
         length = round_up(max(length, LEAST_LENGTH), self._pool.max_tokens)
         spare = round_up(len(rows), self._pool.rows) - len(rows)
         padded = [[*token_ids, *[0] * spare], [*rows, *[self._pool.spare_row] * spare], [*positions, *[0] * spare]]
-        step = self._recorded(self._record, model, torch.tensor(padded, device=self._device), length)
+        step = self._find_step(self._record, model, torch.tensor(padded, device=self._device), length)
         step.replay()
         return step.logits_B_V[: len(rows)]
 
-    def _recorded(self, record: Record, model: nn.Module, inputs_3_B: Tensor, length: int) -> _Step:
+    def _find_step(self, record: Record, model: nn.Module, inputs_3_B: Tensor, length: int) -> _Step:
         """Return the step of this shape with its inputs set."""
         steps = self._steps.setdefault(model, {})
         shape = (inputs_3_B.shape[1], length)

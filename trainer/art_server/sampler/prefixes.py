@@ -39,15 +39,15 @@ class PrefixIndex:
     def hold(self, row: int, version: int, tokens: Sequence[int]) -> None:
         """Note that a row holds these tokens, as this version of the weights reads them."""
         self.forget(row)
-        held = _Held(version, tokens, _keys(version, tokens))
-        self._held_by_row[row] = held
-        for key in held.keys:
+        prefix = _Held(version, tokens, _keys(version, tokens))
+        self._held_by_row[row] = prefix
+        for key in prefix.keys:
             self._rows_by_key.setdefault(key, {})[row] = None
 
     def forget(self, row: int) -> None:
         """The row is written over from now on; harmless to repeat."""
-        held = self._held_by_row.pop(row, None)
-        for key in held.keys if held else ():
+        prefix = self._held_by_row.pop(row, None)
+        for key in prefix.keys if prefix else ():
             rows = self._rows_by_key[key]
             del rows[row]
             if not rows:
@@ -62,8 +62,8 @@ class PrefixIndex:
             row = next(reversed(self._rows_by_key[key]))
         if row < 0:
             return NOTHING
-        held = self._held_by_row[row]
-        shared = _common_length(held.tokens, tokens) if held.version == version else 0
+        prefix = self._held_by_row[row]
+        shared = _common_length(prefix.tokens, tokens) if prefix.version == version else 0
         shared = min(shared, len(tokens) - 1)
         return Shared(row, shared) if shared >= BLOCK_TOKENS else NOTHING
 

@@ -54,7 +54,7 @@ def list_() -> None:
 @click.option("--run", "run_id", help="Ask about this run, or its model; needed if the settings have several.")
 @output_options
 @with_settings
-def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **shown: Any) -> None:
+def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **form: Any) -> None:
     """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
 
     The namespace, and the run or model if there is only one, come from the settings unless they are given.
@@ -63,9 +63,9 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
 
     query = load_query(name)
     chosen = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
-    shown["value"] = shown["value"] or query.chart
+    form["value"] = form["value"] or query.chart
     configured = [run.run_id for run in settings.runs]
-    _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **shown)
+    _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **form)
 
 
 @sql.command()
@@ -73,11 +73,11 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
 @click.option("--write", "writes", is_flag=True, help="Let the statement change tables.")
 @output_options
 @with_settings
-def query(settings: Settings, statement: str, writes: bool, **shown: Any) -> None:
+def query(settings: Settings, statement: str, writes: bool, **form: Any) -> None:
     """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
     from rollbus.consumers.clickhouse.questions.saved import ask
 
-    _print(ask(settings.clickhouse, statement, writes=writes), **shown)
+    _print(ask(settings.clickhouse, statement, writes=writes), **form)
 
 
 @sql.command()
@@ -146,11 +146,11 @@ def _print(answer: "QueryResult", *, output: str, to: Path | None, value: str | 
         if output == "chart":
             from rollbus.consumers.clickhouse.questions.chart import as_chart
 
-            shown = as_chart(answer.columns, answer.rows, value=value)
+            view = as_chart(answer.columns, answer.rows, value=value)
         else:
-            shown = as_table(answer.columns, answer.rows, title=title, width=Console().width if to is None else None)
+            view = as_table(answer.columns, answer.rows, title=title, width=Console().width if to is None else None)
         if to is None:
-            Console().print(shown)
+            Console().print(view)
         else:
             with to.open("w") as file:
-                Console(file=file).print(shown)
+                Console(file=file).print(view)

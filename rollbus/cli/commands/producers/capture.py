@@ -77,12 +77,12 @@ def capture(
         spool_folder=spool_folder.resolve() if spool_folder else None,
         route=tuple(run.model for run in settings.runs if run.delivery is not None),
     )
-    with tempfile.TemporaryDirectory(prefix="rollbus-capture-", ignore_cleanup_errors=True) as made:
-        folder, recorder = Path(made), plan.make_recorder()
+    with tempfile.TemporaryDirectory(prefix="rollbus-capture-", ignore_cleanup_errors=True) as folder_name:
+        folder, recorder = Path(folder_name), plan.make_recorder()
         episode = recorder.start(task=plan.task) if per == "program" else None
         headers = None if episode is None else recorder.headers(episode)
         write_plan(folder, plan.model_copy(update={"headers": headers}))
-        code = _run(program, {FOLDER_VARIABLE: made, "PYTHONPATH": _python_path()})
+        code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
         reports = list(read_ended(folder))
         if episode is not None:
             for writer_id in (writer_id for report in reports for writer_id in report.writer_ids):
@@ -153,14 +153,14 @@ def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     return "error", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
 
 
-def _describe(folder: Path, reports: Sequence["ProcessReport"], own: Mapping[str, int]) -> str:
+def _describe(folder: Path, reports: Sequence["ProcessReport"], own_counts: Mapping[str, int]) -> str:
     """Return the line that says what was recorded, of the processes that have reported and of this one."""
     notes = [path.read_text() for path in sorted(folder.glob("failed-*"))]
     notes += [f"{library}: {error}" for report in reports for library, error in report.failed.items()]
     if not reports:
         notes.insert(0, "nothing was recorded: no Python process has reported")
         return f"rollbus: {'; '.join(notes)}"
-    counts = Counter(own)
+    counts = Counter(own_counts)
     for report in reports:
         counts.update(report.counters)
     trainable = counts["turns_trainable"]

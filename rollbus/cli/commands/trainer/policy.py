@@ -122,10 +122,10 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
     for decision in policy_history(chosen):
         if version not in (None, decision.version):
             continue
-        shown = ["–" if number is None else str(number) for number in (decision.version, decision.serving)]
+        versions = ["–" if number is None else str(number) for number in (decision.version, decision.serving)]
         share = "–" if decision.canary is None else f"{decision.canary} at {decision.share:.0%}"
         why = f"{decision.reason}: {decision.detail}" if decision.detail else decision.reason
-        table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *shown, share, why,
+        table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *versions, share, why,
                       *_describe_reward(decision))  # fmt: skip
     show_rows(table, f"nothing was decided on model {chosen.model!r}; see `delivery:` in docs/delivery.md")
 
@@ -201,9 +201,9 @@ def compare(settings: Settings, run_id: str | None, before: int, after: int) -> 
 
 def _summarize(evaluation: "Evaluation") -> str:
     """Return its name, and each metric with its interval if it has one."""
-    metrics, shown = evaluation.metrics, []
+    metrics, parts = evaluation.metrics, []
     for name in (name for name in metrics if not name.endswith(("_low", "_high"))):
         bounds = [metrics.get(f"{name}_{side}") for side in ("low", "high")]
         interval = "" if None in bounds else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
-        shown.append(f"{name} {metrics[name]:.3f}{interval}")
-    return f"{evaluation.name}: {', '.join(shown)}"
+        parts.append(f"{name} {metrics[name]:.3f}{interval}")
+    return f"{evaluation.name}: {', '.join(parts)}"

@@ -146,6 +146,25 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
     assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
 
 
+def test_olmo3_scales_the_positions_of_layers_that_see_the_whole_text_alone(tmp_path: Path) -> None:
+    """As transformers 5.24 writes it, and as OLMo 3's own config.json has it, of which transformers 5.2 scales all."""
+    shape = {"architectures": ["Olmo3ForCausalLM"], **SHAPE, **KINDS["olmo3"]}
+    plain = {"rope_type": "default", "rope_theta": 1e6}
+    scaled = {name: value for name, value in YARN.items() if name not in ("rope_theta", "rope_type")}
+    written = {
+        "nested": shape | {"rope_parameters": {"full_attention": YARN, "sliding_attention": plain}},
+        "flat": shape | {"rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", **scaled}},
+    }
+    configs = []
+    for name, config in written.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        configs.append(read_config(tmp_path / name))
+    assert configs[0] == configs[1]
+    assert configs[0].rope is not None
+    assert configs[0].sliding_rope_theta == 1e6
+
+
 def test_every_gradient_is_that_of_transformers(folder: Path) -> None:
     model, config = load_model(folder)
     model.train().requires_grad_(True)

@@ -288,6 +288,8 @@ def _positions(hf: Any) -> dict[str, Any]:
         positions["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
     if layer:
         positions["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
+    elif hf.model_type == "olmo3":  # it scales the layers that see the whole text, and no others
+        positions["sliding_rope_theta"] = float(parameters["rope_theta"])
     if (share := parameters.get("partial_rotary_factor") or 1.0) != 1.0:
         head = getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
         positions["rotary_width"] = int(head * share)

@@ -78,7 +78,11 @@ class Delivery(Books):
         with self._lock:
             if not already and self._events:
                 self.counters.add("events_dropped.undelivered_at_close", self._events)
-                logger.warning("rollbus: %d events were not delivered before the end, and are lost", self._events)
+                logger.warning(
+                    "rollbus: %d records (events, and the recorder's reports on them) were not delivered before the "
+                    "end, and are lost",
+                    self._events,
+                )
             self._closed = True
             for item in self.take_all():
                 self._forget(item)

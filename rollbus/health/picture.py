@@ -34,6 +34,8 @@ from rollbus.runtime.health.alarms.runs import (
 )
 from rollbus.schemas.records.groups import CurriculumState
 
+TRAINER = "trainer"
+"""Kind of a process, and the first part of its consumer group."""
 TICKING_STAGE = "assembly"
 """The worker that holds its first partition writes time into the log."""
 NO_TICKER_MS = 60_000
@@ -92,7 +94,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     ]
     is_step_open = any(run.open_step is not None for run in runs)
     processes = [excuse_training(process, is_step_open=is_step_open) for process in drawn]
-    groups = [draw_group(lag, history) for lag in look.lags]
+    groups = [draw_group(_count_trainers(lag, processes), history) for lag in look.lags]
     alive = [process for process in processes if process.is_alive]
     problems = (
         *_find_nothing_alive(look, processes),
@@ -138,12 +140,23 @@ def _standing_by_run(processes: Sequence[ProcessHealth]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for process in sorted(processes, key=lambda process: -process.beat_age_ms):
         for name in process.holds:
-            if process.kind == "trainer" and name.startswith("run "):
+            if process.kind == TRAINER and name.startswith("run "):
                 run_id = name.split()[1]
                 reasons.pop(run_id, None)
                 if process.standing:
                     reasons[run_id] = process.standing
     return reasons
+
+
+def _count_trainers(lag: Lag, processes: Sequence[ProcessHealth]) -> Lag:
+    """Return a lag with those that read: a trainer takes its partitions itself, and the broker counts it nowhere."""
+    kind, _, run_id = lag.group.partition(".")
+    if kind != TRAINER:
+        return lag
+    readers = [process for process in processes if process.is_alive and process.kind == TRAINER]
+    return replace(
+        lag, members=sum(any(name.startswith(f"run {run_id} of ") for name in reader.holds) for reader in readers)
+    )
 
 
 def _find_nothing_alive(look: Look, processes: Sequence[ProcessHealth]) -> Iterable[Problem]:

@@ -176,6 +176,13 @@ def test_lag_is_a_problem_where_it_grows_all_the_time_or_no_process_reads() -> N
     assert "no process reads" in look(601, 0, 4_000).problems[0].what
 
 
+def test_a_trainer_reads_although_the_broker_has_no_member_of_its_group() -> None:
+    lags = (Lag("trainer.main", "batches", 0, 2_000), Lag("trainer.other", "batches", 0, 2_000))
+    picture = draw(make_beat("trainer", holds=("run main of agent",)), lags=lags)
+    assert {group.group: group.members for group in picture.groups} == {"trainer.main": 1, "trainer.other": 0}
+    assert [problem.subject for problem in picture.problems] == ["trainer.other in batches"]
+
+
 def test_lag_that_goes_up_and_down_as_idle_stages_commit_their_ticks_is_no_problem() -> None:
     history = LagHistory(300)
     for at_s in range(0, 1_200, 5):

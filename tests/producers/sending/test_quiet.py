@@ -27,4 +27,4 @@ def test_a_broker_that_is_away_is_two_lines_of_ours_the_second_with_the_count() 
     unavailable, other, lost = done.stderr.splitlines()
     assert "events wait in memory, their sink is unavailable" in unavailable
     assert "of another client" in other
-    assert "rollbus: 4 events were not delivered before the end, and are lost" in lost
+    assert "rollbus: 4 records (events, and the recorder's reports on them) were not delivered" in lost

@@ -259,7 +259,7 @@ def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_co
     unavailable, lost = done.stderr.splitlines()
     missing = f"topic {namespace}episode-events does not exist on {kafka}; create it with `rollbus topics create`"
     assert f"rollbus: events wait in memory, their sink is unavailable: UnavailableError('{missing}" in unavailable
-    assert "rollbus: 5 events were not delivered before the end, and are lost" in lost
+    assert "rollbus: 5 records (events, and the recorder's reports on them) were not delivered" in lost
 
 
 async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: str) -> None:

@@ -39,6 +39,7 @@ def test_a_step_that_takes_long_is_named_instead_of_a_trainer_that_waits(
         found = world.until(lambda found: "long_step" in problems(found), "the long step is not named", from_log=False)
         shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
         page = ask_page(world)
+        world.kill("trainer")  # asked to end, it would first end its step
     for answer in (found, page):
         assert "step 1 of run main has been training for" in problems(answer)["long_step"]
         assert "it is the first → `rollbus trainer status` says what the backend does" in problems(answer)["long_step"]

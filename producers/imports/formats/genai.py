@@ -2,7 +2,8 @@
 
 Messages were written in four ways, all of which are read: attributes with JSON (`gen_ai.input.messages`), flattened
 attributes (`gen_ai.prompt.0.content`), two events with JSON (`gen_ai.content.prompt`), and an event per message
-(`gen_ai.user.message`, `gen_ai.choice`). Events come within the span, or as log records that name it.
+(`gen_ai.user.message`, `gen_ai.choice`). Events come within the span, or as log records that name it. Vercel's AI SDK
+has the conventions' names for models, settings and counts, and names of its own (`ai.…`) for all that is said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,12 @@ MESSAGE_EVENTS = {
     "gen_ai.tool.message": "tool",
 }
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+OTHER_TOOLS = {
+    "name": ("haystack.tool.name", "ai.toolCall.name"),
+    "input": ("haystack.agent.step.tool.input", "ai.toolCall.args"),
+    "output": ("haystack.agent.step.tool.output", "ai.toolCall.result"),
+}
+"""Names that Haystack and Vercel's AI SDK have for a tool."""
 Event = tuple[str, Mapping[str, Any]]
 """Name and fields: the attributes, and those of the body of a log record."""
 
@@ -53,7 +60,7 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     for name in ("system", "provider.name", "openai.response.service_tier", "request.encoding_formats"):
         fields.take(f"gen_ai.{name}")
     fields.below("gen_ai.usage.")
-    tools = fields.take("gen_ai.tool.definitions", "gen_ai.request.tools")
+    tools = fields.take("gen_ai.tool.definitions", "gen_ai.request.tools", "ai.prompt.tools")
     flat_tools = nest(fields.below("llm.request.functions."))
     messages, outputs = _read_messages(fields, events)
     request = read_request({"messages": messages}, model=model, **sampling)
@@ -66,7 +73,8 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
         finish_reason=reasons[0] if reasons else None,
         usage=usage,
     )
-    streamed = fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
+    is_stream = (fields.text("ai.operationId") or "").endswith("doStream")
+    streamed = is_stream or fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
     if answer is None and model is None:
         return None
     return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""), streamed=streamed)
@@ -94,19 +102,21 @@ def read_tool(fields: Fields, name: str, events: Sequence[Event]) -> ImportedToo
     """Return the tool of a span; what it has no attribute for, its events may have, as those of Strands do."""
     fields.take("gen_ai.tool.type", "gen_ai.tool.description")
     by_event = dict(events)
-    arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input", "haystack.agent.step.tool.input")
-    result = fields.take("gen_ai.tool.call.result", "traceloop.entity.output", "haystack.agent.step.tool.output")
+    arguments = fields.take("gen_ai.tool.call.arguments", "traceloop.entity.input", *OTHER_TOOLS["input"])
+    result = fields.take("gen_ai.tool.call.result", "traceloop.entity.output", *OTHER_TOOLS["output"])
     if arguments is None:
         arguments = by_event.get("gen_ai.tool.message", {}).get("content")
     return ImportedTool(
-        name=fields.text("gen_ai.tool.name", "traceloop.entity.name", "haystack.tool.name") or name,
+        name=fields.text("gen_ai.tool.name", "traceloop.entity.name", *OTHER_TOOLS["name"]) or name,
         arguments="" if arguments is None else arguments,
         result=by_event.get(CHOICE, {}).get("message") if result is None else result,
-        call_id=fields.text("gen_ai.tool.call.id"),
+        call_id=fields.text("gen_ai.tool.call.id", "ai.toolCall.id"),
     )
 
 
 def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Message], list[Message]]:
+    if inputs := read_messages(fields.take("ai.prompt.messages")):
+        return inputs, _read_vercel_answer(fields)
     details = [Fields(event_fields) for name, event_fields in events if name == DETAILS]
     for source in (fields, *details):
         inputs = read_messages(source.take("gen_ai.input.messages"))
@@ -124,6 +134,13 @@ def _read_messages(fields: Fields, events: Sequence[Event]) -> tuple[list[Messag
     outputs = read_messages(flat[1], "assistant") or read_messages(whole[1], "assistant")
     event_inputs, event_outputs = _of_events(events)
     return inputs or event_inputs, outputs or event_outputs
+
+
+def _read_vercel_answer(fields: Fields) -> list[Message]:
+    """Return the answer of a span of Vercel's AI SDK; none where it has neither a text nor a call."""
+    text, calls = fields.take("ai.response.text"), read_json(fields.take("ai.response.toolCalls"))
+    message = {"content": text or None, "tool_calls": calls, "reasoning": fields.take("ai.response.reasoning")}
+    return read_messages([{"role": "assistant", **message}]) if text or calls else []
 
 
 def _system(instructions: Any) -> list[Message]:

@@ -1,7 +1,7 @@
 """Chat messages of any tool → the OpenAI form.
 
-Reads OpenAI's own, OpenTelemetry's `parts`, Anthropic's content blocks, LangChain's objects (dumped or serialised), and
-JSON text of all of these. What has no such form stays a part of the content, as it came.
+Reads OpenAI's own, OpenTelemetry's `parts`, Anthropic's content blocks, those of Vercel's AI SDK, LangChain's objects
+(dumped or serialised), and JSON text of all of these. What has no such form stays a part of the content, as it came.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ ROLES = {
 """Other names of OpenAI's roles, in small letters."""
 CARRIED = ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning", "finish_reason")
 """Fields of a message that have the same name everywhere."""
-RESULTS = ("tool_result", "tool_call_response")
-CALLS = ("tool_use", "tool_call")
+RESULTS = ("tool_result", "tool_call_response", "tool-result")
+CALLS = ("tool_use", "tool_call", "tool-call")
 REASONING = ("reasoning", "thinking")
 Message = dict[str, Any]
 
@@ -138,12 +138,20 @@ def _content_block(block: Any) -> Message:
 
 
 def _result(block: Mapping[str, Any]) -> Message:
-    result = next((block[name] for name in ("response", "result", "content") if block.get(name) is not None), "")
+    result = next(
+        (block[name] for name in ("response", "result", "content", "output") if block.get(name) is not None), ""
+    )
+    if block.get("type") == "tool-result" and isinstance(result, Mapping) and "value" in result:
+        result = result["value"]
     result = read_blocks(result)
     if isinstance(result, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in result):
         result = "".join(str(part.get("text", "")) for part in result)
     content = result if isinstance(result, str) else json_of(result)
-    return {"role": "tool", "tool_call_id": block.get("tool_use_id") or block.get("id"), "content": content}
+    return {"role": "tool", "tool_call_id": block.get("tool_use_id") or _call_id(block), "content": content}
+
+
+def _call_id(call: Mapping[str, Any]) -> Any:
+    return call.get("id") or call.get("toolCallId")
 
 
 def _finished(message: Message, content: Any, calls: list[Message]) -> Message:
@@ -163,10 +171,10 @@ def tool_call(call: Any) -> Message:
     source: Mapping[str, Any] = function if isinstance(function, Mapping) else call
     arguments = next((source[key] for key in ("arguments", "args", "input") if source.get(key) is not None), "")
     return {
-        "id": call.get("id"),
+        "id": _call_id(call),
         "type": "function",
         "function": {
-            "name": source.get("name") or "",
+            "name": source.get("name") or source.get("toolName") or "",
             "arguments": arguments if isinstance(arguments, str) else json_of(arguments),
         },
     }

@@ -10,8 +10,10 @@ from rollbus.producers.imports.formats import genai, langfuse, openinference
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 
 AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.name", "graph.node.id", "traceloop.entity.name")
-HAYSTACK_TOOL, HAYSTACK_COMPONENT = "haystack.tool.name", "haystack.component.name"
-"""Haystack has names of its own: of a tool that an agent uses, and of the agent as a component of a pipeline."""
+HAYSTACK_COMPONENT = "haystack.component.name"
+"""Haystack's name of an agent, as a component of a pipeline."""
+VERCEL_AGENTS = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")
+"""Operations of Vercel's AI SDK that calls of a model and tools are in."""
 
 LANGFUSE = "langfuse.observation."
 OBSERVATION = {"model": "model.name", "model_parameters": "model.parameters"}
@@ -24,6 +26,8 @@ def read_agent(name: str, fields: Fields) -> str | None:
         return fields.text(HAYSTACK_COMPONENT) or name
     if _observation_kind(fields) in langfuse.AGENTS:
         return name
+    if fields.text("ai.operationId") in VERCEL_AGENTS:
+        return fields.text("ai.telemetry.functionId") or name
     is_agent = (
         fields.text(openinference.KIND) in openinference.AGENTS
         or fields.text("gen_ai.operation.name") in genai.AGENTS
@@ -37,7 +41,8 @@ def is_tool(fields: Fields) -> bool:
     if (kind := fields.text(openinference.KIND)) is not None:
         return kind in openinference.TOOLS
     is_genai = fields.text("gen_ai.operation.name") in genai.TOOLS or fields.text("traceloop.span.kind") == "tool"
-    return is_genai or fields.text(HAYSTACK_TOOL) is not None or _observation_kind(fields) in langfuse.TOOLS
+    is_other = fields.text(*genai.OTHER_TOOLS["name"]) is not None
+    return is_genai or is_other or _observation_kind(fields) in langfuse.TOOLS
 
 
 def read_content(name: str, fields: Fields, events: Sequence[genai.Event]) -> ImportedCall | ImportedTool | None:

@@ -63,7 +63,10 @@ def test_a_batch_joins_its_input_and_output() -> None:
 def test_a_batch_with_token_ids_is_trainable() -> None:
     logprobs = {"content": [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.2}]}
     said = answer("1", "four", logprobs=logprobs, token_ids=[7, 8], prompt_token_ids=[1, 2, 3])
-    (turn,) = Read("openai-batch", [said, request("1", "2+2?", top_p=1, top_k=-1, min_p=0, repetition_penalty=1)]).turns
+    named = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0}
+    (turn,) = Read("openai-batch", [said, request("1", "2+2?", **named)]).turns
+    assert turn.untrainable_reason == "sampling_unknown"
+    (turn,) = Read("openai-batch", [said, request("1", "2+2?", **named, frequency_penalty=0)]).turns
     assert turn.trainable
 
 

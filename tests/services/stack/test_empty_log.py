@@ -1,13 +1,19 @@
 """A new user's lists, on a broker where nothing has happened: they say so, and what would make something happen."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka import TopicPartition
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.positions import Position
+from rollbus.runtime.log_mark import LogMark
 from tests.console import without_settings
+from tests.services.streams.fixtures import commit_offsets
 
 pytestmark = pytest.mark.services
 
@@ -95,6 +101,28 @@ def test_a_reader_that_has_lost_nothing_is_left_as_it_is(say: Say, command: str)
     say("topics", "create")
     for words in (command, f"{command} --yes"):
         assert "nothing is lost, and nothing was changed" in say(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "topic", "reader"),
+    [
+        ("trainer accept-loss", "batches", "trainer.main"),
+        ("resample accept-loss", "resample-requests", "resample-agent.main"),
+        ("log-to accept-loss webhook", "policy-decisions", "logger.webhook"),
+    ],
+)
+def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(
+    say: Say, kafka: str, namespace: str, command: str, topic: str, reader: str
+) -> None:
+    say("topics", "create")
+    connection, place = KafkaConnection(bootstrap_servers=kafka), TopicPartition(f"{namespace}{topic}", 0)
+    of_another_log = Position(0, LogMark("there", "made-before")).committed
+    asyncio.run(commit_offsets(connection, f"{namespace}{reader}", {place: of_another_log}))
+    told = say(*command.split())
+    assert f"{place.topic}[0] would continue at 0: the topic was deleted and made again" in told
+    assert "Nothing was changed" in told
+    assert "continues at 0" in say(*command.split(), "--yes")
+    assert "nothing is lost, and nothing was changed" in say(*command.split())
 
 
 def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:

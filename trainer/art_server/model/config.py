@@ -273,14 +273,16 @@ def _sliding_layers(hf: Any) -> dict[str, Any]:
 
 def _positions(hf: Any) -> dict[str, Any]:
     """Return the rotary positions: of all layers, and of the sliding ones where they differ."""
-    by_layer = hf.rope_parameters if SLIDING in hf.rope_parameters else {None: hf.rope_parameters}
+    # transformers 5.2 adds fields of its own to what 5.24 writes for each kind of layer.
+    by_kind = {kind: values for kind, values in hf.rope_parameters.items() if isinstance(values, Mapping)}
+    by_layer = by_kind or {None: hf.rope_parameters}
     for parameters in by_layer.values():
         if (kind := parameters["rope_type"]) not in ROPES:
             raise ConfigurationError(
                 f"base model's rotary positions are of type {kind!r}; this service runs {', '.join(ROPES)}; take the "
                 "model without rope_scaling, whose sequences are then as long as its pretraining's"
             )
-    layer = "full_attention" if SLIDING in by_layer else None
+    layer = "full_attention" if by_kind else None
     parameters = by_layer[layer]
     positions: dict[str, Any] = {"rope_theta": float(parameters["rope_theta"])}
     if parameters["rope_type"] != "default":

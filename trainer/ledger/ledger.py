@@ -4,6 +4,7 @@ Pure. One transaction writes a step's closing record, its version and the offset
 contradict each other. If they do, records were lost or written by hand, and the trainer stops.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -60,6 +61,8 @@ class Ledger:
     """Batch hash → step."""
     completed: int = 0
     skipped_in_a_row: int = 0
+    skipped_reasons: Counter[str] = field(default_factory=Counter)
+    """Why the members of those steps were not trained, each with their number."""
     last_completed: StepCompleted | None = None
     lineage: Lineage = field(default_factory=Lineage)
 
@@ -127,8 +130,10 @@ class Ledger:
             self.completed += 1
             self.last_completed = record
             self.skipped_in_a_row = 0
+            self.skipped_reasons.clear()
         else:
             self.skipped_in_a_row += 1
+            self.skipped_reasons.update(member.reason for member in record.dropped)
 
     def _check_number(self, step: int, what: str) -> None:
         if step != self.closed_steps + 1:

@@ -13,10 +13,12 @@ backend             scored token rows → new weights; its journal says what hap
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from rollbus.runtime.health.heart import Report
+from rollbus.schemas.drop_words import UNKNOWN, WORDS
 from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
@@ -291,14 +293,22 @@ class Trainer:
         skipped = self.ledger.skipped_in_a_row
         if skipped >= self._settings.max_skipped_in_a_row:
             raise RunStoppedError(
-                f"run {self._settings.run_id!r}: the last {skipped} batches trained nothing; look at the reasons in "
-                "topic `drops` (stage trainer): `stale` asks for smaller windows or a larger max_off_policy_steps, "
-                "`payload_lost` for a longer retention of `trajectories`, `untrainable` for token ids and log-probs"
+                f"run {self._settings.run_id!r}: the last {skipped} batches trained nothing. "
+                f"{explain_reasons(self.ledger.skipped_reasons)}; each is in topic `drops` (stage trainer)"
             )
 
     async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
         self._ahead.begin()
         return await (waiting if self._settings.backend_is_inside else self._stop.unless_asked(waiting))
+
+
+def explain_reasons(reasons: Counter[str]) -> str:
+    """Return what each reason means, how many trajectories it kept out, and what to do; the most frequent first."""
+    return "; ".join(
+        f"{count} trajectories {words.what} (`{reason}`): {words.remedy}"
+        for reason, count in reasons.most_common()
+        for words in [WORDS.get(reason, UNKNOWN)]
+    )
 
 
 def _paused_error(pause: RunCommand) -> RunStoppedError:

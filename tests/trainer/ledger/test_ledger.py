@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.records.steps import StepCompleted, StepSkipped, StepStarted
+from rollbus.schemas.records.steps import DroppedMember, StepCompleted, StepSkipped, StepStarted
 from rollbus.trainer.ledger.ledger import AlreadyDone, Ledger, RunStep
 from rollbus.trainer.ledger.lineage import Lineage
 from tests.builders import START_MS, make_version
@@ -28,7 +28,8 @@ def completed(step: int = 1, **fields: Any) -> StepCompleted:
 
 def skipped(step: int, batch_hash: str) -> StepSkipped:
     times = {"started_at_ms": START_MS, "completed_at_ms": START_MS}
-    return StepSkipped(step=step, reason="nothing", **COMMON | {"batch_hash": batch_hash} | times)
+    stale = DroppedMember(trajectory_id="t", group_id="g", reason="stale")
+    return StepSkipped(step=step, reason="nothing", dropped=(stale,), **COMMON | {"batch_hash": batch_hash} | times)
 
 
 def ledger_of(*records: Any) -> Ledger:
@@ -64,8 +65,9 @@ def test_the_same_outcome_again_changes_nothing() -> None:
 def test_skipped_steps_in_a_row_are_counted_until_one_trains() -> None:
     ledger = ledger_of(skipped(1, "a"), skipped(2, "b"))
     assert (ledger.closed_steps, ledger.skipped_in_a_row) == (2, 2)
+    assert ledger.skipped_reasons == {"stale": 2}
     ledger.apply(completed(3, batch_hash="c"))
-    assert ledger.skipped_in_a_row == 0
+    assert (ledger.skipped_in_a_row, ledger.skipped_reasons) == (0, {})
 
 
 @pytest.mark.parametrize("records", [(completed(2),), (started(2),), (started(), completed(), started(3))])

@@ -151,12 +151,20 @@ async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_c
     assert {each.reason for each in world.steps()[0].dropped} == {"rejected_by_backend", "no_signal"}
 
 
-async def test_a_run_that_trains_nothing_for_several_batches_stops_and_says_where_to_look() -> None:
+async def test_a_run_that_trains_nothing_for_several_batches_stops_and_explains_the_reasons_that_occurred() -> None:
     world = World()
-    for number in range(3):
+    for number in range(2):
         world.broker.append(BATCHES, make_batch(number, [world.stored(f"flat{number}", [1.0, 1.0])]))
-    with pytest.raises(RunStoppedError, match="last 3 batches trained nothing"):
+    lost = world.stored("lost", [0.0, 1.0])
+    for member in lost.members:
+        world.broker.expire(member.location)
+    world.broker.append(BATCHES, make_batch(2, [lost]))
+    with pytest.raises(RunStoppedError, match="last 3 batches trained nothing") as stopped:
         await world.trainer(max_skipped_in_a_row=3).run(until_idle=True)
+    words = str(stopped.value)
+    assert "4 trajectories are in a group whose rewards are all equal (`no_signal`): see `rollbus sql run" in words
+    assert "2 trajectories are no longer in the log (`payload_lost`): raise `worker: retention_hours:`" in words
+    assert "stale" not in words
 
 
 async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_trainer() -> None:

@@ -185,7 +185,7 @@ def arms_sums(arms: Arms) -> Floats:
 
 
 def main(runs: int) -> None:
-    """Print the table of docs/delivery.md."""
+    """Print the table of docs/delivery-adversary.md."""
     print(f"{runs} runs each, α = {ALPHA}, seed {SEED}\n")
     shares = " | ".join(f"{share:.0%}" for share in SHARES)
     for effect, what in ((0.05, "stopped, though better by 5 points"), (-0.2, "promoted, though worse by 20 points")):

@@ -75,7 +75,7 @@ def measure_drift(world: KnownDrift, *, runs: int, answers: int) -> tuple[float,
 
 
 def main(runs: int = 300, picture: Path | None = None) -> None:
-    """Print the tables of docs/delivery.md, and draw the plot of the first."""
+    """Print the tables of docs/policy-estimate.md, and draw the plot of the first."""
     from benchmarks.delivery.tickets import answered_tickets
 
     answered = answered_tickets(TICKET_STEPS[0], TICKET_STEPS[1:])

@@ -146,7 +146,7 @@ NAIVE: dict[str, dict[str, Any]] = {
 
 
 def main(runs: int = 100) -> None:
-    """Print the table of docs/delivery.md."""
+    """Print the table of docs/delivery-statistics.md."""
     print("| no difference, rewards late | counted | called worse | called better | wait at the end |")
     print("|---|---|---|---|---|")
     for name, world in WORLDS.items():

@@ -1,4 +1,7 @@
-"""Print the table of docs/delivery.md, and draw its plot: `python -m benchmarks.delivery.run [runs] [picture]`."""
+"""Print the table of docs/delivery-statistics.md, and draw its plot.
+
+python -m benchmarks.delivery.run [runs] [picture]
+"""
 
 import sys
 from pathlib import Path

@@ -115,7 +115,7 @@ def find_principals(settings: Settings) -> Iterator[CheckResult]:
         what = (
             f"{', '.join(runs)} judges canaries, and no producer has a token: one that gives up what it does not like"
         )
-        remedy = "`rollbus token create NAME --may record,feedback` (docs/delivery.md)"
+        remedy = "`rollbus token create NAME --may record,feedback` (docs/security-producers.md)"
         yield CheckResult("principals", "note", f"{what} can stop a good one", remedy)
 
 

@@ -199,5 +199,5 @@ async def require_owner_key(settings: StreamSettings) -> None:
         raise ConfigurationError(
             f"the owner has signed the configurations in the log of {settings.kafka.bootstrap_servers}, and this "
             "worker has no key: the others would refuse its ticks. Set `signing: owner:`, or start the worker where "
-            "the stack's secrets are (docs/security.md)"
+            "the stack's secrets are (docs/security-doors.md)"
         )

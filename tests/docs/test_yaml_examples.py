@@ -16,6 +16,9 @@ DOCS = ROOT / "docs"
 PAGES = (
     *(
         "delivery.md",
+        "guards.md",
+        "losses.md",
+        "policy-estimate.md",
         "gpu.md",
         "grouping.md",
         "model-service.md",

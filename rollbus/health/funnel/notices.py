@@ -140,7 +140,7 @@ def find_unsigned_evidence(numbers: FunnelNumbers, settings: FunnelSettings) -> 
             f"{influence.unsigned} of {influence.recorded} episodes are signed by nobody: a producer that gives up "
             "what it does not like among them can stop a canary"
         )
-        remedy = "`rollbus token create NAME --may record,feedback` for each producer (docs/delivery.md)"
+        remedy = "`rollbus token create NAME --may record,feedback` for each producer (docs/security-producers.md)"
         yield Notice("unsigned_evidence", what, remedy)
 
 
@@ -180,7 +180,7 @@ def find_share_without_bound(numbers: FunnelNumbers, settings: FunnelSettings) -
             f"{influence.movers} principals recorded what was trained, and {influence.mover or 'what nobody signed'} "
             f"has {influence.share:.0%} of the absolute advantage: they take turns, and no bound is set"
         )
-        remedy = "`runs: batching: {max_share_per_source: {principal: SHARE}}` sets one; 1 is none (docs/security.md)"
+        remedy = "`runs: batching: {max_share_per_source: {principal: SHARE}}` sets one (docs/security-influence.md)"
         yield Notice("share_without_bound", what, remedy)
 
 

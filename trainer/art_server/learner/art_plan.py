@@ -55,7 +55,7 @@ def arts_plan(
     if refused := _list_refused(config, dev_config):
         raise RejectedError(
             f"this server does not know ART's {', '.join(refused)}; "
-            "leave it out, and see docs/trainer.md for what there is instead"
+            "leave it out, and see docs/losses.md for what there is instead"
         )
     level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
     beta = beta_of(dev_config)

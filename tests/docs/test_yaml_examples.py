@@ -13,21 +13,28 @@ from rollbus.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = (
-    *(
-        "delivery.md",
-        "guards.md",
-        "losses.md",
-        "policy-estimate.md",
-        "gpu.md",
-        "grouping.md",
-        "model-service.md",
-        "next-turn.md",
-        "resampling.md",
-        "rewards.md",
-        "settings.md",
-    ),
-    "trainer.md",
+PAGES = tuple(
+    f"{page}.md"
+    for page in (
+        "archive",
+        "backends",
+        "delivery",
+        "gpu",
+        "grouping",
+        "guards",
+        "import",
+        "managed-kafka",
+        "model-service",
+        "monitoring",
+        "next-turn",
+        "policy-estimate",
+        "resampling",
+        "rewards",
+        "security-doors",
+        "settings",
+        "sink",
+        "trainer",
+    )
 )
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")

@@ -175,6 +175,7 @@ TABLES: dict[str, tuple[dict[str, str], str]] = {
             "value": "reward",
             "components": "map('win', reward, 'style', 0.1 * reward)",
             "reward_version": "'r1'",
+            "first_seen_ms": "toUnixTimestamp64Milli(at)",
             "kafka_offset": "i",
         },
         "WHERE state != 'untrainable'",

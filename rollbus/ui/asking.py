@@ -81,5 +81,5 @@ class Asking:
         with self._places, connection(self._settings) as client:
             if values.get("run"):
                 require_run(client, self._namespace, values["run"], self._runs)
-            columns, rows = client.query(query.sql, bound, LIMITS)
+            columns, rows = client.query(query.statement(bound), bound, LIMITS)
         return columns, [[make_plain(value) for value in row] for row in rows]

@@ -7,7 +7,7 @@ import { test } from "node:test";
 
 import { card, drawn, open, page, text } from "./browser.mjs";
 
-const { BUSY, HOSTILE, NODE_FOLDER, OWNER, SCREENSHOTS, TRAJECTORY } = process.env;
+const { BROKEN, BUSY, HOSTILE, NODE_FOLDER, OWNER, SCREENSHOTS, TRAJECTORY } = process.env;
 const AXE = readFileSync(join(NODE_FOLDER, "node_modules/axe-core/axe.min.js"), "utf8");
 const VIEWS = ["#/", "#/find/", "#/queue/fate%3Ddropped", "#/dropped/curriculum%2Fno_signal", "#/compare/left_version%3D5%26right_version%3D80", "#/audit/", "#/step/50"];
 
@@ -35,6 +35,14 @@ for (const colorScheme of ["light", "dark"]) {
     await page.locator('[data-card="groups"] td.id a').first().click();
     await card("members").waitFor();
     await sound("group");
+    const group = page.url();
+    await card("members").locator("td.id a").first().click();
+    await card("conversation").waitFor();
+    await sound("trajectory");
+    await card("conversation").locator('[data-kind="TurnRecorded"] .head a').first().click();
+    await card("raw turn_tokens").waitFor();
+    await sound("event");
+    await page.goto(group);
     await card("members").getByRole("link", { name: "beside the best" }).first().click();
     await card("sides").waitFor();
     await sound("pair");
@@ -44,6 +52,23 @@ for (const colorScheme of ["light", "dark"]) {
 test("axe finds nothing serious in a conversation of hostile texts", async () => {
   await open(`#/trajectory/${TRAJECTORY}`, { address: HOSTILE, bypassCSP: true });
   await sound("hostile");
+});
+
+test("axe finds nothing serious where losses are no numbers, nor in the comparison of two runs", async () => {
+  await open("#/", { address: BROKEN, bypassCSP: true });
+  await card("metric loss").locator("canvas").waitFor();
+  await sound("broken losses");
+  await page.goto(new URL("#/compare/left%3Dmain%26right%3Dother", page.url()).href);
+  await card("both loss").locator("canvas").waitFor();
+  await sound("two runs");
+});
+
+test("a chart of two runs gives its numbers, its picture and its SQL", async () => {
+  await open("#/compare/left%3Dmain%26right%3Dother", { address: BROKEN });
+  await card("both loss").locator("summary").click();
+  for (const kind of ["CSV", "PNG"]) await card("both loss").getByRole("button", { name: `download as ${kind}` }).waitFor();
+  await card("both loss").getByRole("button", { name: "SQL of its question" }).click();
+  assert.match(await page.locator("#dialog").innerText(), /thin_steps[\s\S]*FROM steps FINAL/);
 });
 
 test("two members of a group are side by side, and what differs is marked", async () => {

@@ -71,6 +71,23 @@ def fill_long(settings: ClickHouseSettings, namespace: str = "rollbus.") -> None
         client.close()
 
 
+def fill_broken(settings: ClickHouseSettings, namespace: str = "rollbus.") -> None:
+    """Make two runs of twenty steps; in `main`, step 8 has a loss that is NaN and step 14 one that is infinite."""
+    migrate(settings)
+    client = ClickHouse(settings)
+    at = "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalMinute(number)"
+    loss = "if(run = 'main' AND number IN (7, 13), if(number = 7, nan, inf), 1 / (number + 1))"
+    try:
+        client.command(
+            "INSERT INTO steps (namespace, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp, run_id, step, "
+            "state, model, base_version, policy_version, metrics, started_at, ended_at) "
+            f"SELECT '{namespace}', 'training-steps', 0, number, {at}, run, number + 1, 'completed', run, number, "
+            f"number + 1, map('loss', {loss}), {at}, {at} FROM numbers(20) ARRAY JOIN ['main', 'other'] AS run"
+        )
+    finally:
+        client.close()
+
+
 def statements(namespace: str) -> Iterator[str]:
     """Yield one INSERT per table."""
     for topic, tables in generate._TOPICS.items():
@@ -96,10 +113,6 @@ def statements(namespace: str) -> Iterator[str]:
         "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalSecond(number), 'key', 'value', "
         "if(number % 3 = 0, 'RewardError', 'DecodeError'), 'byte 0 is 0x7B, which begins no known frame', 1, "
         "'dead-letters', 0, number, toDateTime64('2026-01-01 00:00:00', 3, 'UTC') FROM numbers(7)"
-    )
-    yield (
-        "ALTER TABLE scores UPDATE first_seen_ms = 1767225600000 + kafka_offset * 1000 WHERE 1 "
-        "SETTINGS mutations_sync = 2"
     )
     yield (
         "INSERT INTO run_commands (namespace, run_id, command, command_id, kafka_topic, kafka_partition, kafka_offset, "

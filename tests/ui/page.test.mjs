@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { BUSY, CLICKHOUSE, FRESH, LONG, LOST, PAGE, SCREENSHOTS, SENTENCES } = process.env;
+const { BROKEN, BUSY, CLICKHOUSE, FRESH, LONG, LOST, PAGE, SCREENSHOTS, SENTENCES } = process.env;
 const EPISODES = "12,813", STEPS = 99;
 // 13 of them were lost before they were assembled.
 
@@ -266,6 +266,22 @@ test("episodes are found by task, label, reward, version, fate, reason, text and
   assert.match(await text("found"), /since and until are times in UTC such as 2026-01-31 12:00/);
 });
 
+test("the next page of a search follows the last row of the one before, and the way back leads to the newest", async () => {
+  await open("#/find/");
+  const ids = () => card("found").locator("td.id a").allInnerTexts();
+  const newest = await ids();
+  await card("found").getByRole("link", { name: "older" }).click();
+  await page.waitForFunction(() => /101 to 200 of/.test(document.querySelector('[data-card="found"]')?.innerText));
+  await drawn();
+  const older = await ids();
+  assert.match(page.url(), /after%3D[0-9a-f]+/);
+  assert.equal(new Set([...newest, ...older]).size, 200);
+  await card("found").getByRole("link", { name: "newer" }).click();
+  await page.waitForFunction(() => /1 to 100 of/.test(document.querySelector('[data-card="found"]')?.innerText));
+  await drawn();
+  assert.deepEqual(await ids(), newest);
+});
+
 test("a reason leads to what was dropped for it, and to its episodes", async () => {
   await open();
   await card("fates").locator("svg a tspan.what", { hasText: /^untrainable$/ }).click();
@@ -294,6 +310,25 @@ test("what was found can be exported by the command that is shown, of the run an
   await card("search").locator("[name=fate]").selectOption("");
   await card("search").getByRole("button", { name: "Find" }).click();
   await page.waitForFunction(() => /of 3,752,/.test(document.querySelector('[data-card="found"]')?.innerText));
+});
+
+test("a loss that is no number breaks its line, has a red mark at its step, and is counted on the card and at the top", async () => {
+  await open("#/", { address: BROKEN });
+  assert.match(await text("metric loss"), /No number in 2 steps, from step 8 on: NaN or infinite/);
+  assert.match(await page.locator(".figures").innerText(), /2 with a loss that is no number/);
+  assert.equal(await card("steps").getByText("no number").count(), 2);
+  await card("metric loss").locator("canvas").waitFor();
+  const { losses, reds } = await card("metric loss").locator(".plot").evaluate(({ plot }) => {
+    const { ctx, bbox: { top, height } } = plot;
+    const red = ([r, g, b, alpha]) => alpha > 0 && r > g + 40 && r > b + 40;
+    const redness = (step) => [...Array(height).keys()].filter((y) => red(ctx.getImageData(Math.round(plot.valToPos(step, "x", true)), top + y, 1, 1).data)).length / height;
+    return { losses: plot.data[1], reds: Object.fromEntries([7, 8, 9, 13, 14, 15].map((step) => [step, redness(step)])) };
+  });
+  assert.deepEqual(losses.flatMap((loss, at) => (loss === null ? [at + 1] : [])), [8, 14]);
+  for (const [step, share] of Object.entries(reds)) assert.equal(share > 0.9, ["8", "14"].includes(step), `step ${step} is red over ${share} of the chart`);
+  await page.locator("#run").selectOption("other");
+  await page.waitForFunction(() => document.querySelector("h1")?.textContent === "Run other" && document.querySelector("main").getAttribute("aria-busy") === "false");
+  assert.doesNotMatch(await text("metric loss"), /No number/);
 });
 
 test("evaluations, served versions and pauses are on one axis of time", async () => {

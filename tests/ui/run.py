@@ -52,18 +52,26 @@ def main(modules: Path, screenshots: Path | None) -> int:
             world.write_now(broker.address)
             database.fill(ClickHouseSettings(port=port, database="page"))
             database.fill_long(ClickHouseSettings(port=port, database="long"))
+            database.fill_broken(ClickHouseSettings(port=port, database="broken"))
             fill_situations(ClickHouseSettings(port=port, database="lost"))
             trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
             with (
                 page(port, "page", folder) as calm,
                 page(port, "hostile", folder) as harmful,
                 page(port, "long", folder) as long,
+                page(port, "broken", folder) as broken,
                 page(port, "fresh", folder, run="orders") as fresh,
                 page(port, "page", folder, kafka=broker.address) as busy,
                 page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER) as lost,
             ):
                 told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
-                told |= {"FRESH": fresh, "OWNER": OWNER, "LOST": lost, "SENTENCES": json.dumps(SENTENCES)}
+                told |= {
+                    "FRESH": fresh,
+                    "BROKEN": broken,
+                    "OWNER": OWNER,
+                    "LOST": lost,
+                    "SENTENCES": json.dumps(SENTENCES),
+                }
                 return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()

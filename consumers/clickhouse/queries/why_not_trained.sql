@@ -8,13 +8,14 @@
 WITH ids AS
 (
     SELECT trajectory_id FROM trajectories
-    WHERE namespace = {namespace:String} AND {id:String} IN (trajectory_id, episode_id)
+    WHERE namespace = {namespace:String} AND (trajectory_id = {id:String} OR episode_id = {id:String})
     UNION DISTINCT
     SELECT trajectory_id FROM group_members
     WHERE namespace = {namespace:String} AND run_id = {run:String} AND group_id = {id:String}
     UNION DISTINCT
     SELECT trajectory_id FROM drop_trajectories
-    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND {id:String} IN (trajectory_id, unit_id)
+    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
+        AND (trajectory_id = {id:String} OR unit_id = {id:String})
 ),
 prompts AS
 (
@@ -32,8 +33,8 @@ FROM
         concat('newest event at ', toString(newest_event_at), if(given_up_at IS NULL, '; no worker has assembled it',
             concat('; without another it is given up at ', toString(assumeNotNull(given_up_at))))) AS detail,
         '' AS kafka_topic, 0 AS kafka_partition, 0 AS kafka_offset
-    FROM open_episodes(namespace = {namespace:String})
-    WHERE episode_id = {id:String}
+    FROM open_among(namespace = {namespace:String}, episode = {id:String})
+    WHERE {id:String} != ''
     UNION ALL
     SELECT 1, trajectory_id, assembled_at, 'assembly',
         concat('assembled', if(closed_by = 'ended', '', concat(', closed by ', closed_by)),
@@ -66,7 +67,15 @@ FROM
         WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
             AND trajectory_id IN (SELECT trajectory_id FROM ids)
     ) AS fates
-    LEFT JOIN (SELECT * FROM drops FINAL WHERE namespace = {namespace:String}) AS drops
+    LEFT JOIN
+    (
+        SELECT * FROM drops FINAL
+        WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND unit_id IN
+        (
+            SELECT unit_id FROM drop_trajectories
+            WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+        )
+    ) AS drops
         ON drops.run_id = fates.run_id AND drops.unit_id = fates.unit_id
         AND drops.reason = fates.reason AND drops.stage = fates.stage
     UNION ALL

@@ -12,6 +12,13 @@ A header is the comment lines at the top:
 The last two are optional: which parameter names a thing that must be there (`ids`), and which column a chart draws. The
 SQL uses ClickHouse's own parameters, `{run:String}`, so a value never becomes part of the statement. A
 run is one of the settings, or one that has rows; any other is refused by name.
+
+A filter that holds for everything while its parameter has its default may stand between two comments. The server would
+plan its subqueries all the same, so it is left out then:
+
+    -- if text
+    AND ({text:String} = '' OR …)
+    -- end
 """
 
 import ast
@@ -37,6 +44,7 @@ READ_ONLY = {"readonly": 2}
 _PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
 _CHART = re.compile(r"chart (\w+)")
 _ID = re.compile(r"id (\w+) = ([\w, ]+?)(?: or (\w+))?")
+_FILTER = re.compile(r"^ *-- if ([\w, ]+)\n(.*?)^ *-- end\n", re.MULTILINE | re.DOTALL)
 _TABLES = ("groups", "steps", "curriculum_states", "batches", "run_commands", "config_applied", "policy_decisions")
 _STORED = " UNION DISTINCT ".join(
     f"SELECT toString(run_id) AS run FROM {table} WHERE namespace = {{namespace:String}} AND run_id != ''"
@@ -67,6 +75,11 @@ class SavedQuery:
     """The column that a chart draws by default."""
     ids: tuple[IdParameter, ...] = ()
     """Parameters that name a thing, which must be there."""
+
+    def statement(self, bound: Mapping[str, Any]) -> str:
+        """Return the SQL for these values, without the filters of parameters that have their defaults."""
+        changed = {parameter.name for parameter in self.parameters if bound[parameter.name] != parameter.default}
+        return _FILTER.sub(lambda part: part[2] if changed.intersection(part[1].split(", ")) else "", self.sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +124,14 @@ def run_query(
     if configured is not None and "run" in bound:
         with connection(settings) as client:
             require_run(client, bound["namespace"], bound["run"], configured)
-    answer = ask(settings, query.sql, bound)
+    answer = ask(settings, query.statement(bound), bound)
     if query.ids and not answer.rows:
         with connection(settings) as client:
             for parameter in query.ids:
                 episode = find_episode_by_alias(client, parameter, bound)
                 if episode is not None:
-                    return ask(settings, query.sql, {**bound, parameter.name: episode})
+                    named = {**bound, parameter.name: episode}
+                    return ask(settings, query.statement(named), named)
                 require_id(client, parameter, bound)
     return answer
 

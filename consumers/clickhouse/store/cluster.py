@@ -63,4 +63,5 @@ def _sharding_key(columns: str, tail: str) -> str:
         return "cityHash64(episode_id)"
     order = _ORDER.search("\n" + tail)
     assert order is not None, "every table has an order"
-    return f"cityHash64({order[1]})"
+    # without what the servers derive from other columns: a block that comes to be spread has no value of it yet
+    return f"cityHash64({order[1].replace('trajectory_key, ', '')})"

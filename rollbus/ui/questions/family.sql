@@ -16,7 +16,8 @@ WITH
     (
         SELECT trajectory_id, trajectory_key, episode_id FROM trajectories FINAL
         WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM members)
-    )
+    ),
+    (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {run:String})) AS is_removed
 SELECT
     members.episode_id AS episode_id,
     members.parent_episode_id AS parent_episode_id,
@@ -25,8 +26,8 @@ SELECT
     members.agent AS agent,
     assembled.trajectory_id AS trajectory_id,
     score.value AS reward,
-    fates.fate AS fate,
-    fates.reason AS reason
+    multiIf(assembled.trajectory_id = '', '', fates.fate != '', fates.fate, is_removed, 'dropped', 'pending') AS fate,
+    if(assembled.trajectory_id != '' AND fates.fate = '' AND is_removed, 'run_removed', fates.reason) AS reason
 FROM members
 LEFT JOIN assembled ON assembled.episode_id = members.episode_id
 LEFT JOIN
@@ -36,7 +37,7 @@ LEFT JOIN
 ) AS score ON score.trajectory_key = assembled.trajectory_key
 LEFT JOIN
 (
-    SELECT trajectory_key, fate, reason FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+    SELECT trajectory_key, fate, reason FROM decided_fates(namespace = {namespace:String}, run = {run:String})
     WHERE trajectory_key IN (SELECT trajectory_key FROM assembled)
 ) AS fates ON fates.trajectory_key = assembled.trajectory_key
 ORDER BY members.started_at, members.episode_id

@@ -7,12 +7,13 @@ WITH
     (
         SELECT (any(task), any(example_id)) FROM trajectories
         WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
-    ) AS example
+    ) AS example,
+    (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {run:String})) AS is_removed
 SELECT
-    fates.fate AS fate,
+    multiIf(fates.fate != '', fates.fate, is_removed, 'dropped', 'pending') AS fate,
     fates.step AS step,
     fates.stage AS stage,
-    fates.reason AS reason,
+    if(fates.fate = '' AND is_removed, 'run_removed', fates.reason) AS reason,
     fates.unit AS unit,
     fates.unit_id AS unit_id,
     drops.detail AS detail,
@@ -20,10 +21,15 @@ SELECT
     attempts.prompts AS prompts
 FROM
 (
+    SELECT DISTINCT trajectory_key FROM trajectories
+    WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
+) AS assembled
+LEFT JOIN
+(
     SELECT *
-    FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+    FROM decided_fates(namespace = {namespace:String}, run = {run:String})
     WHERE trajectory_key = cityHash64({trajectory:String})
-) AS fates
+) AS fates ON fates.trajectory_key = assembled.trajectory_key
 LEFT JOIN
 (
     SELECT * FROM drops FINAL

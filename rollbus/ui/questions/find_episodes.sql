@@ -20,6 +20,7 @@
 -- param since String = '' : started at this time (UTC) or later; empty means any time
 -- param until String = '' : started before this time (UTC); empty means any time
 -- param data_set String = '' : member of this data set; empty means all
+-- param after String = '' : only those that follow this trajectory, as the next page does; empty means from the newest on
 -- param limit UInt32 = 100 : most rows
 -- param skip UInt32 = 0 : rows to leave out before
 WITH
@@ -30,6 +31,8 @@ WITH
     ) AS are_no_times,
     -- as JSON has it, which the messages are stored in: few texts are then read as JSON
     replaceAll(replaceAll({text:String}, '\\', '\\\\'), '"', '\\"') AS quoted,
+    -- for the index of words, which knows capitals of ASCII only: any other letter may be any
+    concat('%', replaceRegexpAll(replaceRegexpAll(lower(quoted), '([%_\\\\])', '\\\\\\1'), '[^\\x00-\\x7F]+', '%'), '%') AS alike,
     verdicts AS
     (
         SELECT trajectory_id, groupUniqArrayIf(judge, is_valid) AS judges
@@ -44,66 +47,113 @@ WITH
         GROUP BY trajectory_id
         HAVING notEmpty(judges)
     ),
-    -- without a filter on what came later, only the rows of the page are joined with it
-    {fate:String} = '' AND {stage:String} = '' AND {reason:String} = ''
-        AND {reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300 AS is_page_enough,
-    candidates AS
     (
-        SELECT trajectory_key, trajectory_id, episode_id, task, example_id, labels, max_policy_version, turns, sampled_tokens, started_at
-        FROM trajectories FINAL
-        WHERE namespace = {namespace:String}
-            AND ({task:String} = '' OR task = {task:String})
-            AND ({id:String} = '' OR {id:String} IN (episode_id, trajectory_id, ifNull(example_id, ''), ifNull(group_id, '')))
-            AND ({label:String} = '' OR (mapContains(labels, {label:String})
-                AND ({label_value:String} = '' OR labels[{label:String}] = {label_value:String})))
-            AND ({version:Int64} = -1 OR max_policy_version = {version:Int64})
-            AND ({data_set:String} = '' OR trajectory_id IN
+        SELECT max(started_at) FROM trajectories
+        WHERE namespace = {namespace:String} AND {after:String} != '' AND trajectory_id = {after:String}
+    ) AS after_at,
+    -- The keys of the page, and how many match. All else is read for these alone; an array, as ClickHouse works a scalar
+    -- out once and a table at each place that names it.
+    (
+        SELECT groupArray((trajectory_key, started_at, matches))
+        FROM
+        (
+            SELECT trajectory_key, started_at, matches
+            FROM
             (
-                SELECT trajectory_id FROM data_set_members
-                WHERE namespace = {namespace:String} AND data_set = {data_set:String}
-                GROUP BY trajectory_id
-                HAVING argMax(is_member, (changed_at, kafka_offset))
-            ))
-            AND ({tool:String} = '' OR episode_id IN
-            (
-                SELECT episode_id FROM tool_calls WHERE namespace = {namespace:String} AND name = {tool:String}
-            ))
-            AND ({error:String} = '' OR episode_id IN
-            (
-                SELECT episode_id FROM episode_ends
-                WHERE namespace = {namespace:String} AND (error IS NOT NULL OR stop_reason = 'error')
-                    AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
-                UNION ALL
-                SELECT episode_id FROM tool_calls
-                WHERE namespace = {namespace:String} AND error IS NOT NULL
-                    AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
-            ))
-            AND ({judged:String} = '' OR ({judged:String} = 'yes') = (trajectory_id IN (SELECT trajectory_id FROM verdicts)))
-            AND ({judge:String} = '' OR trajectory_id IN
-            (
-                SELECT trajectory_id FROM verdicts WHERE has(judges, {judge:String})
-            ))
-            AND NOT are_no_times
-            AND started_at >= earliest AND started_at < latest
-            AND ({text:String} = '' OR episode_id IN
-            (
-                SELECT episode_id FROM turns
+                SELECT trajectory_key, started_at, count() OVER () AS matches
+                FROM trajectories FINAL
                 WHERE namespace = {namespace:String}
-                    AND (positionCaseInsensitiveUTF8(completion, quoted) > 0
-                        OR positionCaseInsensitiveUTF8(added_messages, quoted) > 0)
-                    AND arrayExists(field -> field.1 NOT IN ('role', 'tool_call_id')
-                        AND positionCaseInsensitiveUTF8(field.2, {text:String}) > 0, arrayFlatten(arrayMap(
-                            message -> JSONExtractKeysAndValues(message, 'String'),
-                            arrayPushBack(JSONExtractArrayRaw(added_messages), completion))))
-            ))
-    ),
-    found AS
-    (
-        SELECT * FROM candidates
-        ORDER BY started_at DESC, trajectory_id
-        LIMIT if({fate:String} = '' AND {stage:String} = '' AND {reason:String} = ''
-            AND {reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300, {limit:UInt32} + {skip:UInt32}, 4000000000)
-    )
+                    AND NOT are_no_times
+                    AND started_at >= assumeNotNull(earliest) AND started_at < assumeNotNull(latest)
+                    -- if task
+                    AND ({task:String} = '' OR task = {task:String})
+                    -- end
+                    -- if id
+                    AND ({id:String} = '' OR has([trajectory_id, episode_id, ifNull(example_id, ''), ifNull(group_id, '')], {id:String}))
+                    -- end
+                    -- if label
+                    AND ({label:String} = '' OR (mapContains(labels, {label:String})
+                        AND ({label_value:String} = '' OR labels[{label:String}] = {label_value:String})))
+                    -- end
+                    -- if version
+                    AND ({version:Int64} = -1 OR max_policy_version = {version:Int64})
+                    -- end
+                    -- if data_set
+                    AND ({data_set:String} = '' OR trajectory_key IN
+                    (
+                        SELECT cityHash64(trajectory_id) FROM data_set_members
+                        WHERE namespace = {namespace:String} AND data_set = {data_set:String}
+                        GROUP BY trajectory_id
+                        HAVING argMax(is_member, (changed_at, kafka_offset))
+                    ))
+                    -- end
+                    -- if tool
+                    AND ({tool:String} = '' OR episode_key IN
+                    (
+                        SELECT cityHash64(episode_id) FROM tool_calls
+                        WHERE namespace = {namespace:String} AND name = {tool:String}
+                    ))
+                    -- end
+                    -- if error
+                    AND ({error:String} = '' OR episode_key IN
+                    (
+                        SELECT cityHash64(episode_id) FROM episode_ends
+                        WHERE namespace = {namespace:String} AND (error IS NOT NULL OR stop_reason = 'error')
+                            AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
+                        UNION ALL
+                        SELECT cityHash64(episode_id) FROM tool_calls
+                        WHERE namespace = {namespace:String} AND error IS NOT NULL
+                            AND ({error:String} = '*' OR positionCaseInsensitiveUTF8(ifNull(error, ''), {error:String}) > 0)
+                    ))
+                    -- end
+                    -- if judged
+                    AND ({judged:String} = '' OR ({judged:String} = 'yes')
+                        = (trajectory_key IN (SELECT cityHash64(trajectory_id) FROM verdicts)))
+                    -- end
+                    -- if judge
+                    AND ({judge:String} = '' OR trajectory_key IN
+                    (
+                        SELECT cityHash64(trajectory_id) FROM verdicts WHERE has(judges, {judge:String})
+                    ))
+                    -- end
+                    -- if fate, stage, reason
+                    AND (({fate:String} = '' AND {stage:String} = '' AND {reason:String} = '') OR trajectory_key IN
+                    (
+                        SELECT trajectory_key FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+                        WHERE ({fate:String} = '' OR fate = {fate:String})
+                            AND ({stage:String} = '' OR stage = {stage:String})
+                            AND ({reason:String} = '' OR reason = {reason:String})
+                    ))
+                    -- end
+                    -- if reward_from, reward_to
+                    AND (({reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300) OR trajectory_key IN
+                    (
+                        SELECT trajectory_key FROM latest_scores(namespace = {namespace:String})
+                        WHERE value >= {reward_from:Float64} AND value <= {reward_to:Float64}
+                    ))
+                    -- end
+                    -- if text
+                    AND ({text:String} = '' OR episode_key IN
+                    (
+                        SELECT cityHash64(episode_id) FROM turns
+                        WHERE namespace = {namespace:String} AND lower(concat(added_messages, completion)) LIKE alike
+                            AND (positionCaseInsensitiveUTF8(completion, quoted) > 0
+                                OR positionCaseInsensitiveUTF8(added_messages, quoted) > 0)
+                            AND arrayExists(field -> field.1 NOT IN ('role', 'tool_call_id')
+                                AND positionCaseInsensitiveUTF8(field.2, {text:String}) > 0, arrayFlatten(arrayMap(
+                                    message -> JSONExtractKeysAndValues(message, 'String'),
+                                    arrayPushBack(JSONExtractArrayRaw(added_messages), completion))))
+                    ))
+                    -- end
+            )
+            WHERE {after:String} = '' OR started_at < after_at
+                OR (started_at = after_at AND trajectory_key > cityHash64({after:String}))
+            ORDER BY started_at DESC, trajectory_key
+            LIMIT {limit:UInt32} OFFSET {skip:UInt32}
+        )
+    ) AS page,
+    page_keys AS (SELECT arrayJoin(page).1 AS trajectory_key),
+    (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {run:String})) AS is_removed
 SELECT
     found.trajectory_id AS trajectory_id,
     found.episode_id AS episode_id,
@@ -112,32 +162,32 @@ SELECT
     found.labels AS labels,
     found.max_policy_version AS policy_version,
     score.value AS reward,
-    fates.fate AS fate,
+    multiIf(fates.fate != '', fates.fate, is_removed, 'dropped', 'pending') AS fate,
     fates.step AS step,
     fates.stage AS stage,
-    fates.reason AS reason,
+    if(fates.fate = '' AND is_removed, 'run_removed', fates.reason) AS reason,
     found.turns AS turns,
     found.sampled_tokens AS sampled_tokens,
     found.started_at AS started_at,
     arraySort(verdicts.judges) AS judges,
-    if(is_page_enough, (SELECT count() FROM candidates), count() OVER ()) AS matches
-FROM found
+    page[1].3 AS matches
+FROM
+(
+    SELECT trajectory_key, trajectory_id, episode_id, task, example_id, labels, max_policy_version, turns, sampled_tokens, started_at
+    FROM trajectories FINAL
+    WHERE namespace = {namespace:String} AND started_at IN (SELECT arrayJoin(page).2)
+        AND trajectory_key IN (SELECT trajectory_key FROM page_keys)
+) AS found
 LEFT JOIN verdicts ON verdicts.trajectory_id = found.trajectory_id
 LEFT JOIN
 (
     SELECT trajectory_key, value FROM latest_scores(namespace = {namespace:String})
-    WHERE trajectory_key IN (SELECT trajectory_key FROM found)
+    WHERE trajectory_key IN (SELECT trajectory_key FROM page_keys)
 ) AS score ON score.trajectory_key = found.trajectory_key
 LEFT JOIN
 (
     SELECT trajectory_key, fate, step, stage, reason
-    FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
-    WHERE trajectory_key IN (SELECT trajectory_key FROM found)
+    FROM decided_fates(namespace = {namespace:String}, run = {run:String})
+    WHERE trajectory_key IN (SELECT trajectory_key FROM page_keys)
 ) AS fates ON fates.trajectory_key = found.trajectory_key
-WHERE ({fate:String} = '' OR fates.fate = {fate:String})
-    AND ({stage:String} = '' OR fates.stage = {stage:String})
-    AND ({reason:String} = '' OR fates.reason = {reason:String})
-    AND (({reward_from:Float64} <= -1e300 AND {reward_to:Float64} >= 1e300)
-        OR (score.value >= {reward_from:Float64} AND score.value <= {reward_to:Float64}))
-ORDER BY found.started_at DESC, found.trajectory_id
-LIMIT {limit:UInt32} OFFSET {skip:UInt32}
+ORDER BY found.started_at DESC, found.trajectory_key

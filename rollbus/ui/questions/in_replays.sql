@@ -23,7 +23,12 @@ LEFT JOIN
 ) AS member ON member.namespace = scored.namespace
 LEFT JOIN
 (
-    SELECT DISTINCT toString(namespace) AS namespace, group_id FROM batch_groups WHERE run_id = {run:String}
+    SELECT DISTINCT toString(namespace) AS namespace, group_id FROM batch_groups
+    WHERE run_id = {run:String} AND group_id IN
+    (
+        SELECT group_id FROM group_members
+        WHERE run_id = {run:String} AND trajectory_key = cityHash64({trajectory:String})
+    )
 ) AS batched ON batched.namespace = scored.namespace AND batched.group_id = member.group_id
 LEFT JOIN
 (

@@ -13,8 +13,7 @@ WITH
                 AND ({left_version:Int64} = -1 OR max_policy_version = {left_version:Int64}) AS on_left,
             ({right_model:String} = '' OR model = {right_model:String})
                 AND ({right_version:Int64} = -1 OR max_policy_version = {right_version:Int64}) AS on_right,
-            arrayFilter(side -> if(side = 0, on_left, on_right), [0, 1]) AS sides,
-            toString(task) AS task_name,
+            task,
             assumeNotNull(value) AS reward,
             components
         FROM latest_scores(namespace = {namespace:String})
@@ -23,13 +22,13 @@ WITH
 SELECT
     kind,
     name,
-    countIf(side = 0) AS left_count,
-    countIf(side = 1) AS right_count,
-    avgIf(number, side = 0) AS left_mean,
-    avgIf(number, side = 1) AS right_mean,
+    left_count,
+    right_count,
+    left_mean,
+    right_mean,
     right_mean - left_mean AS difference,
-    varSampStableIf(number, side = 0) / left_count AS left_part,
-    varSampStableIf(number, side = 1) / right_count AS right_part,
+    left_variance / left_count AS left_part,
+    right_variance / right_count AS right_part,
     pow(left_part + right_part, 2) / (pow(left_part, 2) / (left_count - 1) + pow(right_part, 2) / (right_count - 1))
         AS freedom,
     -- of Student's t; the engine's own test ends the whole question where all rewards of one task are equal
@@ -40,15 +39,31 @@ SELECT
     if(left_part + right_part > 0, quantile * sqrt(left_part + right_part), NULL) AS margin
 FROM
 (
-    SELECT sides, 'all' AS kind, 'all tasks' AS name, reward AS number FROM known
+    SELECT
+        if(grouping(task) = 1, 'all', 'task') AS kind,
+        if(grouping(task) = 1, 'all tasks', toString(task)) AS name,
+        countIf(on_left) AS left_count,
+        countIf(on_right) AS right_count,
+        avgIf(reward, on_left) AS left_mean,
+        avgIf(reward, on_right) AS right_mean,
+        varSampStableIf(reward, on_left) AS left_variance,
+        varSampStableIf(reward, on_right) AS right_variance
+    FROM known
+    GROUP BY GROUPING SETS ((task), ())
+    HAVING count() > 0
     UNION ALL
-    SELECT sides, 'task', task_name, reward FROM known
-    UNION ALL
-    SELECT sides, 'component', toString(component), amount
+    SELECT
+        'component' AS kind,
+        toString(component) AS name,
+        countIf(on_left) AS left_count,
+        countIf(on_right) AS right_count,
+        avgIf(amount, on_left) AS left_mean,
+        avgIf(amount, on_right) AS right_mean,
+        varSampStableIf(amount, on_left) AS left_variance,
+        varSampStableIf(amount, on_right) AS right_variance
     FROM known
     ARRAY JOIN mapKeys(components) AS component, mapValues(components) AS amount
+    GROUP BY component
 )
-ARRAY JOIN sides AS side
-GROUP BY kind, name
 ORDER BY indexOf(['all', 'component', 'task'], kind), least(left_count, right_count) DESC, name
 LIMIT 500

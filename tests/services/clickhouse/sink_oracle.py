@@ -12,7 +12,7 @@ from rollbus.schemas.topics import TOPICS
 async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
     """Rows and the sum of their offsets, table by table, as they follow from the records in Kafka."""
     keys = {
-        name: key.split(", ") for name, key in ask(settings.clickhouse, "SELECT name, sorting_key FROM system.tables "
+        name: key.replace("trajectory_key, ", "").split(", ") for name, key in ask(settings.clickhouse, "SELECT name, sorting_key FROM system.tables "
         "WHERE database = currentDatabase() AND sorting_key != ''").rows
     }  # fmt: skip
     kept: dict[str, dict[Any, int]] = {}

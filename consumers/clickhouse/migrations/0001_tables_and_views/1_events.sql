@@ -48,12 +48,13 @@ CREATE TABLE IF NOT EXISTS episodes
     environment LowCardinality(String),
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
-    episode_key UInt64 MATERIALIZED cityHash64(episode_id)
+    episode_key UInt64 MATERIALIZED cityHash64(episode_id),
+    INDEX by_root root_episode_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, episode_id)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS episode_ends
 (
@@ -72,6 +73,7 @@ PARTITION BY toYYYYMM(episode_started_at)
 ORDER BY (namespace, episode_id, event_id)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
+-- `by_words` has a bit for every four letters in a row of 256 turns: words that few turns have are looked for in few of them.
 CREATE TABLE IF NOT EXISTS turns
 (
     namespace LowCardinality(String),
@@ -111,12 +113,13 @@ CREATE TABLE IF NOT EXISTS turns
     untrainable_reason LowCardinality(Nullable(String)),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    INDEX by_words lower(concat(added_messages, completion)) TYPE ngrambf_v1(4, 8192, 1, 0) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
 ORDER BY (namespace, episode_id, writer_id, sequence, event_id)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+SETTINGS index_granularity = 256, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 CREATE TABLE IF NOT EXISTS turn_tokens
 (

@@ -43,13 +43,17 @@ CREATE TABLE IF NOT EXISTS trajectories
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
     episode_key UInt64 MATERIALIZED cityHash64(episode_id),
-    INDEX by_episode episode_id TYPE bloom_filter(0.001) GRANULARITY 8,
-    INDEX by_root root_episode_id TYPE bloom_filter(0.001) GRANULARITY 8,
-    INDEX by_id trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1
+    INDEX by_key trajectory_key TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_id trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_episode episode_id TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_root root_episode_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_example example_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_opening opening_hash TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_any_id array(trajectory_id, episode_id, ifNull(example_id, ''), ifNull(group_id, '')) TYPE bloom_filter(0.0001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
-ORDER BY (namespace, trajectory_id)
+ORDER BY (namespace, started_at, trajectory_key, trajectory_id)
 SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- turn counts from 0; the conversation itself is in turns, under event_id. started_at is the trajectory's.
@@ -194,11 +198,13 @@ CREATE TABLE IF NOT EXISTS scores
     closed_by LowCardinality(String) COMMENT 'inactivity: no end came, its agent may have been killed',
     is_rewarded_after Bool COMMENT 'a reward came after its last turn and tool call',
     ${origin},
-    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id)
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    INDEX by_key trajectory_key TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_id trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
-ORDER BY (namespace, trajectory_id, revision)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+ORDER BY (namespace, first_seen_ms, trajectory_key, trajectory_id, revision)
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- What components say of single turns, of each revision of a score; event_id names the report with the user's words, in `rewards`.
 CREATE TABLE IF NOT EXISTS turn_rewards

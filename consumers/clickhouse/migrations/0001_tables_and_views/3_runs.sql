@@ -56,11 +56,12 @@ CREATE TABLE IF NOT EXISTS group_members
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
-    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.001) GRANULARITY 1
+    INDEX by_key trajectory_key TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, group_id, trajectory_id)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 CREATE TABLE IF NOT EXISTS curriculum_states
 (
@@ -164,12 +165,13 @@ CREATE TABLE IF NOT EXISTS step_members
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
-    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_key trajectory_key TYPE bloom_filter(0.0001) GRANULARITY 1,
+    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1,
     INDEX by_group group_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, group_id, trajectory_id)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 CREATE TABLE IF NOT EXISTS step_outcomes
 (

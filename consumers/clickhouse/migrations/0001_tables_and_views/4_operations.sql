@@ -12,11 +12,12 @@ CREATE TABLE IF NOT EXISTS drops
     trajectories Int64,
     detail String CODEC(ZSTD(3)),
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    INDEX by_unit unit_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, unit, unit_id, reason, stage)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- One row per trajectory whose fate a drop decides.
 CREATE TABLE IF NOT EXISTS drop_trajectories
@@ -31,11 +32,12 @@ CREATE TABLE IF NOT EXISTS drop_trajectories
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1,
     INDEX by_unit unit_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
-ORDER BY (namespace, run_id, trajectory_id, reason, stage, unit_id)
-SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+ORDER BY (namespace, run_id, trajectory_key, trajectory_id, reason, stage, unit_id)
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- Bytes as they came, with their origin. stage sink: what the sink itself could not read.
 CREATE TABLE IF NOT EXISTS dead_letters

@@ -23,7 +23,7 @@ export async function find(run, asked) {
   let rows = [], refused = null;
   const sets = await ask("data_sets");
   try {
-    rows = await ask("find_episodes", { run, limit: ROWS, ...values });
+    rows = await ask("find_episodes", { run, limit: ROWS, ...values, ...(values.after ? { skip: 0 } : {}) });
   } catch (error) {
     if (error.unknown) throw error;
     refused = make("p", { class: "error", role: "alert" }, error.message);
@@ -32,7 +32,7 @@ export async function find(run, asked) {
   return [
     make("h1", {}, "Find episodes"),
     card("What is known of them", "Empty fields match everything. The address of this page is the search: pass it on.", form(values, sets), { wide: true, name: "search" }),
-    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first. A search is a link: keep it as a bookmark.` : "None matches.", refused ?? make("div", { class: "all" }, all ? make("p", {}, make("a", { href: searchFor({ ...values, skip: "", at: skip || "" }, "queue"), class: "act", ...keyed("o") }, "Look at one after another")) : null, episodes(rows), pages(values, skip, all), take(run, values, all)), { wide: true, name: "found" }),
+    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first. A search is a link: keep it as a bookmark.` : "None matches.", refused ?? make("div", { class: "all" }, all ? make("p", {}, make("a", { href: searchFor({ ...values, skip: "", after: "", at: skip || "" }, "queue"), class: "act", ...keyed("o") }, "Look at one after another")) : null, episodes(rows), pages(values, skip, all, rows), take(run, values, all)), { wide: true, name: "found" }),
   ];
 }
 
@@ -59,9 +59,10 @@ const episodes = (rows) => table("Episodes", [
   { title: "step", of: (row) => (row.fate === "trained" ? link("step", String(row.step)) : "–"), number: true },
 ], rows, { hidden: true, key: (row) => row.trajectory_id });
 
-function pages(values, skip, all) {
-  const to = (start, text) => make("a", { href: searchFor({ ...values, skip: start || "" }) }, text);
-  return make("p", { class: "pages" }, skip ? to(Math.max(0, skip - ROWS), "newer") : null, skip && skip + ROWS < all ? " · " : null, skip + ROWS < all ? to(skip + ROWS, "older") : null);
+/** The next page follows the last row of this one, so that what is written meanwhile moves nothing. */
+function pages(values, skip, all, rows) {
+  const to = (start, after, text) => make("a", { href: searchFor({ ...values, skip: start || "", after }) }, text);
+  return make("p", { class: "pages" }, skip ? to(Math.max(0, skip - ROWS), "", "newer") : null, skip && skip + ROWS < all ? " · " : null, skip + ROWS < all ? to(skip + ROWS, rows.at(-1)?.trajectory_id ?? "", "older") : null);
 }
 
 /** The commands that export what was found. */

@@ -17,6 +17,7 @@ from rich.progress import track
 
 from benchmarks.analytics.expected import expected, summary
 from benchmarks.analytics.generate import fill
+from benchmarks.analytics.page import time_page, views_of
 from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
 from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind, list_queries
@@ -77,6 +78,7 @@ def time_questions(port: int, trajectories: int) -> None:
         if found != answer:
             raise SystemExit(f"{name} gives {found}, expected {answer}")
     times = {query.name: best_ms(client, query.name, trajectories) for query in list_queries()}
+    time_page(settings, views_of(*middle_case(client, trajectories)))
     client.close()
     print(f"saved questions over {trajectories} trajectories, best of {ROUNDS}:")
     for name, milliseconds in sorted(times.items(), key=lambda item: -item[1]):
@@ -85,6 +87,13 @@ def time_questions(port: int, trajectories: int) -> None:
             f"  {name:28} {milliseconds:7.0f} ms  {milliseconds / allowed:5.2f} × of {allowed} ms"
             f"{'' if milliseconds < allowed else '  above'}"
         )
+
+
+def middle_case(client: ClickHouse, trajectories: int) -> tuple[str, str, str, str]:
+    """Return a trajectory in the middle, its episode, a word that only it says, and the 50,000th newest trajectory."""
+    middle = trajectories // 2
+    (word,) = client.query(f"SELECT hex(cityHash64({middle}, 3))")[1][0]
+    return identifier("t", middle), identifier("e", middle), word, identifier("t", max(0, trajectories - 50_000))
 
 
 def sweep_soon(client: ClickHouse) -> None:
@@ -141,7 +150,8 @@ def asked(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
         "other": REPLAY,
     }
     known = {parameter.name for parameter in query.parameters}
-    return query.sql, bind(query, {key: value for key, value in values.items() if key in known})
+    bound = bind(query, {key: value for key, value in values.items() if key in known})
+    return query.statement(bound), bound
 
 
 def identifier(kind: str, number: int) -> str:

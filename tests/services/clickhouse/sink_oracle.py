@@ -11,10 +11,10 @@ from rollbus.schemas.topics import TOPICS
 
 async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
     """Rows and the sum of their offsets, table by table, as they follow from the records in Kafka."""
+    statement = "SELECT name, sorting_key FROM system.tables WHERE database = currentDatabase() AND sorting_key != ''"
     keys = {
-        name: key.replace("trajectory_key, ", "").split(", ") for name, key in ask(settings.clickhouse, "SELECT name, sorting_key FROM system.tables "
-        "WHERE database = currentDatabase() AND sorting_key != ''").rows
-    }  # fmt: skip
+        name: key.replace("trajectory_key, ", "").split(", ") for name, key in ask(settings.clickhouse, statement).rows
+    }
     kept: dict[str, dict[Any, int]] = {}
     async with KafkaSinkLog(settings.kafka, settings.namespace) as log:
         for (topic, number), span in (await log.spans([topic.name for topic in TOPICS])).items():

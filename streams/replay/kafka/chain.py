@@ -33,7 +33,14 @@ from rollbus.streams.replay.kafka.source import KafkaRangeSource, open_ranges
 from rollbus.streams.replay.kafka.writer import KafkaOutput
 from rollbus.streams.replay.plan.plan import ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
-from rollbus.streams.replay.plan.range_on_broker import LOOK_BYTES, resolve
+from rollbus.streams.replay.plan.range_on_broker import (
+    BRING_BACK,
+    GO_ON,
+    LOOK_BYTES,
+    ResolvedRange,
+    refuse_missing,
+    resolve,
+)
 from rollbus.streams.replay.plan.stages import judges, pure_stages
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, NEXT_TURN_JUDGE, Registry
@@ -163,6 +170,17 @@ class ChainFactory:
                 stages += pure_stages(self.plan, kind)
         return stages
 
+    async def _resolve_scores(self, first_tick: int | None) -> ResolvedRange:
+        """Return where live's scores of the range are; raises DataLossError for those that retention has deleted.
+
+        A record before the range's first tick may be scored before that tick too, never before the one before it.
+        """
+        start = Bound(tick=first_tick - 1) if first_tick else Bound()
+        resolved = await resolve(self.settings, SCORES, start, Bound(), from_first_record=not first_tick)
+        if not self.plan.allow_missing:
+            refuse_missing(resolved.missing, f"score again with --rescore, {GO_ON}; {BRING_BACK}")
+        return resolved
+
     async def _judges(self) -> list[AnyStage]:
         plan = self.plan
         if plan.scores != "rescored":
@@ -178,10 +196,8 @@ class ChainFactory:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms
         if plan.scores == "rescored":
             return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
-        # A record before the range's first tick may be scored before that tick too, never before the one before it.
-        start = Bound(tick=first_tick - 1) if first_tick else Bound()
-        there = await resolve(self.settings, SCORES, start, Bound())
-        sources = await self.stack.enter_async_context(open_ranges(self.settings, there.ranges, stop=self.follow))
+        live_scores = await self._resolve_scores(first_tick)
+        sources = await self.stack.enter_async_context(open_ranges(self.settings, live_scores.ranges, stop=self.follow))
         bounded = plan.input is TRAJECTORIES and self.follow is None
         ends = {span.partition: span.to_offset for span in self.ranges} if bounded else {}
         of_end = plan.feedback == "end"

@@ -170,6 +170,16 @@ async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(s
     assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
 
 
+@pytest.mark.parametrize("first_tick", [None, 3])
+async def test_missing_scores_of_live_stop_a_replay_that_reads_them(settings: Settings, first_tick: int | None) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "unscored")
+    await delete_first(stream, 5, SCORES)
+    start = Bound(tick=first_tick)
+    with pytest.raises(DataLossError, match=r"scores\[0\] 0 … 4; score again with --rescore"):
+        await replay_of(settings, name, start=start).run()
+    assert (await replay_of(settings, name, start=start, allow_missing=True).run()).state == "complete"
+
+
 async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings: Settings) -> None:
     name, ended = name_of(settings, "old"), asyncio.Event()
     ended.set()

@@ -1,8 +1,19 @@
 """A thread or session of a framework is a conversation: each run of it is the reply to the one before."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    Runner,
+    function_tool,
+    set_trace_processors,
+    set_tracing_disabled,
+)
+from agents.tracing import get_trace_provider
 from google.adk.apps import App
 from google.adk.runners import InMemoryRunner
 from google.genai import types
@@ -12,8 +23,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
+from rollbus.producers.integrations.openai_agents import RollbusProcessor
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted
-from tests.producers.integrations.agent_server import AgentServer
+from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_adk import load_agent
 from tests.producers.integrations.test_langchain import model_of
 from tests.producers.recorded import recorded
@@ -49,3 +61,28 @@ async def test_a_session_of_adk_is_a_conversation(recorder: Recorder, sink: Memo
             pass
     await runner.close()
     assert_one_conversation(recorder, sink, session.id)
+
+
+@pytest.fixture
+def _traced(recorder: Recorder) -> Iterator[None]:
+    """The SDK's traces reach the recorder, and nobody else."""
+    before = list(get_trace_provider()._multi_processor._processors)  # type: ignore[attr-defined]
+    set_trace_processors([RollbusProcessor(recorder, task="stock")])
+    set_tracing_disabled(False)
+    yield
+    set_tracing_disabled(True)
+    set_trace_processors(before)
+
+
+@pytest.mark.usefixtures("_traced")
+async def test_a_group_of_traces_of_openai_agents_is_a_conversation(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    model = OpenAIChatCompletionsModel("agent", recorder.wrap(server.async_client()))
+    for said in SAID:
+        await Runner.run(
+            Agent(name="keeper", model=model, tools=[function_tool(stock)]),
+            said,
+            run_config=RunConfig(group_id="chat-3"),
+        )
+    assert_one_conversation(recorder, sink, "chat-3")

@@ -3,6 +3,7 @@
 import pytest
 from smolagents import LogLevel, OpenAIModel, ToolCallingAgent, tool
 
+from rollbus.schemas.records.events import TurnRecorded
 from tests.agents.conftest import World
 from tests.agents.model_server import ModelServer
 
@@ -18,15 +19,33 @@ def stock(item: str) -> str:
     return f"{item}: 7"
 
 
+def agent_at(server: ModelServer, name: str, model: dict[str, str], **options: object) -> ToolCallingAgent:
+    served = OpenAIModel(
+        "agent", api_base=server.url, api_key="k", client_kwargs={"max_retries": 0}, retry=False, **model
+    )
+    quiet = {"verbosity_level": LogLevel.OFF, "max_steps": 2}
+    return ToolCallingAgent(tools=[tool(stock)], model=served, name=name, description=name, **quiet, **options)
+
+
 async def test_an_agent_that_runs_its_tools_and_another_agent_in_an_executor(world: World, server: ModelServer) -> None:
-    def agent(name: str, **options: object) -> ToolCallingAgent:
-        model = OpenAIModel("agent", api_base=server.url, api_key="k", client_kwargs={"max_retries": 0}, retry=False)
-        quiet = {"verbosity_level": LogLevel.OFF, "max_steps": 2}
-        return ToolCallingAgent(tools=[tool(stock)], model=model, name=name, description=name, **quiet, **options)
+    free = {"tool_choice": "auto"}
 
     async def play(question: str) -> None:
-        agent("lead", managed_agents=[agent("keeper")]).run(question)
+        agent_at(server, "lead", free, managed_agents=[agent_at(server, "keeper", free)]).run(question)
 
     await world.play(play)
     turns = world.compare()
     assert world.failed or len(turns) == len(server.answers) > 3 * 3
+
+
+async def test_a_turn_that_smolagents_forces_to_call_a_tool_is_not_trained(world: World, server: ModelServer) -> None:
+    async def play(question: str) -> None:
+        agent_at(server, "keeper", {}).run(question)
+
+    await world.play(play)
+    assert world.recorder.flush(120)
+    turns = [event for event in world.sink.records("episode-events") if isinstance(event, TurnRecorded)]
+    answered = [turn for turn in turns if turn.finish_reason is not None and turn.untrainable_reason != "call_failed"]
+    assert {turn.untrainable_reason for turn in answered if turn.finish_reason == "tool_calls"} == {
+        "sampling_constrained"
+    }

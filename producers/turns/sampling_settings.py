@@ -2,8 +2,8 @@
 
 A server fills in what a request leaves out from settings that the answer does not show: vLLM and SGLang from the
 model's `generation_config.json`, llama.cpp from options of its own. Log-probs are only worth training on if the request
-named all of `NEUTRAL`, and if it constrained nothing: where a grammar or a bias chooses among the tokens, the log-probs
-that vLLM reports are still those of the model itself.
+named all of `NEUTRAL`, and if it constrained nothing: where a grammar or a bias chooses among the tokens, the learner,
+which has neither, gives the same tokens other log-probs.
 """
 
 from collections.abc import Collection, Mapping

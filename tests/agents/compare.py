@@ -68,7 +68,7 @@ def _compare_turn(one: Answered, turn: TurnRecorded, *, cut: bool) -> None:
         assert ids == one.ids[: len(ids)]
         assert logprobs == one.logprobs[: len(logprobs)]
         return
-    assert turn.untrainable_reason is None
+    assert turn.untrainable_reason == verdict_on(one)
     assert list(decode_token_ids(turn.prompt_token_ids or b"")) == one.prompt_ids
     assert (ids, logprobs) == (one.ids, one.logprobs)
     assert turn.policy_version == 3
@@ -76,6 +76,11 @@ def _compare_turn(one: Answered, turn: TurnRecorded, *, cut: bool) -> None:
     assert _calls(json.loads(turn.completion.tool_calls or "[]")) == _calls(one.message.get("tool_calls") or [])
     if turn.added_messages:
         assert turn.added_messages[-1].role == one.last["role"]
+
+
+def verdict_on(one: Answered) -> str | None:
+    """Return why the turn of a whole answer cannot be trained; None if it can."""
+    return "sampling_constrained" if one.is_constrained else None
 
 
 def _by_episode(reasons: Counter[tuple[str, str | None]]) -> Counter[str]:

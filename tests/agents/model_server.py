@@ -38,6 +38,8 @@ class Answered:
     message: Body
     last: Any
     """The last message of the prompt."""
+    is_constrained: bool
+    """Whether the request let only some tokens through."""
 
 
 @dataclass(slots=True)
@@ -107,6 +109,7 @@ class ModelServer:
             logprobs=[-(number * 10 + index) / 1024 for index in range(count)],
             message=self._message(body, f"<{found[1] if found else ''}>", number),
             last=body["messages"][-1],
+            is_constrained="response_format" in body or body.get("tool_choice") not in (None, "auto", "none"),
         )
         with self._lock:
             self.answers.append(answered)

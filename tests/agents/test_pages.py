@@ -37,7 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 def test_a_pages_program_gives_what_the_table_says(page: Path, server: ModelServer, tmp_path: Path) -> None:
     (text,) = PROGRAM.findall(page.read_text())
     events = play(text, tmp_path)
-    row = [f"[{page.stem}](capture/{page.stem}.md)", *describe(server, text, events)]
+    row = [f"[{page.stem}]({page.stem}.md)", *describe(server, text, events)]
     line = f"| {' | '.join(row)} |"
     assert line in (DOCS / "capture" / "frameworks.md").read_text(), line
 

@@ -19,6 +19,7 @@ from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.turns.turn_record import NOT_CAPTURED
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.agents.compare import verdict_on
 from tests.agents.model_server import Faults, ModelServer
 from tests.newest.frameworks import FRAMEWORKS
 
@@ -64,7 +65,12 @@ def find_faults(name: str) -> list[str]:
     turns = [turn for turn in turns if turn.untrainable_reason != NOT_CAPTURED]  # these give way
     faults = [f"{library}: {error}" for library, error in patches.failed.items()]
     faults += [f"{count} × {counter}" for counter, count in recorder.counters.items() if "hook_errors" in counter]
-    faults += [f"a turn is {turn.untrainable_reason}" for turn in turns if not turn.trainable]
+    verdicts = {answer.response_id: verdict_on(answer) for answer in server.answers}
+    faults += [
+        f"a turn is {turn.untrainable_reason}"
+        for turn in turns
+        if turn.untrainable_reason != verdicts.get(turn.response_id)
+    ]
     tokens = sorted((decode_token_ids(turn.completion_token_ids or b""), turn.logprobs) for turn in turns)
     sampled = sorted((answer.ids, answer.logprobs) for answer in server.answers)
     if not sampled or [(list(ids), list(decode_logprobs(logprobs or b""))) for ids, logprobs in tokens] != sampled:

@@ -1,4 +1,4 @@
-"""The programs of the pages in docs/capture, as written there, show what the table of frameworks.md says."""
+"""The programs of the pages in docs/capture, as written there, show what the table of capture-frameworks.md says."""
 
 import importlib.util
 import re
@@ -37,9 +37,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 def test_a_pages_program_gives_what_the_table_says(page: Path, server: ModelServer, tmp_path: Path) -> None:
     (text,) = PROGRAM.findall(page.read_text())
     events = play(text, tmp_path)
-    row = [f"[{page.stem}]({page.stem}.md)", *describe(server, text, events)]
+    row = [f"[{page.stem}](capture/{page.stem}.md)", *describe(server, text, events)]
     line = f"| {' | '.join(row)} |"
-    assert line in (DOCS / "capture" / "frameworks.md").read_text(), line
+    assert line in (DOCS / "capture-frameworks.md").read_text(), line
 
 
 def play(text: str, folder: Path) -> list[Event]:

@@ -69,7 +69,7 @@ def find_faults(name: str) -> list[str]:
     faults += [
         f"a turn is {turn.untrainable_reason}"
         for turn in turns
-        if turn.untrainable_reason != verdicts.get(turn.response_id)
+        if turn.untrainable_reason != verdicts.get(turn.response_id or "")
     ]
     tokens = sorted((decode_token_ids(turn.completion_token_ids or b""), turn.logprobs) for turn in turns)
     sampled = sorted((answer.ids, answer.logprobs) for answer in server.answers)

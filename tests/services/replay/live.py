@@ -17,7 +17,7 @@ from rollbus.runtime.kafka.clients import new_admin, new_consumer, running
 from rollbus.runtime.kafka.groups import committed_offsets
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.records.control import ConfigApplied, Tick
-from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
+from rollbus.schemas.topics import EPISODE_EVENTS, Topic, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.streams.kafka import names
@@ -150,18 +150,20 @@ async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], to
     async with asyncio.timeout(400):
         while True:
             before = await _counts(settings, topics)
-            end_ms = await _stream_time_ms(settings) + CLOSING_MS
-            await until_found(lambda: _stream_time_ms(settings), "no tick comes", is_enough=end_ms.__le__)
+            end_ms = await _stream_time_ms(settings, EPISODE_EVENTS) + CLOSING_MS
+            for topic in dict.fromkeys(stage.input for stage in stages):  # time comes to the later ones later
+                look = partial(_stream_time_ms, settings, topic)
+                await until_found(look, f"no tick comes into {topic.name}", is_enough=end_ms.__le__)
             await send_to_all(settings, *{stage.input for stage in stages}, data=encode(FOR_NOBODY))
             await _until_read(settings, stages)
             if await _counts(settings, topics) == before:
                 return
 
 
-async def _stream_time_ms(settings: StreamSettings) -> int:
-    """Return the time of the newest tick; wait for the first one."""
+async def _stream_time_ms(settings: StreamSettings, topic: Topic) -> int:
+    """Return the time of the newest tick in an input; wait for the first one."""
     while True:
-        values = [value for _, value in (await frames(settings, EPISODE_EVENTS.name))[0]]
+        values = [value for _, value in (await frames(settings, topic.name))[0]]
         if ticks := [decode(value) for value in values if record_name(value) == Tick.__name__]:
             return int(ticks[-1].stream_time_ms)
         await asyncio.sleep(0.1)

@@ -27,6 +27,7 @@ PURE: Mapping[str, Room] = {
     "schemas/records": Room(
         (
             "schemas/records/*",
+            "schemas/drop_words.py",
             "schemas/ids.py",
             "schemas/errors.py",
             "schemas/topics.py",

@@ -4,7 +4,6 @@ A tool without a call id gets that of the oldest open call with its name and equ
 model wrote them. Belongs to the recorder's own thread, to which an episode's events come in their order.
 """
 
-import json
 from collections import deque
 from dataclasses import replace
 from typing import Any
@@ -25,8 +24,9 @@ class OpenCalls:
         """Id, name and arguments."""
 
     def add(self, tool_calls: str | None) -> None:
-        """Take the calls of an answer, in the form that a message has them."""
-        for call in json.loads(tool_calls) if tool_calls else ():
+        """Take the calls of an answer, in the form that a message has them; none where redaction has left no JSON."""
+        calls = _value_of(tool_calls) if tool_calls else None
+        for call in calls if isinstance(calls, list) else ():
             function = call.get("function") or {}
             match call.get("id"), function.get("name"), function.get("arguments"):
                 case str() as call_id, str() as name, str() as arguments:

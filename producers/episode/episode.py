@@ -7,7 +7,7 @@ Excluded event says that the rest will not follow. A turn that is too large is s
 
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -28,7 +28,7 @@ from rollbus.producers.episode.rewards import (
     send_reward,
 )
 from rollbus.producers.episode.tracing import TRACEPARENT
-from rollbus.producers.turns.answer import json_of, plain, text_of
+from rollbus.producers.turns.answer import readable_text, text_of
 from rollbus.producers.turns.turn_record import Exchange, exchange_of
 from rollbus.schemas import codec, ids
 from rollbus.schemas.errors import RecordTooLargeError
@@ -205,7 +205,7 @@ class Episode:
         """Write the start; for the recorder. A sub-agent's episode has its parent's labels, and its own over them."""
         inherited = self.parent.labels if self.parent else {}
         labels = {name: value for name, value in inherited.items() if name != TRACEPARENT} | {
-            text_of(str(key)) or "": self.outbox.redacted(_as_text(value), "labels") or ""
+            text_of(str(key)) or "": self.outbox.redacted(readable_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
         }
         if self.traceparent is not None:
@@ -216,7 +216,7 @@ class Episode:
         conversation, message = fields.pop("conversation", None), fields.pop("message", None)
         if conversation is not None and self.parent is None:
             self._conversation = conversation_alias(conversation)
-            labels["conversation"] = self.outbox.redacted(_as_text(conversation), "labels") or ""
+            labels["conversation"] = self.outbox.redacted(readable_text(conversation), "labels") or ""
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
         if message is not None:
             self._join_conversation(message)
@@ -268,10 +268,8 @@ class Episode:
             for index in range(exchange.turns):
                 at_ms = outbox.clock_ms() if at_ms is None else at_ms
                 encode = functools.partial(turns.encode, index, self._sequence, at_ms)
-                if not outbox.submit_late(*self._address, encode, episode_id=self.id, size=size, at_ms=at_ms):
-                    self._drop(QUEUE_FULL)
+                if not self._submit_late(encode, size, at_ms):
                     return
-                self._sequence += 1
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
         require_signal(fields)
@@ -287,9 +285,9 @@ class Episode:
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
         outbox = self.outbox
         texts = {
-            "arguments": outbox.redacted(_as_text(arguments), "tool_calls") or "",
-            "result": outbox.redacted(_as_text(result), "tool_calls"),
-            "error": outbox.redacted_error(_as_text(error)),
+            "arguments": outbox.redacted(readable_text(arguments), "tool_calls") or "",
+            "result": outbox.redacted(readable_text(result), "tool_calls"),
+            "error": outbox.redacted_error(readable_text(error)),
         }
         size = sum(len(text or "") for text in texts.values())
         if fields["tool_call_id"] is not None or size > outbox.settings.max_record_bytes // LARGEST_CHARACTER:
@@ -308,13 +306,15 @@ class Episode:
             def encode() -> bytes:
                 return codec.encode(self.outbox.guard.call("call_id", memory.calls.complete, tool, default=tool))
 
-            if not self.outbox.submit_late(
-                *self._address, encode, episode_id=self.id, size=OTHER_BYTES + size, at_ms=at_ms
-            ):
-                self._drop(QUEUE_FULL)
-                return None
-            self._sequence += 1
-            return tool.event_id
+            return tool.event_id if self._submit_late(encode, OTHER_BYTES + size, at_ms) else None
+
+    def _submit_late(self, encode: Callable[[], bytes], size: int, at_ms: int) -> bool:
+        """Take the next place for an event that is made later; False where there was no room, which drops all."""
+        if not self.outbox.submit_late(*self._address, encode, episode_id=self.id, size=size, at_ms=at_ms):
+            self._drop(QUEUE_FULL)
+            return False
+        self._sequence += 1
+        return True
 
     def _alias(self, alias: str) -> None:
         alias = nonempty_text(alias)
@@ -484,22 +484,3 @@ def is_unsampled(headers: Mapping[str, Any]) -> bool:
 def header_text(value: Any) -> str:
     """Return an id or a name as ASCII that an HTTP header carries unchanged, percent-encoded; `unquote` undoes it."""
     return quote(text_of(str(value)) or "", safe="/:@")
-
-
-def _as_text(value: Any) -> str | None:
-    """Return text as it is, other values as JSON with the text of what JSON does not know; of what has no readable form
-    its type.
-    """
-    if value is None or isinstance(value, str):
-        return text_of(value)
-    for form in (_json_or_text, str):
-        try:
-            return text_of(form(value))
-        except Exception:  # the host's own objects may raise anything
-            continue
-    return f"<{type(value).__name__}>"
-
-
-def _json_or_text(value: Any) -> str:
-    plain_value = plain(value, as_text=True)
-    return plain_value if isinstance(plain_value, str) else json_of(plain_value)

@@ -256,3 +256,22 @@ def canonical(value: Any) -> str:
 def json_of(value: Any) -> str:
     """Return plain values as JSON with sorted keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def readable_text(value: Any) -> str | None:
+    """Return text as it is, other values as JSON with the text of what JSON does not know; of what has no readable form
+    its type.
+    """
+    if value is None or isinstance(value, str):
+        return text_of(value)
+    for form in (_json_or_text, str):
+        try:
+            return text_of(form(value))
+        except Exception:  # the host's own objects may raise anything
+            continue
+    return f"<{type(value).__name__}>"
+
+
+def _json_or_text(value: Any) -> str:
+    plain_value = plain(value, as_text=True)
+    return plain_value if isinstance(plain_value, str) else json_of(plain_value)

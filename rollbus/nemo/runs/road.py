@@ -47,20 +47,18 @@ def require_same(plan: Plan, settings: Settings, run_id: str, path: Path) -> Non
 
     The namespace's assembly and scoring, the run's own section, and what its trainer does are compared.
     """
-    asked = settings_of(plan, run_id, settings.namespace)
-    said = settings.model_dump(mode="json")
-    said["trainer"]["backend"] = settings.trainer_settings(run_id).backend.model_dump(mode="json")
+    needed = settings_of(plan, run_id, settings.namespace)
+    present = settings.model_dump(mode="json")
+    present["trainer"]["backend"] = settings.trainer_settings(run_id).backend.model_dump(mode="json")
     places = [
-        *_differences(asked, said, ()),
+        *_differences(needed, present, ()),
         *_differences(
-            RunConfig.model_validate(asked["runs"][0]).model_dump(mode="json"), _run(said, run_id), ("runs",)
+            RunConfig.model_validate(needed["runs"][0]).model_dump(mode="json"), _run(present, run_id), ("runs",)
         ),
         *_unread_reward(settings, plan.reward),
     ]
     if places:
-        lines = [
-            f"  {dotted(place)}: it says {there!r}, and the run needs {needed!r}" for place, there, needed in places
-        ]
+        lines = [f"  {dotted(place)}: it says {there!r}, and the run needs {value!r}" for place, there, value in places]
         raise ConfigurationError(
             "\n".join(
                 [
@@ -121,15 +119,15 @@ def require_no_trainer(missing: frozenset[str], run_id: str) -> None:
 
 
 def _differences(
-    asked: Any, said: Any, place: tuple[str | int, ...]
+    needed: Any, present: Any, place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """Yield each place where a value is asked and another said."""
-    if isinstance(asked, Mapping) and isinstance(said, Mapping):
-        for key, value in asked.items():
+    """Yield each place where another value is present than is needed."""
+    if isinstance(needed, Mapping) and isinstance(present, Mapping):
+        for key, value in needed.items():
             if dotted((*place, key)) not in NOT_COMPARED:
-                yield from _differences(value, said.get(key), (*place, key))
-    elif _plain(asked) != _plain(said):
-        yield place, said, asked
+                yield from _differences(value, present.get(key), (*place, key))
+    elif _plain(needed) != _plain(present):
+        yield place, present, needed
 
 
 def _unread_reward(settings: Settings, name: str) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
@@ -140,8 +138,8 @@ def _unread_reward(settings: Settings, name: str) -> Iterator[tuple[tuple[str | 
         yield ("scoring", "rewards"), [reward.name for reward in counted], [name]
 
 
-def _run(said: Mapping[str, Any], run_id: str) -> Any:
-    return next(run for run in said["runs"] if run["run_id"] == run_id)
+def _run(present: Mapping[str, Any], run_id: str) -> Any:
+    return next(run for run in present["runs"] if run["run_id"] == run_id)
 
 
 def _plain(value: Any) -> Any:

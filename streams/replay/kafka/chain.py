@@ -122,7 +122,7 @@ class ChainFactory:
         for topic in (topic for topic in inputs if topic.name in followed):
             sources = [await self._first_partition(topic)]
             if topic is SCORES:
-                sources += await self._other_partitions(topic, first_tick)
+                sources += await self._other_score_partitions(first_tick)
             partitions: list[int | None] = [None]
             if topic is SCORES:
                 partitions = [source.partition for source in sources]
@@ -133,10 +133,9 @@ class ChainFactory:
             readers.append(LiveReader(topic, sources, collectors, recorded.places, first_tick=first_tick))
         return readers
 
-    async def _other_partitions(self, topic: Topic, first_tick: int | None) -> list[KafkaRangeSource]:
-        """Return what tells the order of a topic's other partitions, from the range's first round on."""
-        start = Bound(tick=first_tick - 1) if first_tick else Bound()
-        ranges = (await resolve(self.settings, topic, start, Bound())).ranges[1:]
+    async def _other_score_partitions(self, first_tick: int | None) -> list[KafkaRangeSource]:
+        """Return what tells the order of the other partitions of scores, from the range's first round on."""
+        ranges = (await self._resolve_scores(first_tick)).ranges[1:]
         if not ranges:
             return []
         return await self.stack.enter_async_context(open_ranges(self.settings, ranges, stop=self.follow))
@@ -171,15 +170,12 @@ class ChainFactory:
         return stages
 
     async def _resolve_scores(self, first_tick: int | None) -> ResolvedRange:
-        """Return where live's scores of the range are; raises DataLossError for those that retention has deleted.
+        """Return where live's scores of the range are, and which of them retention has deleted.
 
         A record before the range's first tick may be scored before that tick too, never before the one before it.
         """
         start = Bound(tick=first_tick - 1) if first_tick else Bound()
-        resolved = await resolve(self.settings, SCORES, start, Bound(), from_first_record=not first_tick)
-        if not self.plan.allow_missing:
-            refuse_missing(resolved.missing, f"score again with --rescore, {GO_ON}; {BRING_BACK}")
-        return resolved
+        return await resolve(self.settings, SCORES, start, Bound(), from_first_record=not first_tick)
 
     async def _judges(self) -> list[AnyStage]:
         plan = self.plan
@@ -197,6 +193,8 @@ class ChainFactory:
         if plan.scores == "rescored":
             return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
         live_scores = await self._resolve_scores(first_tick)
+        if not plan.allow_missing:
+            refuse_missing(live_scores.missing, f"score again with --rescore, {GO_ON}; {BRING_BACK}")
         sources = await self.stack.enter_async_context(open_ranges(self.settings, live_scores.ranges, stop=self.follow))
         bounded = plan.input is TRAJECTORIES and self.follow is None
         ends = {span.partition: span.to_offset for span in self.ranges} if bounded else {}

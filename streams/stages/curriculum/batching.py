@@ -8,8 +8,8 @@ the batch so far. What is more of one principal waits. One principal alone has a
 
 Lag is measured at each member's oldest version: the completed steps between the weights that sampled and the newest
 ones. The newest version is the one last made a candidate or put into service; after a rollback, its parent. A member
-that leaves does not change the others' advantages. A group
-with fewer than two members left (one, if it is held against an expectation) leaves whole.
+that leaves does not change the others' advantages. A group with fewer than two members left (one, if it is held against
+an expectation) leaves whole.
 """
 
 from collections import Counter, deque

@@ -102,13 +102,18 @@ def test_what_does_not_name_her_stays_as_it_was_and_is_trained() -> None:
     class Form(BaseModel):
         answer: str
 
-    for request in (
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "100 % \\n \\u00e9"}]}]},
-        {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}, "temperature": 0.5, "stop": ["\n"]},
-        {"user": NAME, "metadata": {"who": NAME}, "response_format": {"type": "json_object"}},
+    for verdict, request in (
+        (None, {"messages": [{"role": "user", "content": [{"type": "text", "text": "100 % \\n \\u00e9"}]}]}),
+        (
+            None,
+            {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}, "temperature": 0.5, "stop": ["\n"]},
+        ),
+        (None, {"user": NAME, "metadata": {"who": NAME}}),
+        ("sampling_constrained", {"user": NAME, "metadata": {"who": NAME}, "response_format": {"type": "json_object"}}),
     ):
         turn, left = record(**request)
-        assert turn.trainable, turn.untrainable_reason
+        assert turn.untrainable_reason == verdict
+        assert turn.completion_token_ids  # no redaction costs it
         assert NAME.encode() not in left
     picture = {"type": "image_url", "image_url": {"url": "https://example.org/a%20b.png"}}
     turn, _ = record(messages=[{"role": "user", "content": [picture]}])

@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Generator
 from functools import cache
 from importlib.util import find_spec
@@ -36,6 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 DEAR = re.compile(r"\b(art_server|install|wheel): [A-Z]")
 """Fixtures that cost a server or a build, as parameters of a test or of a fixture."""
+NOT_FOR_ALL = set(os.environ.get("TESTS_WITHOUT", "").split())
+"""Packages that no module of this run imports."""
 SHARED_WITH = {"install": "wheel"}
 
 
@@ -55,6 +58,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a module that makes every process of a large run import what only a few of its tests need."""
+    before = NOT_FOR_ALL & sys.modules.keys()
+    report = yield
+    if costly := NOT_FOR_ALL & sys.modules.keys() - before:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"imports {', '.join(sorted(costly))}, which costs each process of this run seconds and memory: "
+            "give its file to FRAMEWORKS or MODELS of tests/Makefile, or import it in the test"
+        )
+    return report
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

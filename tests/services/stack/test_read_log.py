@@ -9,8 +9,6 @@ import pytest
 import yaml
 
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.nemo.components import LogTrajectoryBuilderConfig
-from rollbus.nemo.production.log_builder import choose_episodes, read_events
 from rollbus.producers import init
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.events import Excluded
@@ -23,6 +21,10 @@ pytestmark = pytest.mark.services
 async def test_the_log_is_read_from_a_time_on_with_what_was_forgotten(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
+    # here, since every process of the tests of services would import the toolkit with the file
+    from rollbus.nemo.components import LogTrajectoryBuilderConfig
+    from rollbus.nemo.production.log_builder import choose_episodes, read_events
+
     settings = SinkSettings(kafka=KafkaConnection(bootstrap_servers=kafka), namespace=namespace)
     await create_topics(settings)
     recorder = init(bootstrap_servers=kafka, namespace=namespace, producer="shop")

@@ -21,9 +21,9 @@ from rollbus.producers.turns.redaction import Field
 from rollbus.runtime.credentials import find_own_token
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.principals import split_token
 from rollbus.schemas.records.events import LogprobMode
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
 MakeSink = Callable[[], EventSink]
 

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -34,15 +34,14 @@ from rollbus.runtime.credentials import (
     token_for,
 )
 from rollbus.runtime.health.alarms.limits import AlarmLimits
-from rollbus.runtime.health.heart import Heart
-from rollbus.runtime.http.guard import LOCAL_NAMES, FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.runtime.principals import PRINCIPALS_KEY, PrincipalBook, endings, make_principals
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
-from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.stack_settings import StackSettings
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
@@ -54,6 +53,10 @@ from rollbus.trainer.settings import (
     MemoryBackendSettings,
     TrainerSettings,
 )
+
+if TYPE_CHECKING:
+    from rollbus.runtime.health.heart import Heart
+    from rollbus.runtime.http.guard import FindPrincipal
 
 logger = logging.getLogger(__name__)
 Kind = Literal[
@@ -311,7 +314,7 @@ class Settings(Section):
         record_ports(folder, *ports)
         return self if has_token else self.with_credentials(environment)
 
-    def find_principal(self) -> FindPrincipal | None:
+    def find_principal(self) -> "FindPrincipal | None":
         """Return what knows the tokens of principals at a door; None where every door is open."""
         return None if self.insecure else PrincipalBook(secrets_folder(self.stack.data_dir, os.environ))
 
@@ -392,8 +395,10 @@ class Settings(Section):
                 return run
         raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
 
-    def heart(self, kind: Kind, run_id: str | None = None) -> Heart:
+    def heart(self, kind: Kind, run_id: str | None = None) -> "Heart":
         """Return the heartbeat and metrics of a process of this kind; of a run's, on the run's own port."""
+        from rollbus.runtime.health.heart import Heart  # with a Kafka client, which most commands do not need
+
         is_worker, token = kind == "worker", self._metrics_token(kind)
         port = self.health.metrics_ports.get(kind)
         if port and run_id is not None:

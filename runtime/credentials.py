@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rollbus.runtime.http.guard import LOCAL_NAMES
+from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.schemas.errors import ConfigurationError
 
 TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse_readonly_password"

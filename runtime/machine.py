@@ -1,9 +1,12 @@
-"""What this machine has: cores for this process, its Python, and a folder for what was fetched for all projects."""
+"""What this machine has: names, cores for this process, its Python, and a folder for what all projects fetched."""
 
 import importlib.util
 import os
 import sys
 from pathlib import Path
+
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names of this machine. A page of elsewhere that resolves to it (DNS rebinding) has another one."""
 
 
 def count_bound_cores() -> int:

@@ -16,7 +16,8 @@ NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 
 PAUSED = "pause:"
 """Begins the name by which a paused episode is resumed; another process has no id of it."""
-_SEPARATOR = "\x1f"
+SEPARATOR = "\x1f"
+"""ASCII's unit separator, which no id may hold."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _HASH_DIGITS = 32
 """128 bits: no accidental collision at any volume that a log can hold."""
@@ -35,7 +36,7 @@ def stable_id(kind: str, *parts: object) -> str:
 
     Parts may come from strangers, as the key of a feedback does, and hold half a character.
     """
-    name = _SEPARATOR.join((kind, *map(str, parts))).encode("utf-8", "surrogatepass")
+    name = SEPARATOR.join((kind, *map(str, parts))).encode("utf-8", "surrogatepass")
     digits = hashlib.sha1(NAMESPACE.bytes + name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"

@@ -12,9 +12,8 @@ from typing import Any, get_type_hints
 
 from rollbus.schemas.avro.types import kind_of
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import SEPARATOR
 
-SEPARATOR = "\x1f"
-"""ASCII's unit separator, which no id may hold."""
 MOST = 2**53
 """For times, offsets and versions: the sum of a few still fits 64 bits, and a double holds each exactly."""
 MOST_COUNTED = 2**31 - 1

@@ -3,10 +3,10 @@
 A topic's real name is the namespace prefix plus the name here: `rollbus.` + `episode-events`.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.records import (
     control,
     data_sets,
@@ -20,23 +20,8 @@ from rollbus.schemas.records import (
     trajectories,
 )
 
-DEFAULT_NAMESPACE = "rollbus."
-
-_KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]{0,120}")
-"""Kafka's own characters. Its names have at most 249, and the names of topics, stages and runs follow a namespace."""
-
-RESTORED = re.compile(r"restored-[a-z0-9][a-z0-9-]{0,40}\.")
-"""Begins the names of topics that an archive was restored into; the name that was archived follows."""
-
 Retention = Literal["time", "forever", "compact"]
 Partitions = Literal["events", "one"]
-
-
-def wrong_namespace(namespace: str) -> str | None:
-    """Return why a text cannot be a namespace; None if it can."""
-    if _KAFKA_NAME.fullmatch(namespace):
-        return None
-    return "Kafka's names are of letters, digits, `.`, `_` and `-`, here at most 120"
 
 
 @dataclass(frozen=True, slots=True)

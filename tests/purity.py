@@ -30,6 +30,7 @@ PURE: Mapping[str, Room] = {
             "schemas/drop_words.py",
             "schemas/ids.py",
             "schemas/errors.py",
+            "schemas/namespaces.py",
             "schemas/topics.py",
             "schemas/limits.py",
             "schemas/read_only.py",

@@ -7,11 +7,10 @@ from pydantic import Field, SecretStr, model_validator
 
 from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
-from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 
 
@@ -72,6 +71,15 @@ class MemoryBackendSettings(FrozenSettings):
 BackendSettings = Annotated[
     ArtServerBackend | ArtLocalBackend | TinkerBackendSettings | MemoryBackendSettings, Field(discriminator="type")
 ]
+
+
+class PlayLimits(FrozenSettings):
+    """How the tasks of a validation are played."""
+
+    concurrency: int = Field(default=16, ge=1)
+    timeout_s: float = Field(default=120.0, gt=0)
+    """For one try of one episode."""
+    tries: int = Field(default=3, ge=1)
 
 
 class ValidationSettings(PlayLimits):

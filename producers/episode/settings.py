@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from rollbus.producers.turns.redaction import Field, Privacy
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.limits import MAX_RECORD_BYTES
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.schemas.records.events import LogprobMode
-from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 
 CaptureMode = Literal["force", "request", "passive"]
 """force: ask for log-probs and token ids on every call; request: except where the application says no itself;

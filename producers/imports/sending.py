@@ -19,10 +19,11 @@ from rollbus.producers.turns.redaction import Privacy
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError, UnavailableError
 from rollbus.schemas.limits import MAX_RECORD_BYTES
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.principals import read_head
 from rollbus.schemas.records.drops import DropReason, ProducerReport
 from rollbus.schemas.records.events import AliasDeclared, Event, Message, RewardReported, TurnRecorded
-from rollbus.schemas.topics import ALIASES, DEFAULT_NAMESPACE, EPISODE_EVENTS, PRODUCER_REPORTS
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
 
 MAX_TRACE_BYTES = 64 * 1024 * 1024
 """Of a trace's parts as JSON: a trace is the one thing that is in memory whole."""

@@ -22,7 +22,7 @@ def require_topics(settings: Settings, *names: str) -> None:
 
 def missing_topic(settings: Settings, name: str) -> ConfigurationError:
     """Return the error for a namespace that has no such topic."""
-    from rollbus.schemas.topics import RESTORED
+    from rollbus.schemas.namespaces import RESTORED
 
     stream = settings.stream_settings()
     made_by = "`rollbus topics create` makes the namespace's topics; or look at `namespace:`"

@@ -4,7 +4,8 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from keyword import iskeyword
@@ -73,6 +74,8 @@ COMMANDS: dict[str, Entry] = {
 
 LOCAL_FILE = Path("rollbus.yaml")
 """Read where no other file is named, as people expect of a tool that is started in their project."""
+DISABLE_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""Pydantic's variable, which it reads for each model."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -191,7 +194,8 @@ class SettingsFile:
         Raises ConfigurationError with every mistake.
         """
         if self._settings is None:
-            from rollbus.settings import Settings
+            with _no_plugins_of_pydantic():
+                from rollbus.settings import Settings
             from rollbus.settings_file import count_overrides, load_settings
 
             if not self._is_announced:
@@ -205,6 +209,23 @@ class SettingsFile:
         """Return the settings as the file and the credentials are now."""
         self._settings = None
         return self.load()
+
+
+@contextmanager
+def _no_plugins_of_pydantic() -> Iterator[None]:
+    """Make models without looking for plugins: pydantic reads the metadata of every package that is installed.
+
+    Models that are made afterwards, such as a user's, have their plugins.
+    """
+    given = os.environ.get(DISABLE_PLUGINS)
+    os.environ[DISABLE_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[DISABLE_PLUGINS]
+        else:
+            os.environ[DISABLE_PLUGINS] = given
 
 
 def describe_source(path: Path | None, overrides: int) -> str:

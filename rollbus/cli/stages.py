@@ -32,11 +32,11 @@ async def create_topics(settings: Settings) -> list[str]:
 
 def judge_endpoint(settings: Settings) -> Any:
     """Return the model that judges ask, or None if none is configured."""
-    from rollbus.streams.rewards.endpoint import Endpoint
-
     judge = settings.judge
     if judge.base_url is None:
         return None
+    from rollbus.streams.rewards.endpoint import Endpoint
+
     key = judge.api_key.get_secret_value() if judge.api_key else ""
     return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
 

@@ -10,11 +10,13 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollbus.runtime.health.alarms.processes import is_disk_low
 from rollbus.schemas.errors import RollbusError, UnavailableError
-from rollbus.settings import Settings
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
 
 State = Literal["ok", "note", "problem"]
 PACKAGES = ("rollbus", "aiokafka", "faust-streaming", "clickhouse-connect", "openpipe-art", "torch", "vllm")
@@ -34,10 +36,10 @@ class CheckResult:
     """A command, or a setting; empty if nothing is to be done."""
 
 
-Check = Callable[[Settings], Iterable[CheckResult]]
+Check = Callable[["Settings"], Iterable[CheckResult]]
 
 
-def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
+def examine(settings: "Settings", stages: Sequence[Any]) -> Iterator[CheckResult]:
     """Make every check, the cheap ones first."""
     checks: tuple[tuple[str, Check], ...] = (
         ("versions", find_versions),
@@ -60,7 +62,7 @@ def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
             yield CheckResult(subject, "problem", f"cannot be checked: {error}")
 
 
-def find_versions(settings: Settings) -> Iterator[CheckResult]:
+def find_versions(settings: "Settings") -> Iterator[CheckResult]:
     """Name the releases that are installed."""
     installed = []
     for package in PACKAGES:
@@ -80,7 +82,7 @@ def find_versions(settings: Settings) -> Iterator[CheckResult]:
         )
 
 
-def find_disk(settings: Settings) -> Iterator[CheckResult]:
+def find_disk(settings: "Settings") -> Iterator[CheckResult]:
     """Say how much room there is where this machine writes."""
     folder = settings.stack.data_dir
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -92,7 +94,7 @@ def find_disk(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("disk", "ok", what)
 
 
-def find_gpus(settings: Settings) -> Iterator[CheckResult]:
+def find_gpus(settings: "Settings") -> Iterator[CheckResult]:
     """Name the GPUs; without any, models are trained and served on the CPU."""
     try:
         answer = subprocess.run(GPU_COMMAND, capture_output=True, text=True, timeout=GPU_WAIT_S, check=True)
@@ -108,7 +110,7 @@ def find_gpus(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("GPU", "ok", line.strip())
 
 
-def find_principals(settings: Settings) -> Iterator[CheckResult]:
+def find_principals(settings: "Settings") -> Iterator[CheckResult]:
     """Yield whether canaries are judged by episodes whose producer can be known."""
     runs = [run.run_id for run in settings.runs if run.delivery is not None]
     if runs and not settings.signing.principals:
@@ -119,7 +121,7 @@ def find_principals(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("principals", "note", f"{what} can stop a good one", remedy)
 
 
-def find_services(settings: Settings) -> Iterator[CheckResult]:
+def find_services(settings: "Settings") -> Iterator[CheckResult]:
     """Look at the ports of the local stack, where it is used."""
     from rollbus.local import stack
 
@@ -137,7 +139,7 @@ def find_services(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("services", "ok", f"of the local stack run: {', '.join(running) or 'none'}")
 
 
-def find_permissions(settings: Settings) -> Iterator[CheckResult]:
+def find_permissions(settings: "Settings") -> Iterator[CheckResult]:
     """Write nothing that stays, ask for lag, and compare this machine's clock with the broker's."""
     from rollbus.health.asking_kafka import ask_permissions
 
@@ -158,7 +160,7 @@ def find_permissions(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("clock", "problem" if is_wrong else "ok", what, "set the clocks by NTP" if is_wrong else "")
 
 
-def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[CheckResult]:
+def find_topics(settings: "Settings", stages: Sequence[Any]) -> Iterator[CheckResult]:
     """Compare the broker's topics with what the settings need."""
     from rollbus.streams.kafka.topics_on_broker import check_topics
 

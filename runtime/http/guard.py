@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.principals import Grant, Principal
 
@@ -23,8 +24,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine. A page of elsewhere that resolves to it (DNS rebinding) has another one."""
 BODY_S = 10.0
 """For the first bytes of a body, and more as they come."""
 SLOWEST_BYTES_PER_S = 64 * 1024

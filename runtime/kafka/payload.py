@@ -16,8 +16,9 @@ from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_clie
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import POLL_MS, SHORT_WAIT_MS
 from rollbus.schemas.codec import decode_if
+from rollbus.schemas.namespaces import RESTORED
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Trajectory
-from rollbus.schemas.topics import RESTORED, topic_of
+from rollbus.schemas.topics import topic_of
 
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""

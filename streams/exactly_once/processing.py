@@ -14,12 +14,13 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError, UntrustedRecordError
 from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
+from rollbus.schemas.namespaces import RESTORED
 from rollbus.schemas.records.control import Tick, is_control
 from rollbus.schemas.records.drops import DeadLetter, attempt_of, kept_bytes
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
-from rollbus.schemas.topics import DEAD_LETTERS, RESTORED
+from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.rounds import EARLY_KEY, EarlyRecords, round_of
 from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects

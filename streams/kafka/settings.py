@@ -1,13 +1,17 @@
 """The settings of a stream worker: cluster, namespace, and the trade of latency against throughput."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.signing import SignerOf, Signing
-from rollbus.schemas.topics import DEFAULT_NAMESPACE, Topic
+
+if TYPE_CHECKING:
+    from rollbus.schemas.topics import Topic
 
 
 class StreamSettings(BaseModel):
@@ -46,7 +50,7 @@ class StreamSettings(BaseModel):
     metrics_token: SecretStr | None = None
     """Bearer token of `/metrics`; the one of `art_server` without it."""
 
-    def signer_of(self, topic: Topic) -> SignerOf | None:
+    def signer_of(self, topic: "Topic") -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""
         if not (topic.is_open and self.signing.is_used):
             return None

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.output import format_count, show_record
-from rollbus.cli.root import COMMANDS, rollbus
+from rollbus.cli.root import COMMANDS, SettingsFile, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
@@ -85,6 +85,15 @@ def test_a_library_that_a_command_kept_quiet_may_speak_again_after_it() -> None:
     before = library.level
     invoke("topics", "graph")
     assert library.level == before
+
+
+def test_to_load_settings_leaves_the_plugins_of_pydantic_as_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in (None, "logfire"):
+        monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
+        if given is not None:
+            monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", given)
+        SettingsFile(None).load()
+        assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == given
 
 
 def test_saved_questions_are_listed() -> None:

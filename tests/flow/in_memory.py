@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.codec import encode
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import DEFAULT_NAMESPACE, STAGE_INPUTS, Topic
+from rollbus.schemas.topics import STAGE_INPUTS, Topic
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.state.stage import Incoming

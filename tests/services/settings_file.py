@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from tests.services.commands import write_config
 
 

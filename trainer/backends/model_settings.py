@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from rollbus.runtime.http.guard import FindPrincipal
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
+
+if TYPE_CHECKING:
+    from rollbus.runtime.http.guard import FindPrincipal
 
 Precision = Literal["float32", "bfloat16"]
 """Of the layers. Embeddings, norms, logits and the optimizer's copies are always float32."""
@@ -122,7 +124,7 @@ class ServiceSettings:
     """Of the OpenAI-compatible endpoint; 0 takes a free one."""
     api_key: str | None = None
     """Bearer token of every port; None asks for none."""
-    find_principal: FindPrincipal | None = None
+    find_principal: "FindPrincipal | None" = None
     """Knows the tokens of principals, which open the model's port alone."""
     insecure: bool = False
     """Whether the ports may be open without a token."""

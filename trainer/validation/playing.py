@@ -13,11 +13,9 @@ from concurrent.futures import Future
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
-from pydantic import Field
-
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
-from rollbus.trainer.backends.protocol import FrozenSettings
+from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
 
 Samples = Mapping[str, Sequence[float]]
@@ -26,15 +24,6 @@ Samples = Mapping[str, Sequence[float]]
 
 RETRY_PAUSE_S = 1.0
 """Doubles with every try."""
-
-
-class PlayLimits(FrozenSettings):
-    """How tasks are played."""
-
-    concurrency: int = Field(default=16, ge=1)
-    timeout_s: float = Field(default=120.0, gt=0)
-    """For one try of one episode."""
-    tries: int = Field(default=3, ge=1)
 
 
 async def play_tasks(

@@ -6,11 +6,13 @@ certainly better), by the same evaluation on the same set. Without a measurement
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.backends.protocol import FrozenSettings
-from rollbus.trainer.ledger.lineage import Lineage
-from rollbus.trainer.validation.evaluation import difference
+
+if TYPE_CHECKING:  # settings take the rule from here, without the records
+    from rollbus.schemas.records.steps import Evaluation
+    from rollbus.trainer.ledger.lineage import Lineage
 
 
 class PromotionRule(FrozenSettings):
@@ -32,8 +34,10 @@ class Promotion:
     reason: str
 
 
-def find_promotion(evaluations: Iterable[Evaluation], lineage: Lineage, rule: PromotionRule) -> Promotion | None:
+def find_promotion(evaluations: Iterable["Evaluation"], lineage: "Lineage", rule: PromotionRule) -> Promotion | None:
     """Return the newest candidate above the serving version that passes; measured again, the newest record counts."""
+    from rollbus.trainer.validation.evaluation import difference
+
     measured = {
         evaluation.policy_version: evaluation
         for evaluation in evaluations

@@ -6,10 +6,12 @@ given by that parameter does as well. The check is made only where a question ha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.consumers.clickhouse.store.client import ClickHouse
 
 NEAR = 3
 """How many ids that begin alike are offered."""
@@ -61,7 +63,7 @@ class UnknownIdError(ConfigurationError):
     """An id that names nothing, or none at all."""
 
 
-def require_id(client: ClickHouse, parameter: IdParameter, values: Mapping[str, Any]) -> None:
+def require_id(client: "ClickHouse", parameter: IdParameter, values: Mapping[str, Any]) -> None:
     """Raise UnknownIdError unless a question's value names something; 0 of a number asks for the newest."""
     value, kinds = values[parameter.name], " or ".join(parameter.kinds)
     if parameter.other is not None and values[parameter.other] >= 0:
@@ -76,7 +78,7 @@ def require_id(client: ClickHouse, parameter: IdParameter, values: Mapping[str, 
     raise UnknownIdError(f"no {kinds} {value!r}{of_run} in namespace {values['namespace']!r}{hint}")
 
 
-def find_episode_by_alias(client: ClickHouse, parameter: IdParameter, values: Mapping[str, Any]) -> str | None:
+def find_episode_by_alias(client: "ClickHouse", parameter: IdParameter, values: Mapping[str, Any]) -> str | None:
     """Return the episode that the agent gave this name last, where a question takes an episode; None if none has it."""
     value = values[parameter.name]
     if "episode" not in parameter.kinds or not isinstance(value, str) or not value:
@@ -96,7 +98,7 @@ def _where(thing: NamedThing) -> str:
     return f"namespace = {{namespace:String}}{of_run}"
 
 
-def _is_there(client: ClickHouse, thing: NamedThing, value: Any, values: Mapping[str, Any]) -> bool:
+def _is_there(client: "ClickHouse", thing: NamedThing, value: Any, values: Mapping[str, Any]) -> bool:
     for table, column in thing.tables:
         sql = f"SELECT 1 FROM {table} WHERE {_where(thing)} AND toString({column}) = {{id:String}} LIMIT 1"
         if isinstance(value, str):
@@ -106,7 +108,7 @@ def _is_there(client: ClickHouse, thing: NamedThing, value: Any, values: Mapping
     return False
 
 
-def _find_near(client: ClickHouse, thing: NamedThing, value: Any, values: Mapping[str, Any]) -> Sequence[str]:
+def _find_near(client: "ClickHouse", thing: NamedThing, value: Any, values: Mapping[str, Any]) -> Sequence[str]:
     """Return ids that begin alike; of numbers the newest."""
     table, column = thing.tables[0]
     sql, order = f"SELECT DISTINCT {column} FROM {table} WHERE {_where(thing)}", f"{column} DESC"

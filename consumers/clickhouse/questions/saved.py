@@ -28,12 +28,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollbus.consumers.clickhouse.questions.ids import IdParameter, find_episode_by_alias, require_id
-from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, RejectedError, ServiceError, nearest
+
+if TYPE_CHECKING:  # to list the questions needs no client
+    from rollbus.consumers.clickhouse.store.client import ClickHouse
+    from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 FOLDER = Path(__file__).parents[1] / "queries"
 LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
@@ -108,7 +110,7 @@ def load_query(name: str) -> SavedQuery:
 
 
 def run_query(
-    settings: ClickHouseSettings,
+    settings: "ClickHouseSettings",
     name: str,
     values: Mapping[str, Any] | None = None,
     *,
@@ -119,6 +121,8 @@ def run_query(
     With the runs of the settings, a run that is not one of them and has no rows is refused; so is an id of nothing. An
     episode may be named by its alias.
     """
+    from rollbus.consumers.clickhouse.store.client import connection
+
     query = load_query(name)
     bound = bind(query, values or {})
     if configured is not None and "run" in bound:
@@ -137,12 +141,14 @@ def run_query(
 
 
 def ask(
-    settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None, *, writes: bool = False
+    settings: "ClickHouseSettings", sql: str, values: Mapping[str, Any] | None = None, *, writes: bool = False
 ) -> QueryResult:
     """Answer any one statement, with limits on time and size; the server refuses one that changes anything.
 
     With `writes` it does not.
     """
+    from rollbus.consumers.clickhouse.store.client import connection
+
     with connection(settings) as client:
         columns, rows = client.query(sql, values, LIMITS if writes else LIMITS | READ_ONLY)
         if not columns:  # the server names no columns for an answer without rows
@@ -150,7 +156,7 @@ def ask(
     return QueryResult(columns, rows)
 
 
-def has_tables(settings: ClickHouseSettings) -> bool:
+def has_tables(settings: "ClickHouseSettings") -> bool:
     """Whether a sink has made the tables."""
     try:
         ask(settings, "SELECT count() FROM schema_migrations")
@@ -159,7 +165,7 @@ def has_tables(settings: ClickHouseSettings) -> bool:
     return True
 
 
-def _read_columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None) -> list[str]:
+def _read_columns(client: "ClickHouse", sql: str, values: Mapping[str, Any] | None) -> list[str]:
     """Return the names of a SELECT's columns; nothing for any other statement."""
     try:
         _, described = client.query(f"DESCRIBE (\n{sql.rstrip().removesuffix(';')}\n)", values, LIMITS)
@@ -222,13 +228,13 @@ class UnknownRunError(ConfigurationError):
     """A run that neither the settings nor any row names."""
 
 
-def stored_runs(client: ClickHouse, namespace: str) -> list[str]:
+def stored_runs(client: "ClickHouse", namespace: str) -> list[str]:
     """Return the runs that have rows."""
     _, rows = client.query(f"SELECT run FROM ({_STORED}) ORDER BY run", {"namespace": namespace})
     return [str(name) for (name,) in rows]
 
 
-def require_run(client: ClickHouse, namespace: str, run: str, configured: Collection[str]) -> None:
+def require_run(client: "ClickHouse", namespace: str, run: str, configured: Collection[str]) -> None:
     """Raise UnknownRunError for a run that is not there; a configured one may have no rows yet."""
     if not run or run in configured:
         return

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, LifoQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import clickhouse_connect
 from clickhouse_connect.datatypes.base import ClickHouseType
@@ -21,10 +21,11 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from urllib3.exceptions import HTTPError
 
 from rollbus.consumers.clickhouse.store import cluster
-from rollbus.consumers.clickhouse.store.columns import column_type, encode
-from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, TableRetention
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
+
+if TYPE_CHECKING:
+    from rollbus.consumers.clickhouse.store.origin import Row
 
 EXPECTED = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
 """What the server's parser expected instead: two kilobytes for one missing letter."""
@@ -76,7 +77,7 @@ class Insert:
     """Rows of one table that are written together."""
 
     table: str
-    rows: Sequence[Row]
+    rows: "Sequence[Row]"
     """At least one; all have the same columns."""
     token: str | None = None
     """The name under which ClickHouse knows a repeated insert."""
@@ -145,7 +146,7 @@ class ClickHouse:
             result = client.query(sql, parameters=dict(parameters or {}), settings=chosen)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
-    def insert(self, table: str, rows: Sequence[Row], *, token: str | None = None) -> None:
+    def insert(self, table: str, rows: "Sequence[Row]", *, token: str | None = None) -> None:
         """Insert rows that all have the same columns; returns once they are written."""
         if rows:
             self.insert_in_turn(deque([Insert(table, rows, token)]))
@@ -168,6 +169,8 @@ class ClickHouse:
 
     def encoding(self, insert: Insert) -> Callable[[], bytes]:
         """Return the function that encodes an insert; it needs no connection and may run in another thread."""
+        from rollbus.consumers.clickhouse.store.columns import encode  # it knows every record; who only asks, none
+
         client = self._connected()
         return partial(encode, insert.table, insert.rows, self._types(client, insert.table), client.write_compression)
 
@@ -203,6 +206,8 @@ class ClickHouse:
         return self._client
 
     def _types(self, client: Client, table: str) -> dict[str, ClickHouseType]:
+        from rollbus.consumers.clickhouse.store.columns import column_type
+
         if table not in self._type_names:
             sql = "SELECT table, name, type FROM system.columns WHERE database = {database:String}"
             for table_name, name, type_name in client.query(sql, parameters={"database": self._database}).result_rows:

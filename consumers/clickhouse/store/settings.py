@@ -9,7 +9,7 @@ from itertools import pairwise
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 
 _HOST = re.compile(r"[^\s:/]+|\[[0-9A-Fa-f:.]+\]")
 

@@ -26,7 +26,8 @@ from rollbus.runtime.kafka.clients import new_admin, new_producer, new_transacti
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, write
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.topics import EXCLUSIONS, RESTORED
+from rollbus.schemas.namespaces import RESTORED
+from rollbus.schemas.topics import EXCLUSIONS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import TopicSpec, topic_specs
 from rollbus.streams.kafka.topics_on_broker import create_topics, delete_topics, topics_on_broker

@@ -16,7 +16,6 @@ from pathlib import Path
 from rollbus.local.kafka.config import LOG4J, server_properties
 from rollbus.local.kafka.jars import find_jars, find_java
 from rollbus.local.process.service import Service
-from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.stack_settings import HOST
@@ -116,6 +115,8 @@ def _format(base: list[str], properties: Path, cluster_id: str) -> None:
 
 
 async def _answers(bootstrap_servers: str, timeout_s: float) -> bool:
+    from rollbus.runtime.kafka.clients import new_admin, running  # where no broker runs, nobody needs the client
+
     kafka_logger = logging.getLogger("aiokafka")
     level = kafka_logger.level
     kafka_logger.setLevel(logging.CRITICAL)  # a broker that is not there yet is not an error here

@@ -39,7 +39,8 @@ from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_f
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.runtime.kafka.lag import open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.topics import DEFAULT_NAMESPACE, TOPICS
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
+from rollbus.schemas.topics import TOPICS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
 from rollbus.start.parts import SINK, TRAINER

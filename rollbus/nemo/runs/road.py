@@ -16,8 +16,8 @@ from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.records.config import EVERY_NAME, RunConfig
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.settings import Settings
 from rollbus.settings_file import dotted, load_settings
 from rollbus.stack_settings import HOST

@@ -10,11 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.schemas.ids import stable_id
-from rollbus.schemas.records.control import RunCommand, RunCommandName
+
+if TYPE_CHECKING:  # settings take the limits from here, without the records
+    from rollbus.schemas.records.control import RunCommand, RunCommandName
 
 Metrics = Mapping[str, float]
 
@@ -94,8 +97,10 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> 
     return None
 
 
-def pause_for(alarm: Divergence, run_id: str) -> RunCommand:
+def pause_for(alarm: Divergence, run_id: str) -> "RunCommand":
     """Return the command that pauses the run; the same alarm gives the same command."""
+    from rollbus.schemas.records.control import RunCommand
+
     return RunCommand(
         run_id=run_id,
         command="pause",
@@ -104,17 +109,17 @@ def pause_for(alarm: Divergence, run_id: str) -> RunCommand:
     )
 
 
-def find_pause(commands: Sequence[RunCommand]) -> RunCommand | None:
+def find_pause(commands: Sequence["RunCommand"]) -> "RunCommand | None":
     """Return the pause that holds after these commands of a run, in their order; None if it was resumed."""
     return _find_standing(commands, "pause")
 
 
-def find_stop(commands: Sequence[RunCommand]) -> RunCommand | None:
+def find_stop(commands: Sequence["RunCommand"]) -> "RunCommand | None":
     """Return the stop that holds after these commands of a run, in their order; None if it was resumed."""
     return _find_standing(commands, "stop")
 
 
-def _find_standing(commands: Sequence[RunCommand], name: RunCommandName) -> RunCommand | None:
+def _find_standing(commands: Sequence["RunCommand"], name: "RunCommandName") -> "RunCommand | None":
     standing: RunCommand | None = None
     for command in commands:
         if command.command in (name, "resume"):

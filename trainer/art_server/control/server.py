@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.runtime.health.heart import Heart, beating
 from rollbus.runtime.http.guard import (
-    LOCAL_NAMES,
     Answered,
     Door,
     FindPrincipal,
@@ -31,6 +30,7 @@ from rollbus.runtime.http.guard import (
     names_of,
     token_admits,
 )
+from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.trainer.art_server.control import environment as art_environment
 from rollbus.trainer.art_server.model.inert_files import require_inert

@@ -51,10 +51,10 @@ def capture(agent: str) -> None:
 
 
 def _examine(source: SettingsFile) -> None:
+    settings = source.load()
     from rollbus.cli.stages import all_stages
     from rollbus.health.checks import examine
 
-    settings = source.load()
     table = OutputTable("subject", "state", "found", "what to do")
     findings = list(examine(settings, all_stages(settings)))
     for finding in findings:

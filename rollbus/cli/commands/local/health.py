@@ -34,7 +34,6 @@ def status(settings: Settings, as_json: bool) -> None:
     Exit with code 1 if something is wrong, or if nothing can train. Processes anywhere are judged by their heartbeats
     in the log; episodes are counted in ClickHouse.
     """
-    from rollbus.health.show import render
     from rollbus.local import stack
 
     local = settings.stack_settings()
@@ -49,8 +48,10 @@ def status(settings: Settings, as_json: bool) -> None:
     else:
         Console().print(_services(services))
         if answer is not None:
+            from rollbus.health.show import render
+
             Console().print(render(answer))
-        if answer is None:
+        else:
             echo("nothing runs here: `rollbus start` starts what a project needs, and says what to do next")
     if unwell and not as_json:
         names = ", ".join(row.name for row in unwell)
@@ -93,11 +94,11 @@ async def _follow(settings: Settings, interval_s: float) -> None:
 
 def _look(settings: Settings, services: "Sequence[ServiceStatus]") -> "NamespaceStatus | None":
     """Return what is known; None for a local stack that `rollbus down` has stopped."""
-    from rollbus.health.status import read_status
-
     state_by_address = {row.address: row.state for row in services}
     if state_by_address.get(settings.kafka.bootstrap_servers) == "stopped":
         return None
+    from rollbus.health.status import read_status
+
     return asyncio.run(read_status(settings))
 
 

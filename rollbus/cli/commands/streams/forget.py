@@ -142,7 +142,7 @@ def _print_places(
 ) -> None:
     """Print what becomes of the data in each place where it may rest."""
     from rollbus.cli.stages import all_stages
-    from rollbus.schemas.topics import RESTORED
+    from rollbus.schemas.namespaces import RESTORED
     from rollbus.streams.kafka.names import changelog_topic
     from rollbus.streams.kafka.topics_on_broker import topics_on_broker
     from rollbus.streams.replay.kafka.manifest import read_manifests

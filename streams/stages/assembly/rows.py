@@ -116,7 +116,7 @@ STUBS: RowCodec[Stub] = json_codec(
         row.revision,
         row.excluded,
         row.rewards,
-        row.seen,
+        dict(sorted(row.seen.items())),  # a restore has them in another order
         row.root,
         row.agent,
         row.considered_ms,

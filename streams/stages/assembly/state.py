@@ -54,12 +54,13 @@ class AssemblyState(StageState[AssemblyConfig]):
         self.counts: dict[str, Counter[tuple[str, str | None]]] = {}
         """Of the episodes with many reports: how many, by principal, and by principal and reward."""
         self.families = Families()
-        self.order = 0
+        self.order = -1
+        """Of the event that was kept last."""
 
     def rebuild(self) -> None:
         """Derive open episodes, families and what is kept with stubs from the rows."""
         self.open, self.late, self.refused, self.counts, self.families = {}, {}, {}, {}, Families()
-        self.order = 1 + max((row.order for row in self.events.rows.values()), default=-1)
+        self.order = max((row.order for row in self.events.rows.values()), default=-1)
         for episode_id, stub in self.stubs.rows.items():
             if stub.root and not stub.excluded:
                 self.families.add_child(episode_id, stub.root)
@@ -104,7 +105,8 @@ class AssemblyState(StageState[AssemblyConfig]):
 
     def _row(self, kind: Kind, event: Event, incoming: Incoming) -> EventRow:
         taken_ms, principal = incoming.taken_ms, incoming.signer or ""
-        self.order += 1
+        # its place in the log, as a restore no longer knows of rows that are gone; a topic made again begins at 0
+        self.order = max(self.order + 1, incoming.location.offset)
         if kind == "r" and (counts := self.counts.get(event.episode_id)) is not None:
             counts.update(_counted(principal, event))
         return EventRow(

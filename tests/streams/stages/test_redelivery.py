@@ -31,8 +31,10 @@ from tests.builders import (
     make_alias,
     make_alias_reward,
     make_command,
+    make_episode,
     make_group,
     make_outcome,
+    make_reward,
     make_score,
     make_tick,
     make_trajectory,
@@ -115,6 +117,15 @@ def test_redelivery_batch_bounds_and_restarts_change_nothing(name: str) -> None:
         assert [without_location(record) for record in found] == [without_location(record) for record in expected]
 
     check()
+
+
+def test_what_stays_of_closed_episodes_is_the_same_whether_or_not_the_state_was_restored() -> None:
+    plain, restored = (Stepper(AssemblyStage(AssemblyConfig()), restoring=restoring) for restoring in (False, True))
+    for stepper in (plain, restored):
+        stepper.tick()
+        stepper.feed(*(event for name in "abc" for event in make_episode(name, turns=2, reward=1.0)))
+        stepper.feed(make_reward("a", 0.5))
+    assert restored.changelog == plain.changelog
 
 
 EVERY_STAGE = [*(make for make, _ in STAGES.values()), lambda: AssemblyStage(AssemblyConfig())]

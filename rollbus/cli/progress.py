@@ -15,12 +15,9 @@ import rich.progress
 from rich.text import Text
 
 from rollbus.cli.output import Console, echo
+from rollbus.cli.silence import SILENCE
 from rollbus.runtime.tasks import start_thread
 
-QUIET_S = 3.5
-"""Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
-BETWEEN_S = 1.0
-"""Of two pieces of work with less between them the second goes on with the silence of the first."""
 LEAST_SHARE = 0.05
 """Of the whole, before the time that is left is estimated: the first of many that run at once are no pace."""
 MINUTE_S, HOUR_S = 60, 3600
@@ -49,7 +46,7 @@ class Progress:
         self.what, self.done, self.total, self.began_s = what, 0, 0, time.monotonic()
         if self.is_plain:
             echo(what, err=True)
-            _silence.since_s = self.began_s
+            SILENCE.since_s = self.began_s
 
     def line(self, now_s: float) -> str:
         """Return the plain line."""
@@ -84,26 +81,6 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / HOUR_S:.1f} hours"
 
 
-@dataclass(slots=True)
-class Silence:
-    """Since when nothing was written; pieces of work that follow one another share it."""
-
-    since_s: float = 0.0
-    ended_s: float = -BETWEEN_S
-
-    def begin(self, now_s: float) -> None:
-        """Begin a piece of work."""
-        if now_s - self.ended_s > BETWEEN_S:
-            self.since_s = now_s
-
-    def wait_s(self, now_s: float) -> float:
-        """Return how long it may go on."""
-        return max(0.0, self.since_s + QUIET_S - now_s)
-
-
-_silence = Silence()
-
-
 @contextmanager
 def show_progress(what: str, unit: str = "", *, console: rich.console.Console | None = None) -> Iterator[Progress]:
     """Show what is being done until the block ends; yields what moves it, given how much is done and of how much.
@@ -112,19 +89,23 @@ def show_progress(what: str, unit: str = "", *, console: rich.console.Console | 
     """
     shown_on = console or Console(stderr=True)
     progress = Progress(what, unit, is_plain=not shown_on.is_terminal)
-    with _write_lines(progress) if progress.is_plain else _show_bar(progress, shown_on):
-        yield progress
+    SILENCE.shown += 1
+    try:
+        with _write_lines(progress) if progress.is_plain else _show_bar(progress, shown_on):
+            yield progress
+    finally:
+        SILENCE.shown -= 1
 
 
 @contextmanager
 def _write_lines(progress: Progress) -> Iterator[None]:
     ended = threading.Event()
-    _silence.begin(time.monotonic())
+    SILENCE.begin(time.monotonic())
 
     def write() -> None:
-        while not ended.wait(_silence.wait_s(time.monotonic())):
+        while not ended.wait(SILENCE.wait_s(time.monotonic())):
             echo(progress.line(time.monotonic()), err=True)
-            _silence.since_s = time.monotonic()
+            SILENCE.since_s = time.monotonic()
 
     thread = start_thread(write, "progress", is_over=ended.is_set)
     try:
@@ -132,7 +113,7 @@ def _write_lines(progress: Progress) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        _silence.ended_s = time.monotonic()
+        SILENCE.ended_s = time.monotonic()
 
 
 @contextmanager

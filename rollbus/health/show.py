@@ -30,7 +30,6 @@ def render(answer: NamespaceStatus, *, all_groups: bool = True) -> RenderableTyp
         parts.append(_problems(picture.problems))
     parts += [render_funnel(funnel) for funnel in answer.funnels]
     if picture is None:
-        parts.append(Text(answer.error or "", "red"))
         return Group(*parts)
     parts.append(_Processes(picture.processes) if picture.processes else Text("no process has written a heartbeat\n"))
     if picture.runs:
@@ -47,7 +46,7 @@ def _summary(answer: NamespaceStatus) -> Text:
     picture, verdict = answer.picture, answer.verdict
     words = (verdict.text, "red" if verdict.is_wrong else "green" if verdict.text == ALL_IS_WELL else "yellow")
     if picture is None:
-        return Text.assemble(words)
+        return Text.assemble(words, (f": {answer.error}\n", "red"))
     versions = ", ".join(picture.versions) or "none"
     return Text.assemble(
         f"{format_time(picture.at_ms)} UTC  ",

@@ -1,9 +1,16 @@
 """Work that takes long says what it does and how far it is, on stderr."""
 
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from rollbus.cli import progress
-from rollbus.cli.progress import QUIET_S, Progress, Silence, describe_progress, format_duration, show_progress
+from rollbus.cli import silence
+from rollbus.cli.progress import Progress, describe_progress, format_duration, show_progress
+from rollbus.cli.silence import QUIET_S, ImportWatch, Silence
 from tests.waiting import wait_until
 
 
@@ -39,7 +46,7 @@ def test_the_next_step_begins_its_own_count() -> None:
 def test_a_wait_without_a_terminal_writes_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "QUIET_S", 0.01)
+    monkeypatch.setattr(silence, "QUIET_S", 0.01)
     written = ""
 
     def has_written() -> bool:
@@ -53,21 +60,50 @@ def test_a_wait_without_a_terminal_writes_lines(
 
 
 def test_pieces_of_work_that_follow_one_another_are_silent_together_for_no_longer_than_one() -> None:
-    silence = Silence()
-    silence.begin(100.0)
-    assert silence.wait_s(102.0) == QUIET_S - 2.0
-    silence.ended_s = 103.0
-    silence.begin(103.2)
-    assert silence.wait_s(103.2) == pytest.approx(QUIET_S - 3.2)
-    silence.ended_s = 110.0
-    silence.begin(110.1)
-    assert silence.wait_s(110.1) == 0.0
-    silence.ended_s = 111.0
-    silence.begin(120.0)
-    assert silence.wait_s(120.0) == QUIET_S
+    shared = Silence()
+    shared.begin(100.0)
+    assert shared.wait_s(102.0) == QUIET_S - 2.0
+    shared.ended_s = 103.0
+    shared.begin(103.2)
+    assert shared.wait_s(103.2) == pytest.approx(QUIET_S - 3.2)
+    shared.ended_s = 110.0
+    shared.begin(110.1)
+    assert shared.wait_s(110.1) == 0.0
+    shared.ended_s = 111.0
+    shared.begin(120.0)
+    assert shared.wait_s(120.0) == QUIET_S
 
 
 def test_what_is_over_soon_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with show_progress("reading") as shown:
         shown(1, 1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_long_import_is_named_by_the_package_that_ours_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heavy").mkdir()
+    (tmp_path / "heavy" / "__init__.py").write_text("import heavy_part")
+    (tmp_path / "heavy_part.py").write_text("import looks; looks.look()")
+    watch, lines = ImportWatch(Silence()), list[str | None]()
+
+    def look() -> None:
+        lines.extend(watch.look(sys._getframe(), now_s) for now_s in (100.0, 103.0, 104.0, 105.0, 108.0))
+
+    monkeypatch.setitem(sys.modules, "looks", SimpleNamespace(look=look))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("heavy")
+    assert lines == [None, None, "importing heavy: 4 s so far", None, "importing heavy: 8 s so far"]
+    assert watch.look(sys._getframe(), 120.0) is None
+
+
+@pytest.mark.parametrize(("options", "is_written"), [((), True), (("--log-format", "json"), False)])
+def test_a_command_says_what_it_imports_unless_programs_read_its_lines(
+    options: tuple[str, ...], is_written: bool
+) -> None:
+    at_once = "from rollbus.cli import silence, main; silence.QUIET_S = 0; silence.LOOK_S = 0.001; main()"
+    process = subprocess.run(
+        [sys.executable, "-c", at_once, *options, "sql", "--help"], capture_output=True, text=True, check=True
+    )
+    assert ("importing click: 0 s so far" in process.stderr) == is_written

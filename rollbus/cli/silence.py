@@ -1,0 +1,109 @@
+"""Since when a command has written nothing, and a line where an import is the reason.
+
+Libraries such as torch or openai take seconds to import, on a busy machine half a minute, and any command may need one
+at any point. So a thread that starts before the first of them looks now and then at what the main thread imports.
+Only the standard library is imported here, and no asyncio: that takes long itself.
+"""
+
+import importlib._bootstrap
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+QUIET_S = 3.5
+"""Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
+BETWEEN_S = 1.0
+"""Of two pieces of work with less between them the second goes on with the silence of the first."""
+LOOK_S = 0.4
+"""Between two looks at the main thread, each of some ten microseconds."""
+OURS = "rollbus"
+
+
+@dataclass(slots=True)
+class Silence:
+    """Since when nothing was written; pieces of work that follow one another share it."""
+
+    since_s: float = 0.0
+    ended_s: float = -BETWEEN_S
+    shown: int = 0
+    """Pieces of work that are shown now: they write the lines, whatever is imported in them."""
+
+    def begin(self, now_s: float) -> None:
+        """Begin a piece of work."""
+        if now_s - self.ended_s > BETWEEN_S:
+            self.since_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long it may go on."""
+        return max(0.0, self.since_s + QUIET_S - now_s)
+
+
+SILENCE = Silence()
+"""Of this process."""
+
+
+@dataclass(slots=True)
+class ImportWatch:
+    """What the main thread imports, look by look."""
+
+    silence: Silence
+    began_s: float | None = None
+    """When it began to import; None while it does something else."""
+
+    def look(self, frame: FrameType | None, now_s: float) -> str | None:
+        """Return the line that is due, given where the main thread is."""
+        package = find_import(frame)
+        if package is None or self.silence.shown:
+            if self.began_s is not None:
+                self.began_s, self.silence.ended_s = None, now_s
+            return None
+        if self.began_s is None:
+            self.silence.begin(now_s)
+            self.began_s = self.silence.since_s
+        if self.silence.wait_s(now_s):
+            return None
+        self.silence.since_s = now_s
+        return f"importing {package}: {now_s - self.began_s:.0f} s so far"
+
+
+def find_import(frame: FrameType | None) -> str | None:
+    """Return the package that is being imported where a thread is: the outermost that is not ours, else ours."""
+    package = None
+    while frame is not None:
+        if frame.f_code is _FIND_AND_LOAD:
+            name = frame.f_locals["name"].partition(".")[0]
+            package = name if name != OURS or package is None else package
+        frame = frame.f_back
+    return package
+
+
+_FIND_AND_LOAD = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+"""Every import that is not over yet has a frame of it."""
+
+
+def watch_imports() -> None:
+    """Write a line to stderr whenever the main thread has imported for some time; call it before anything is imported.
+
+    Programs that read JSON lines wait for nothing, and get none.
+    """
+    if _writes_json(sys.argv, os.environ):
+        return
+    watch, main = ImportWatch(SILENCE, began_s=time.monotonic()), threading.main_thread().ident
+    SILENCE.since_s = time.monotonic()
+
+    def run() -> None:
+        while True:
+            time.sleep(LOOK_S)
+            if line := watch.look(sys._current_frames().get(main or 0), time.monotonic()):
+                print(line, file=sys.stderr, flush=True)
+
+    threading.Thread(target=run, name="imports", daemon=True).start()
+
+
+def _writes_json(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    words = " ".join(arguments).replace("=", " ")
+    return "--log-format json" in words or environment.get("ROLLBUS_LOG_FORMAT") == "json"

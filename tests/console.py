@@ -11,7 +11,7 @@ ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
 
 
 def without_settings(output: str) -> str:
-    """Return what a command printed after the line that says which settings it read, with no line about an import."""
-    first, _, rest = re.sub(r"^importing \S+: \d+ s so far\n", "", output, flags=re.MULTILINE).partition("\n")
+    """Return what a command printed after the line that says which settings it read, with no line about waiting."""
+    first, _, rest = re.sub(r"^(importing|rollbus) .*: \d+ s so far\n", "", output, flags=re.MULTILINE).partition("\n")
     assert first.startswith("settings: "), output
     return rest

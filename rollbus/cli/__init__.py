@@ -4,14 +4,14 @@ import gc
 import os
 import sys
 
-from rollbus.cli.silence import watch_imports
+from rollbus.cli.silence import watch_silence
 from rollbus.runtime.machine import install_command
 from rollbus.streams.worker.process import OBJECTS_BETWEEN_COLLECTIONS
 
 
 def main() -> None:
     """Run the command line; without its libraries, say which extra brings them."""
-    watch_imports()
+    watch_silence()
     # What is imported stays; at the default of 700, a tenth of a model server's start went into looking through it.
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:

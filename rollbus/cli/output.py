@@ -16,6 +16,7 @@ from rich import box
 from rich.pretty import Pretty
 from rich.segment import Segment
 
+from rollbus.cli.silence import SILENCE
 from rollbus.schemas.unseen import escape_unseen
 
 PLAIN_WIDTH = 160
@@ -28,6 +29,7 @@ class Console(rich.console.Console):
     def __init__(self, **options: Any) -> None:
         """Take what rich's console takes."""
         stream = sys.stderr if options.get("stderr") else sys.stdout
+        _end_silence(err=bool(options.get("stderr")))
         defaults = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
         super().__init__(**{**defaults, **options})
 
@@ -51,7 +53,14 @@ class OutputTable(rich.table.Table):
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print a text on stdout or stderr."""
+    _end_silence(err=err)
     click.echo(escape_unseen(text), err=err, nl=nl)
+
+
+def _end_silence(*, err: bool) -> None:
+    """An answer has begun; on stderr come only remarks on the way to it."""
+    if not err:
+        SILENCE.command = ""
 
 
 def format_count(number: int, singular: str, plural: str = "") -> str:

@@ -17,6 +17,7 @@ import click
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.log_filter import LINE, JsonFormatter, LogFormatter, RepeatFilter
+from rollbus.cli.silence import SILENCE
 from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.unseen import escape_unseen
@@ -245,6 +246,7 @@ def _say(text: str) -> None:
 
 def log_to_stderr() -> None:
     """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
+    SILENCE.command = ""
     context = click.get_current_context(silent=True)
     is_json = context is not None and context.find_root().params.get("log_format") == "json"
     formatter = JsonFormatter() if is_json else LogFormatter(LINE)
@@ -259,10 +261,11 @@ def log_to_stderr() -> None:
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command to receive the parsed settings as its first argument."""
 
-    @click.pass_obj
+    @click.pass_context
     @wraps(command)
-    def run(source: SettingsFile, /, **options: Any) -> Any:
-        return command(source.load(), **options)
+    def run(context: click.Context, /, **options: Any) -> Any:
+        SILENCE.command = context.command_path
+        return command(context.obj.load(), **options)
 
     return run
 

@@ -1,7 +1,8 @@
-"""Since when a command has written nothing, and a line where an import is the reason.
+"""Since when a command has written nothing, and a line that says what it is at.
 
 Libraries such as torch or openai take seconds to import, on a busy machine half a minute, and any command may need one
-at any point. So a thread that starts before the first of them looks now and then at what the main thread imports.
+at any point. So a thread that starts before the first of them looks now and then at what the main thread imports, and
+whether a command still owes its first line. A library that keeps the interpreter to itself is named once it lets go.
 Only the standard library is imported here, and no asyncio: that takes long itself.
 """
 
@@ -31,6 +32,8 @@ class Silence:
     ended_s: float = -BETWEEN_S
     shown: int = 0
     """Pieces of work that are shown now: they write the lines, whatever is imported in them."""
+    command: str = ""
+    """What was typed; empty before it begins, and once it has begun to answer or to log."""
 
     def begin(self, now_s: float) -> None:
         """Begin a piece of work."""
@@ -47,17 +50,17 @@ SILENCE = Silence()
 
 
 @dataclass(slots=True)
-class ImportWatch:
-    """What the main thread imports, look by look."""
+class SilenceWatch:
+    """What the main thread is at, look by look."""
 
     silence: Silence
     began_s: float | None = None
-    """When it began to import; None while it does something else."""
+    """When it began; None while it is at nothing that wants a line."""
 
     def look(self, frame: FrameType | None, now_s: float) -> str | None:
         """Return the line that is due, given where the main thread is."""
-        package = find_import(frame)
-        if package is None or self.silence.shown:
+        what = "" if self.silence.shown else self._describe(frame)
+        if not what:
             if self.began_s is not None:
                 self.began_s, self.silence.ended_s = None, now_s
             return None
@@ -67,7 +70,11 @@ class ImportWatch:
         if self.silence.wait_s(now_s):
             return None
         self.silence.since_s = now_s
-        return f"importing {package}: {now_s - self.began_s:.0f} s so far"
+        return f"{what}: {now_s - self.began_s:.0f} s so far"
+
+    def _describe(self, frame: FrameType | None) -> str:
+        package = find_import(frame)
+        return f"importing {package}" if package else self.silence.command
 
 
 def find_import(frame: FrameType | None) -> str | None:
@@ -85,14 +92,14 @@ _FIND_AND_LOAD = importlib._bootstrap._find_and_load.__code__  # type: ignore[at
 """Every import that is not over yet has a frame of it."""
 
 
-def watch_imports() -> None:
-    """Write a line to stderr whenever the main thread has imported for some time; call it before anything is imported.
+def watch_silence() -> None:
+    """Write a line to stderr whenever the main thread has been silent for some time; call it before any import.
 
     Programs that read JSON lines wait for nothing, and get none.
     """
     if _writes_json(sys.argv, os.environ):
         return
-    watch, main = ImportWatch(SILENCE, began_s=time.monotonic()), threading.main_thread().ident
+    watch, main = SilenceWatch(SILENCE, began_s=time.monotonic()), threading.main_thread().ident
     SILENCE.since_s = time.monotonic()
 
     def run() -> None:
@@ -101,7 +108,7 @@ def watch_imports() -> None:
             if line := watch.look(sys._current_frames().get(main or 0), time.monotonic()):
                 print(line, file=sys.stderr, flush=True)
 
-    threading.Thread(target=run, name="imports", daemon=True).start()
+    threading.Thread(target=run, name="silence", daemon=True).start()
 
 
 def _writes_json(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:

@@ -29,7 +29,6 @@ from rollbus.demo.configuration import write_settings
 from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, DemoJob, StackPlace
 from rollbus.demo.show import report
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
-from rollbus.demo.show.plot import draw
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
 from rollbus.local import stack as local_stack
@@ -227,6 +226,8 @@ class Demo:
         last: DemoStatus,
         amounts: Amounts,
     ) -> None:
+        from rollbus.demo.show.plot import draw  # matplotlib, which is needed at the end alone
+
         folder, job, seed = self.options.folder, self.job, self.options.seed
         references = job.references(seed, amounts)
         groups = read_groups(query, namespace=NAMESPACE)

@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.cli import silence
 from rollbus.cli.progress import Progress, describe_progress, format_duration, show_progress
-from rollbus.cli.silence import QUIET_S, ImportWatch, Silence
+from rollbus.cli.silence import QUIET_S, SilenceWatch, Silence
 from tests.waiting import wait_until
 
 
@@ -80,13 +80,11 @@ def test_what_is_over_soon_writes_nothing(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
-def test_a_long_import_is_named_by_the_package_that_ours_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_import_is_named_by_the_package_that_ours_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "heavy").mkdir()
     (tmp_path / "heavy" / "__init__.py").write_text("import heavy_part")
     (tmp_path / "heavy_part.py").write_text("import looks; looks.look()")
-    watch, lines = ImportWatch(Silence()), list[str | None]()
+    watch, lines = SilenceWatch(Silence()), list[str | None]()
 
     def look() -> None:
         lines.extend(watch.look(sys._getframe(), now_s) for now_s in (100.0, 103.0, 104.0, 105.0, 108.0))
@@ -96,6 +94,13 @@ def test_a_long_import_is_named_by_the_package_that_ours_needs(
     importlib.import_module("heavy")
     assert lines == [None, None, "importing heavy: 4 s so far", None, "importing heavy: 8 s so far"]
     assert watch.look(sys._getframe(), 120.0) is None
+
+
+def test_a_command_that_owes_its_answer_says_how_long_it_has_been_at_it() -> None:
+    watch = SilenceWatch(Silence(command="rollbus sql run"))
+    assert [watch.look(None, now_s) for now_s in (100.0, 103.0, 104.0)] == [None, None, "rollbus sql run: 4 s so far"]
+    watch.silence.command = ""
+    assert watch.look(None, 120.0) is None
 
 
 @pytest.mark.parametrize(("options", "is_written"), [((), True), (("--log-format", "json"), False)])

@@ -92,16 +92,26 @@ def test_a_stopped_service_can_be_started_again(tmp_path: Path) -> None:
         assert supervisor.start(sleeper("a")).identity != first
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "first_lines"),
+    [
+        (signal.SIGINT, ["ending b", "ending a"]),
+        (signal.SIGTERM, ["SIGTERM: ending", "ending b", "ending a"]),
+        (signal.SIGHUP, ["SIGHUP: ending", "ending b", "ending a"]),
+        (signal.SIGKILL, []),
+    ],
+)
+def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signals, first_lines: list[str]) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         assert program.stdout is not None
+        assert program.stderr is not None
         identities = [identify(int(pid)) for pid in program.stdout.readline().split()]
         assert len(identities) == 2
         os.kill(program.pid, number)
         assert program.wait(timeout=120) != 0
+        assert program.stderr.read().splitlines()[: len(first_lines)] == first_lines
     for identity in identities:
         assert identity is not None
         until_gone(identity)

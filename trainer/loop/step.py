@@ -12,8 +12,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
+from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import TrainingBatch
@@ -40,6 +43,8 @@ logger = logging.getLogger(__name__)
 LONGEST_LOOK_S = 2.0
 """How long an open transaction waits for the next batch to be read. If it takes longer, the next step is opened in a
 transaction of its own."""
+LINE_S, LATER_LINE_S, MINUTE_S = 4.5, 30.0, 60.0
+"""Between two lines about an update that goes on: in its first minute somebody may be watching."""
 
 
 async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | None:
@@ -51,7 +56,7 @@ async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | Non
             await context.backend.submit(request_for(context, batch, opened.base, opened.door, serve=opened.serves))
             submitted_at_s = time.perf_counter()
             waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
-            async with sending_ahead(context, opened) as sent:
+            async with sending_ahead(context, opened) as sent, _logging_progress(opened):
                 result = await context.wait(waiting)
     if result is not None and result.base_version != opened.base:
         raise DataLossError(
@@ -68,6 +73,26 @@ async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | Non
         *(opened.step, batch.run_id, opened.base, result.version, batch.batch_hash),
     )
     return next_step
+
+
+@asynccontextmanager
+async def _logging_progress(opened: ReadyStep) -> AsyncIterator[None]:
+    """Log that an update has begun, and now and then that it goes on."""
+    began_s, step = time.monotonic(), f"step {opened.step} run={opened.received.batch.run_id}"
+    logger.info("%s base=%d trains %d trajectories", step, opened.base, len(opened.door.admitted))
+
+    async def log_lines() -> None:
+        elapsed_s = 0.0
+        while True:
+            await asyncio.sleep(LINE_S if elapsed_s < MINUTE_S else LATER_LINE_S)
+            elapsed_s = time.monotonic() - began_s
+            logger.info("%s has been training for %.0f s", step, elapsed_s)
+
+    lines = start_task(log_lines(), "lines about an update")
+    try:
+        yield
+    finally:
+        lines.cancel()
 
 
 async def record_failure(context: StepContext, batch: TrainingBatch, failure: StepFailureError, *, final: bool) -> None:

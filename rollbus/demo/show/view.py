@@ -1,7 +1,11 @@
-"""A `DemoStatus` → the live terminal view, or a plain line at each look if stdout is not a terminal."""
+"""A `DemoStatus` → the live terminal view, or a plain line at each look if stdout is not a terminal.
+
+Looks are further apart than a reader waits, so the plain lines have short ones between them, on stderr.
+"""
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rollbus.cli.progress import format_duration
+from rollbus.cli.progress import Progress, format_duration, show_progress
+from rollbus.cli.silence import SILENCE
 from rollbus.demo.job import Amounts, Words
 from rollbus.demo.show.status import DemoStatus
 
@@ -27,19 +32,23 @@ class LiveView:
         self._console, self._words, self._amounts = console, words, amounts
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._progress: Progress | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Take over the terminal."""
         if self._live:
-            self._live.start()
+            self._stack.enter_context(self._live)
+        else:
+            waiting = show_progress(f"waiting for the first {self._words.unit}", self._words.unit)
+            self._progress = self._stack.enter_context(waiting)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give it back."""
-        if self._live:
-            self._live.stop()
+        self._stack.close()
 
     def show(self, status: DemoStatus, *, phase: str) -> None:
         """Draw the status."""
@@ -53,6 +62,10 @@ class LiveView:
         else:
             text = line(status, phase=phase, so_far=so_far, elapsed_s=elapsed)
             self._console.print(text, highlight=False, soft_wrap=True)
+            if self._progress is not None:
+                self._progress.what = phase
+                self._progress(status.from_traffic, amounts.episodes)
+                SILENCE.since_s = time.monotonic()
 
 
 def time_left_s(done: int, total: int, elapsed_s: float, limit_s: float) -> float | None:

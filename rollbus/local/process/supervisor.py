@@ -11,6 +11,7 @@ ends them too, through the kernel (`tether`). Use it in the main thread.
 """
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,12 +20,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+from rollbus.cli.progress import show_progress
 from rollbus.local.process.service import Service, ServiceProcess, log_tail
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
+STDERR = 2
 STOP_GRACE_S = 10.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -102,9 +105,10 @@ class Supervisor:
 
     def stop_all(self) -> None:
         """End all services, the last one started first; a second Ctrl-C does not cut this short."""
-        with _ignore_signals():
+        with _ignore_signals(), show_progress("ending what was started") as progress:
             while self._processes:
                 name, process = self._processes.popitem()
+                progress.begin(f"ending {name}")
                 try:
                     process.stop(grace_s=STOP_GRACE_S)
                 except Exception:
@@ -112,6 +116,8 @@ class Supervisor:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    # written past the buffer, in which the signal may have come; what the main thread waits for may take seconds
+    os.write(STDERR, f"{signal.Signals(number).name}: ending\n".encode())
     raise SystemExit(128 + number)
 
 

@@ -16,6 +16,7 @@ from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TR
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Versions
 from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.loop import step as step_module
 from rollbus.trainer.loop.loop import Trainer
 from tests.builders import make_score
 from tests.trainer.log_memory import MemoryLog
@@ -50,6 +51,20 @@ async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> Non
     outcomes = [record for record in world.records(RUN_LOG) if isinstance(record, StepOutcome)]
     assert [(outcome.batch_number, outcome.policy_version) for outcome in outcomes] == [(0, 1), (1, 2), (2, 3)]
     assert (await world.backend.versions()).serving == 3
+
+
+async def test_an_update_that_takes_long_is_logged_again_and_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_module, "LINE_S", 0.01)
+    world = World(backend=MemoryBackend(step_s=0.2))
+    with caplog.at_level("INFO", step_module.logger.name):
+        await world.train(1)
+    begun, *repeated, last = caplog.messages
+    assert begun == "step 1 run=main base=0 trains 3 trajectories"
+    assert len(repeated) > 1
+    assert all(line.startswith("step 1 run=main has been training for ") for line in repeated)
+    assert last.startswith("step 1 run=main base=0 version=1 ")
 
 
 async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was_not() -> None:

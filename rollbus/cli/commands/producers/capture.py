@@ -17,6 +17,7 @@ import click
 
 from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
+from rollbus.cli.silence import SILENCE
 from rollbus.cli.withholding import withhold_option
 from rollbus.schemas.records.events import StopReason
 
@@ -82,6 +83,7 @@ def capture(
         episode = recorder.start(task=plan.task) if per == "program" else None
         headers = None if episode is None else recorder.headers(episode)
         write_plan(folder, plan.model_copy(update={"headers": headers}))
+        SILENCE.command = ""  # what the program is at, it says itself
         code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
         reports = list(read_ended(folder))
         if episode is not None:

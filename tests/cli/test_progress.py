@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.cli import silence
 from rollbus.cli.progress import Progress, describe_progress, format_duration, show_progress
-from rollbus.cli.silence import QUIET_S, SilenceWatch, Silence
+from rollbus.cli.silence import QUIET_S, Silence, SilenceWatch
 from tests.waiting import wait_until
 
 

@@ -9,15 +9,32 @@ from aiokafka import TopicPartition
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.runtime.kafka.clients import new_admin, new_producer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.log_id import read_log_ids
 from rollbus.runtime.kafka.positions import Position
 from rollbus.runtime.log_mark import LogMark
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+from rollbus.streams.exactly_once.changelog import position_row
+from rollbus.streams.kafka.names import changelog_topic
+from rollbus.streams.kafka.topics_on_broker import delete_topics
+from tests.builders import make_step
 from tests.console import without_settings
+from tests.services.clickhouse.sink_fixtures import encoded, late_drops, run_until_written, send
+from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import commit_offsets
 
 pytestmark = pytest.mark.services
 
 Say = Callable[..., str]
+READERS = {
+    "trainer accept-loss": ("batches", "trainer.main"),
+    "resample accept-loss": ("resample-requests", "resample-agent.main"),
+    "log-to accept-loss webhook": ("policy-decisions", "logger.webhook"),
+}
+"""Of each reader its topic and its consumer group."""
 
 
 @pytest.fixture
@@ -103,26 +120,51 @@ def test_a_reader_that_has_lost_nothing_is_left_as_it_is(say: Say, command: str)
         assert "nothing is lost, and nothing was changed" in say(*words.split())
 
 
-@pytest.mark.parametrize(
-    ("command", "topic", "reader"),
-    [
-        ("trainer accept-loss", "batches", "trainer.main"),
-        ("resample accept-loss", "resample-requests", "resample-agent.main"),
-        ("log-to accept-loss webhook", "policy-decisions", "logger.webhook"),
-    ],
-)
-def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(
-    say: Say, kafka: str, namespace: str, command: str, topic: str, reader: str
-) -> None:
+def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(say: Say, kafka: str, namespace: str) -> None:
     say("topics", "create")
-    connection, place = KafkaConnection(bootstrap_servers=kafka), TopicPartition(f"{namespace}{topic}", 0)
-    of_another_log = Position(0, LogMark("there", "made-before")).committed
-    asyncio.run(commit_offsets(connection, f"{namespace}{reader}", {place: of_another_log}))
-    told = say(*command.split())
-    assert f"{place.topic}[0] would continue at 0: the topic was deleted and made again" in told
-    assert "Nothing was changed" in told
-    assert "continues at 0" in say(*command.split(), "--yes")
-    assert "nothing is lost, and nothing was changed" in say(*command.split())
+    for command, (topic, reader) in READERS.items():
+        place = TopicPartition(f"{namespace}{topic}", 0)
+        of_another_log = Position(0, LogMark("there", "made-before")).committed
+        connection = KafkaConnection(bootstrap_servers=kafka)
+        asyncio.run(commit_offsets(connection, f"{namespace}{reader}", {place: of_another_log}))
+        told = say(*command.split())
+        assert f"{place.topic}[0] would continue at 0: the topic was deleted and made again" in told
+        assert "Nothing was changed" in told
+        assert "continues at 0" in say(*command.split(), "--yes")
+        assert "nothing is lost, and nothing was changed" in say(*command.split())
+
+
+async def test_readers_of_topics_that_are_made_again_go_on_once_their_loss_is_accepted(
+    kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
+) -> None:
+    """Kafka drops the offsets of a topic with it: what a reader has written elsewhere shows that it had some."""
+    host, port = clickhouse
+    table = {"host": host, "port": port, "database": f"made_again_{namespace[2:-1]}"}
+    config = write_config(tmp_path, kafka, namespace, clickhouse=table, worker={"event_partitions": 1})
+    settings = load_settings(Settings, config, {})
+    stream, sink = settings.stream_settings(), settings.sink_settings()
+    await say_in_thread(config, "topics", "create")
+    await send(sink, [*late_drops(0, 3), *encoded([("training-steps", "main", make_step(1))])])
+    await run_until_written(sink)
+    events = EPISODE_EVENTS.full_name(namespace)
+    async with running(stream.kafka, new_admin(stream.kafka)) as admin:
+        mark = LogMark(*(await read_log_ids(admin, [events]))[events])
+    async with running(stream.kafka, new_producer(stream.kafka)) as producer:
+        key, value = position_row(0, mark)
+        await producer.send_and_wait(changelog_topic(namespace, "assembly"), value, key=key, partition=0)
+    made_again = {"worker accept-loss assembly": "episode-events", "trainer accept-loss": "batches"}
+    made_again["sink accept-loss"] = "drops"
+    await delete_topics(stream, {f"{namespace}{topic}" for topic in made_again.values()})
+    await say_in_thread(config, "topics", "create")
+    for command, topic in made_again.items():
+        told = await say_in_thread(config, *command.split())
+        assert f"{topic}[0] would continue at 0: " in told
+        assert "the topic was deleted and made again" in told
+        assert "Nothing was changed" in told
+    accepted = await asyncio.gather(*(say_installed(config, f"{command} --yes") for command in made_again))
+    assert all(told.count("[0] continues at 0: ") == 1 for told in accepted)
+    for command in made_again:
+        assert "nothing is lost, and nothing was changed" in await say_in_thread(config, *command.split())
 
 
 def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:

@@ -20,6 +20,7 @@ from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.worker.worker import Worker
 from tests.builders import make_episode
+from tests.services.commands import say_in_thread
 from tests.services.replay.live import publish, records, settings_of, write_settings
 from tests.services.streams.process import running
 from tests.waiting import until, until_found
@@ -107,3 +108,8 @@ async def test_settings_changed_while_no_worker_runs_count_for_what_comes_after(
     expected = {2 * SIZE: GROUPS, SIZE: 1}
     assert await sizes(after) == expected
     assert await replayed_sizes(after, namespace.strip(".")) == expected
+    replay = f"replay --from earliest --as pairs --grouping group_size={SIZE // 2} --diff live"
+    told = await say_in_thread(tmp_path / "rollbus.yaml", *replay.split())
+    print(told)
+    assert "other configuration of the run" in told
+    assert "no difference inside the range" not in told

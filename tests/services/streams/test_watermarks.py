@@ -110,6 +110,5 @@ async def test_settings_changed_while_no_worker_runs_count_for_what_comes_after(
     assert await replayed_sizes(after, namespace.strip(".")) == expected
     replay = f"replay --from earliest --as pairs --grouping group_size={SIZE // 2} --diff live"
     told = await say_in_thread(tmp_path / "rollbus.yaml", *replay.split())
-    print(told)
     assert "other configuration of the run" in told
     assert "no difference inside the range" not in told

@@ -61,12 +61,12 @@ class SilenceWatch:
         """Return the line that is due, given where the main thread is."""
         what = "" if self.silence.shown else self._describe(frame)
         if not what:
-            if self.began_s is not None:
-                self.began_s, self.silence.ended_s = None, now_s
+            self.began_s = None
             return None
         if self.began_s is None:
             self.silence.begin(now_s)
             self.began_s = self.silence.since_s
+        self.silence.ended_s = now_s  # what comes next goes on with this silence, although nothing says when it begins
         if self.silence.wait_s(now_s):
             return None
         self.silence.since_s = now_s

@@ -192,11 +192,12 @@ class Demo:
     async def _learn(self, supervisor: Supervisor, place: StackPlace, query: Query, amounts: Amounts) -> DemoStatus:
         """Let the traffic come and the rest learn; return the status once nothing changes any more."""
         traffic = self.job.traffic(place, self.options.seed, amounts)
-        for service in traffic:
-            supervisor.start(service)
-            supervisor.wait()
-        async with open_lag(KafkaConnection(bootstrap_servers=place.stack.bootstrap_servers)) as lag:
-            with LiveView(self.console, self.job.words, amounts) as view:
+        connection = KafkaConnection(bootstrap_servers=place.stack.bootstrap_servers)
+        with LiveView(self.console, self.job.words, amounts) as view:
+            for service in traffic:
+                supervisor.start(service)
+                supervisor.wait()
+            async with open_lag(connection) as lag:
                 look = _Look(query, lag, view, supervisor, self.job.run)
                 limit_s = amounts.time_limit_s
                 await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack, limit_s)

@@ -100,7 +100,9 @@ def test_a_command_that_owes_its_answer_says_how_long_it_has_been_at_it() -> Non
     watch = SilenceWatch(Silence(command="rollbus sql run"))
     assert [watch.look(None, now_s) for now_s in (100.0, 103.0, 104.0)] == [None, None, "rollbus sql run: 4 s so far"]
     watch.silence.command = ""
-    assert watch.look(None, 120.0) is None
+    assert watch.look(None, 104.4) is None
+    watch.silence.begin(104.5)
+    assert watch.silence.wait_s(104.5) == QUIET_S - 0.5
 
 
 @pytest.mark.parametrize(("options", "is_written"), [((), True), (("--log-format", "json"), False)])

@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +32,11 @@ class LiveView:
     def __init__(self, console: Console, words: Words, amounts: Amounts) -> None:
         self._console, self._words, self._amounts = console, words, amounts
         self._began = time.monotonic()
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._begins = f"waiting for the first {words.unit}"
+        begins = Spinner("dots", self._begins)
+        self._live = (
+            Live(begins, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        )
         self._progress: Progress | None = None
         self._stack = ExitStack()
 
@@ -40,8 +45,7 @@ class LiveView:
         if self._live:
             self._stack.enter_context(self._live)
         else:
-            waiting = show_progress(f"waiting for the first {self._words.unit}", self._words.unit)
-            self._progress = self._stack.enter_context(waiting)
+            self._progress = self._stack.enter_context(show_progress(self._begins, self._words.unit))
         return self
 
     def __exit__(

@@ -22,7 +22,7 @@ from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
-from rollbus.streams.exactly_once.rounds import EARLY_KEY, EarlyRecords, round_of
+from rollbus.streams.exactly_once.rounds import EARLY_KEY, EarlyRecords
 from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 from rollbus.streams.state.table import NO_TICK, PartitionState
 from rollbus.streams.state.too_large import drop_of_row, drops_instead
@@ -168,7 +168,7 @@ class StagePartition:
         for number, raw in enumerate(records):
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-            round_number = round_of(raw)
+            round_number = self._early.round_behind(raw)
             if round_number is not None and round_number > now and not self._takes_early:
                 self._early.keep(raw, round_number)
                 result.quiet = False

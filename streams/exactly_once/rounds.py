@@ -2,14 +2,17 @@
 
 A stage that is ahead of others writes records of later rounds in front of a tick. `EarlyRecords` keeps those of one
 partition until the tick of their round has come, so their order in time is that of the rounds, however fast each stage
-was. They are rows of the changelog meanwhile, since the input's position goes on.
+was. They are rows of the changelog meanwhile, since the input's position goes on. A command of an operator or of a
+finetuning run is about what lies before it, so it waits with the early records there.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rollbus.schemas.codec import HEADER_BYTES, headers
 from rollbus.schemas.errors import UndecodableError
+from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import STAGE_INPUTS, Topic
 from rollbus.streams.exactly_once.batch import RawRecord
 
@@ -24,8 +27,13 @@ IN_ROUNDS = frozenset(topic.name for topic in STAGE_INPUTS.values() if not topic
 
 def round_of(raw: RawRecord) -> int | None:
     """Return the round that a record names; None for one from outside, which belongs where it lies."""
-    headers: Sequence[tuple[str, bytes]] = getattr(raw, "headers", ())
-    return next((int(value) for name, value in headers if name == HEADER and value.isdigit()), None)
+    named: Sequence[tuple[str, bytes]] = getattr(raw, "headers", ())
+    return next((int(value) for name, value in named if name == HEADER and value.isdigit()), None)
+
+
+def follows_early(raw: RawRecord) -> bool:
+    """Say whether a record from outside is about what lies before it, early records included."""
+    return (raw.value or b"")[:HEADER_BYTES] in headers(RunCommand)
 
 
 def header_of(topic: Topic | str, number: int) -> tuple[tuple[str, bytes], ...]:
@@ -61,6 +69,13 @@ class EarlyRecords:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def round_behind(self, raw: RawRecord) -> int | None:
+        """Return the round that a record is of behind those; None for one that belongs where it lies."""
+        number = round_of(raw)
+        if number is None and self._records and follows_early(raw):
+            return max(record.round for record in self._records.values())
+        return number
 
     def keep(self, raw: RawRecord, number: int) -> None:
         """Keep a record until its round."""

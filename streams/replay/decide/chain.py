@@ -27,7 +27,7 @@ from rollbus.schemas.signing import SignerOf
 from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record, without_leap
-from rollbus.streams.exactly_once.rounds import round_of
+from rollbus.streams.exactly_once.rounds import follows_early, round_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.live_inputs import BEFORE_ALL, Change, LiveRecord, Places, Recorded
 from rollbus.streams.replay.decide.output import Output, Partitioner, is_forgotten
@@ -106,7 +106,9 @@ class Chain(Steps):
         some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
         in_rounds = not self.input.is_open  # what producers write counts where it lies, whatever it says of itself
         for raw in records:
-            if in_rounds and (number := round_of(raw)) is not None and number > self.last_tick:
+            number = round_of(raw) if in_rounds else None
+            is_early = number is not None and number > self.last_tick
+            if is_early or (self._later.get(partition) and follows_early(raw)):
                 self._later[partition].append(raw)
                 continue
             try:

@@ -129,6 +129,8 @@ class LiveReader:
         self._sources, self._collectors, self._topic, self._places = sources, collectors, topic, places
         self._ahead: list[deque[Any]] = [deque() for _ in sources]
         self._ticks = [BEFORE_ALL] * len(sources)
+        self._early: list[list[tuple[int, Any, Any]]] = [[] for _ in sources]
+        """Of each partition the early records, and the commands that wait with them: round, fetched, decoded."""
 
     async def until(self, tick: int) -> None:
         """Read on until a tick is there, or the input's end."""
@@ -156,12 +158,26 @@ class LiveReader:
         if identity := identity_of(self._topic, record):
             made_in = round_of(raw)
             made_in = self._ticks[number] if made_in is None else made_in
+            if made_in > self._ticks[number]:
+                self._early[number].append((made_in, raw, None))
             if made_in >= self._first_round:
                 self._places.note(identity, raw.offset, made_in)
             if collector is not None and made_in <= self._ticks[number]:
                 collector.note_record()
+        elif isinstance(record, RunCommand) and (early := self._early[number]):
+            early.append((max(round_number for round_number, _, _ in early), raw, record))
         elif record is not None and collector is not None:
             collector.take((raw.key or b"").decode(errors="replace"), record, raw.offset)
+        if isinstance(record, Tick):
+            self._release(number, record.number, collector)
+
+    def _release(self, number: int, tick: int, collector: RecordedInputs | None) -> None:
+        """Take the commands whose round has come."""
+        due = [early for early in self._early[number] if early[0] <= tick]
+        self._early[number] = [early for early in self._early[number] if early[0] > tick]
+        for _, raw, command in due:
+            if command is not None and collector is not None:
+                collector.take((raw.key or b"").decode(errors="replace"), command, raw.offset)
 
 
 async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, LiveOutcome]:

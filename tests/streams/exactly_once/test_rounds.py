@@ -6,16 +6,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.schemas.codec import encode
-from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig
-from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.records.config import AssemblyConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.topics import CURRICULUM, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.processing import Processed, StagePartition
 from rollbus.streams.exactly_once.rounds import EarlyRecords, header_of, round_of
 from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.state.stage import PureAsEffects
-from tests.builders import make_episode, make_score, make_tick
+from tests.builders import make_episode, make_group, make_score, make_tick
 from tests.streams.replay.memory import Raw
 from tests.streams.simulation.naive import ended
 
@@ -67,6 +69,18 @@ def test_an_early_record_outlives_its_worker() -> None:
     processed = taken(successor, raw(3, make_tick(1)))
     assert topics(processed) == [RUN_LOG.name]
     assert [value for key, value in processed.changelog if key.startswith(b"\x1fearly")] == [None]
+
+
+def test_a_window_ends_with_the_early_groups_that_lie_before_the_command() -> None:
+    """However far the curriculum is behind: who ends a window has seen the groups in the log."""
+    stage = CurriculumStage(RunConfig(run_id="main", curriculum=CurriculumConfig(mode="harness", groups_per_window=3)))
+    work = StagePartition(PureAsEffects(stage), Partition("run-log", 0), app_version="")
+    command = RunCommand(run_id="main", command="end_window", command_id="end of epoch 0")
+    groups = [make_group("g1", [0.0, 1.0]), make_group("g2", [0.0, 1.0])]
+    taken(work, raw(0, make_tick(0)), raw(1, groups[0], 0), raw(2, groups[1], 2), raw(3, command))
+    processed = taken(work, raw(4, make_tick(1)), raw(5, make_tick(2)))
+    (window,) = (decode(output.value) for output in processed.outputs if output.topic == CURRICULUM.name)
+    assert window.seen_group_ids == ("g1", "g2")
 
 
 def test_a_producer_that_names_a_round_holds_back_nothing() -> None:

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    CurriculumConfig,
+    GroupingConfig,
+    RunConfig,
+    ScoringConfig,
+)
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.groups import Group, StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion
@@ -24,7 +31,9 @@ from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.stages import pure_stages
-from tests.builders import make_command, make_config, make_outcome, make_score, make_tick, make_version
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.state.stage import PureAsEffects
+from tests.builders import make_command, make_config, make_group, make_outcome, make_score, make_tick, make_version
 from tests.streams.replay.memory import ListSource, Raw, replayed
 
 GROUPING = GroupingConfig(group_size=2)
@@ -204,6 +213,30 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     assert recorded.due(1) == []
     await teller.until(99)
     assert [told.record for told in recorded.due(99)] == [make_version(2)]
+
+
+async def test_a_command_is_told_after_the_early_groups_that_lie_before_it() -> None:
+    recorded, end = Recorded(), make_command("end_window")
+    log = [make_tick(0), make_group("g1"), end, make_tick(1), make_tick(2), make_tick(3)]
+    of_round_2 = {1: (("round", b"2"),)}
+    raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded)
+    reader = LiveReader(RUN_LOG, [ListSource(0, raws, 1)], [collector], recorded.places, first_tick=0)
+    await reader.until(99)
+    assert recorded.due(2) == []
+    assert [live.record for live in recorded.due(3)] == [end]
+
+
+async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_before_the_command() -> None:
+    run = RUN.model_copy(update={"curriculum": CurriculumConfig(mode="harness", groups_per_window=9)})
+    log = [make_tick(0), make_group("g1"), make_command("end_window"), make_tick(1), make_tick(2), make_tick(3)]
+    of_round_2 = {1: (("round", b"2"),)}
+    raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
+    _, frames = await replayed(
+        [PureAsEffects(CurriculumStage(run))], [ListSource(0, raws, 1)], partitions=1, recorded=Recorded()
+    )
+    ((_, data),) = frames["curriculum", 0]
+    assert decode(data).seen_group_ids == ("g1",)
 
 
 async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_for_another() -> None:

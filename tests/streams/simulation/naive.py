@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.control import RunCommand, Tick
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
@@ -57,6 +57,8 @@ def by_round(entries: Iterable[E], *, takes_early: bool) -> Iterator[tuple[E, in
     now, later = NO_ROUND, list[tuple[E, int]]()
     for entry in entries:
         number = int(dict(entry.headers).get("round", b"-1"))
+        if later and number == NO_ROUND and isinstance(entry.record, RunCommand):
+            number = max(number_of_other for _, number_of_other in later)
         if number > now and not takes_early:
             later.append((entry, number))
             continue

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rollbus.streams.exactly_once import processing
+from rollbus.streams.exactly_once.rounds import EarlyRecords
 from rollbus.streams.replay.decide.live_inputs import Places, RecordedInputs
 from rollbus.streams.state.watermarks import Hop, Watermarks
 from tests.faults.seed import SEED
@@ -56,7 +57,7 @@ def tick_at_once(self: Watermarks, hop: Hop, newest: int) -> int:
     return newest
 
 
-def take_early(raw: Any) -> None:
+def take_early(self: EarlyRecords, raw: Any) -> None:
     """A record of a later round counts where it lies."""
 
 
@@ -70,7 +71,7 @@ def no_place(self: RecordedInputs) -> None:
 
 FAULTS: list[tuple[Any, str, Any]] = [
     (Watermarks, "limit", tick_at_once),
-    (processing, "round_of", take_early),
+    (EarlyRecords, "round_behind", take_early),
     (Places, "find", no_order),
     (RecordedInputs, "note_record", no_place),
 ]

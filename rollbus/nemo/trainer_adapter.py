@@ -157,7 +157,9 @@ class LedgerAdapter(TrainerAdapter):
             if member.metadata
         }
         revisions = list(_exclusions(log.view, epoch, given))
-        await log.publish(revisions)
+        await log.publish([Publication(TRAJECTORIES, revised.group_hint, revised) for revised in revisions])
+        left_out = {revised.trajectory_id for revised in revisions}  # the trainer reads of them among the scores
+        await log.wait_for(lambda view: view.late >= left_out, f"what was left out of epoch {epoch + 1}")
 
     def _epoch(self, trajectories: TrajectoryCollection) -> int:
         for group in trajectories.trajectories:
@@ -212,12 +214,12 @@ class BusTrainerAdapter(LedgerAdapter):
         append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
 
 
-def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publication]:
+def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[RewardRevised]:
     """Yield an exclusion for every trajectory of the epoch that is grouped and not among those given."""
     for played in view.played_in(epoch):
         if played in view.group_of and played not in given:
             record = view.trajectories[played]
-            revised = RewardRevised(
+            yield RewardRevised(
                 trajectory_id=record.trajectory_id,
                 episode_id=record.episode_id,
                 group_hint=record.group_hint,
@@ -226,7 +228,6 @@ def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publicat
                 excluded=True,
                 revised_at_ms=record.assembled_at_ms,
             )
-            yield Publication(TRAJECTORIES, record.group_hint, revised)
 
 
 def _group_id(view: RunView, group: list[Any]) -> str | None:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ from rollbus.nemo.trainer import BusTrainer
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.records.trajectories import Trajectory as Record
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.trainer.ledger.log import Publication
 from tests.nemo import guide_components
+from tests.nemo.bus_memory import MemoryBus
 from tests.nemo.world import RUN, Endpoint, document, memory_bus, new_run, opened, read, rows_in, run_epochs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
@@ -377,10 +380,30 @@ async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> No
             await run_epochs(made, 1)
 
 
-async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
+class LaggingBus(MemoryBus):
+    """Brings revisions to the scoring stage some looks later than other records to theirs."""
+
+    revisions: tuple[Publication, ...] = ()
+    looks = 0
+
+    async def publish(self, publications: Sequence[Publication]) -> None:
+        self.revisions += tuple(one for one in publications if one.topic is TRAJECTORIES)
+        await super().publish([one for one in publications if one.topic is not TRAJECTORIES])
+
+    async def poll(self) -> list[Any]:
+        self.looks += bool(self.revisions)
+        if self.looks > 5:
+            self.looks, held, self.revisions = 0, self.revisions, ()
+            await super().publish(held)
+        return await super().poll()
+
+
+@pytest.mark.parametrize("kind", [MemoryBus, LaggingBus])
+async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[MemoryBus]) -> None:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
     plain["trainers"]["t"]["_type"] = "first_trainer"
-    async with new_run(tmp_path, plain) as made:
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan, kind=kind), Endpoint()) as made:
         (status,) = await run_epochs(made, 1)
         (step,) = made.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)

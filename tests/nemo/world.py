@@ -183,12 +183,12 @@ def rows_in(path: Path, *without: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in without} for row in rows]
 
 
-def memory_bus(plan: Plan, **options: Any) -> MemoryBus:
+def memory_bus(plan: Plan, *, kind: type[MemoryBus] = MemoryBus, **options: Any) -> MemoryBus:
     """The bus of a configuration, with the settings that its real processes would have."""
     settings = Settings.model_validate(settings_of(plan, RUN, "test."))
     loop = settings.trainer_settings().model_copy(update={"retry_pauses_s": (), "batch_wait_s": 0.0})
     options.setdefault("folder", plan.config.finetuning.output_dir / "journal")
-    return MemoryBus(settings.runs[0], assembly=settings.assembly, scoring=settings.scoring, settings=loop, **options)
+    return kind(settings.runs[0], assembly=settings.assembly, scoring=settings.scoring, settings=loop, **options)
 
 
 @asynccontextmanager

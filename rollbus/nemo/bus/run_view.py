@@ -62,6 +62,8 @@ class RunView:
     """Trajectory id → group id."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Trajectory id → reason of its first drop, with the detail."""
+    late: set[str] = field(default_factory=set)
+    """Trajectories with a revision that came after their group; whoever reads scores has read it."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
     batches: dict[str, TrainingBatch] = field(default_factory=dict)
@@ -187,5 +189,7 @@ class RunView:
         named = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
         for member_id in drop.trajectory_ids:
             self.dropped.setdefault(member_id, named)
+        if drop.unit == "event" and drop.stage == "grouping":
+            self.late.add(drop.unit_id.partition("#")[0])
         if drop.unit == "episode":
             self.dropped.setdefault(trajectory_id(drop.unit_id), named)

@@ -57,9 +57,9 @@ def patch_aiohttp(module: ModuleType, capture: Capture, stack: ExitStack) -> Non
     cls._request = request_recorded
 
 
-def _restore(cls: Any, original: Any, recorded: Any) -> None:
+def _restore(cls: Any, original: Any, recording_request: Any) -> None:
     """Put the original back, unless another tool has replaced ours since, which then passes calls on."""
-    if cls._request is recorded:
+    if cls._request is recording_request:
         cls._request = original
 
 
@@ -121,12 +121,12 @@ def _tapped_class(base: type, tap: AnswerTap) -> type:
     """Return the class of one response's reader: its objects have no room for more than they hold."""
 
     def feed_data(self: Any, data: bytes, *rest: Any) -> Any:
-        shown = tap.feed(data)
-        return base.feed_data(self, shown) if shown else False  # type: ignore[attr-defined]
+        visible = tap.feed(data)
+        return base.feed_data(self, visible) if visible else False  # type: ignore[attr-defined]
 
     def feed_eof(self: Any) -> None:
-        if shown := tap.end():
-            base.feed_data(self, shown)  # type: ignore[attr-defined]
+        if visible := tap.end():
+            base.feed_data(self, visible)  # type: ignore[attr-defined]
         base.feed_eof(self)  # type: ignore[attr-defined]
 
     def set_exception(self: Any, error: BaseException, *rest: Any) -> None:

@@ -129,8 +129,8 @@ class RecordedCall:
         "_done",
         "_function",
         "_is_late",
-        "_known",
         "_refused",
+        "_refused_before",
         "_server",
         "_started",
         "episode",
@@ -158,8 +158,10 @@ class RecordedCall:
         named = capture.function() if callable(capture.function) else capture.function
         self._function = named or current_function() or episode.function
         self.original, self._content = request, content if self._bare is None else None
-        self._known: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
-        self._refused = self._known
+        self._refused_before: frozenset[str] = (
+            capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
+        )
+        self._refused = self._refused_before
         self._done = self._is_late = False
         self.request = self._with_injections()
 
@@ -232,14 +234,14 @@ class RecordedCall:
 
         An error that names it is not enough: servers repeat the request in errors about something else.
         """
-        if self._refused is not self._known:
+        if self._refused is not self._refused_before:
             self.guard.call("refused", self._learn, default=None)
 
     def _learn(self) -> None:
         kind, refusing = self._kind(), self._capture.refusing
         if kind in refusing or len(refusing) < MAX_REFUSING:
             refusing[kind] = refusing.get(kind, NOTHING) | self._refused
-        for name in sorted(self._refused - self._known):
+        for name in sorted(self._refused - self._refused_before):
             self._capture.outbox.counts.add(f"{name}_refused")
 
     def on_error(self, error: BaseException | None = None) -> None:

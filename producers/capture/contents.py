@@ -108,9 +108,9 @@ def _messages(content: Any) -> list[dict[str, Any]]:
     if rest:
         role = "assistant" if content.get("role") == "model" else "user"
         is_text = all(part.keys() & {"text", "functionCall"} for part in rest)
-        shown = _text(rest) if is_text else [{"type": "content", **part} for part in rest]
+        visible = _text(rest) if is_text else [{"type": "content", **part} for part in rest]
         calls = _calls(rest)
-        messages.append({"role": role, "content": shown, **({"tool_calls": calls} if calls else {})})
+        messages.append({"role": role, "content": visible, **({"tool_calls": calls} if calls else {})})
     return messages
 
 

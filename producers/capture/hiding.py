@@ -86,7 +86,7 @@ def _without_ids(data: bytes) -> bytes:
 
 def _without_ids_of_any_form(data: bytes) -> bytes:
     """Do so piece by piece: each field with the comma before it, or else the one behind it."""
-    parts, shown = [], 0
+    parts, position = [], 0
     at = data.find(NAME)
     while at >= 0:
         value, begin = _IDS.match(data, at + len(NAME)), data.rfind(b'"', 0, at)
@@ -98,10 +98,10 @@ def _without_ids_of_any_form(data: bytes) -> bytes:
                 begin = before
             elif (behind := _COMMA.match(data, end)) is not None:
                 end = behind.end()
-            parts.append(data[shown:begin])
-            shown = end
+            parts.append(data[position:begin])
+            position = end
         at = data.find(NAME, at + len(NAME))
-    return b"".join([*parts, data[shown:]])
+    return b"".join([*parts, data[position:]])
 
 
 def _without_usage(data: bytes) -> bytes:

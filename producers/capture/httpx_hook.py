@@ -28,15 +28,15 @@ def patch_httpx(module: ModuleType, capture: Capture, stack: ExitStack) -> None:
     for cls in (module.Client, module.AsyncClient):
         original = cls.send
         is_on = [True]
-        recorded = _recording(original, capture, is_on, is_async=cls is module.AsyncClient)
-        cls.send = recorded
-        stack.callback(_restore, cls, original, recorded)
+        recording_send = _recording(original, capture, is_on, is_async=cls is module.AsyncClient)
+        cls.send = recording_send
+        stack.callback(_restore, cls, original, recording_send)
         stack.callback(is_on.clear)
 
 
-def _restore(cls: Any, original: Any, recorded: Any) -> None:
+def _restore(cls: Any, original: Any, recording_send: Any) -> None:
     """Put the original back, unless another tool has replaced ours since, which then passes calls on."""
-    if vars(cls).get("send") is recorded:
+    if vars(cls).get("send") is recording_send:
         cls.send = original
 
 
@@ -199,8 +199,8 @@ def _tap(call: RecordedCall, response: Any, request: Any) -> AnswerTap:
     if not response.history:
         response.request = request
     if hasattr(response, "_content"):  # a hook of the application has read it
-        shown = tap.feed(response.content) + tap.end()
-        response._content = shown
+        visible = tap.feed(response.content) + tap.end()
+        response._content = visible
         return tap
     decoder = response._get_content_decoder()
     response.__dict__.pop("_decoder", None)
@@ -210,8 +210,8 @@ def _tap(call: RecordedCall, response: Any, request: Any) -> AnswerTap:
     module = sys.modules[type(response).__module__.partition(".")[0]]
     base = module.AsyncByteStream if isinstance(response.stream, module.AsyncByteStream) else module.SyncByteStream
     is_async = base is module.AsyncByteStream and not isinstance(response.stream, module.SyncByteStream)
-    made = _stream_class(_AsyncTapped if is_async else _Tapped, base)
-    response.stream = made(response.stream, decoder, tap)
+    tapped_class = _stream_class(_AsyncTapped if is_async else _Tapped, base)
+    response.stream = tapped_class(response.stream, decoder, tap)
     return tap
 
 
@@ -247,23 +247,23 @@ class _Tapped:
             if self._is_plain:
                 feed = self._tap.feed
                 for raw in self._raw:
-                    if shown := feed(raw):
-                        yield shown
+                    if visible := feed(raw):
+                        yield visible
             else:
                 for raw in self._raw:
-                    yield from self._shown(self._decoder.decode(raw))
+                    yield from self._visible_pieces(self._decoder.decode(raw))
             yield from self._rest()
 
-    def _shown(self, decoded: Any) -> Iterator[bytes]:
+    def _visible_pieces(self, decoded: Any) -> Iterator[bytes]:
         """Pass on what a decoder gave: httpx bytes, httpx2 an iterator, which unpacks no more than is asked for."""
         for piece in (decoded,) if isinstance(decoded, bytes) else decoded:
-            if shown := self._tap.feed(piece):
-                yield shown
+            if visible := self._tap.feed(piece):
+                yield visible
 
     def _rest(self) -> Iterator[bytes]:
-        yield from self._shown(self._decoder.flush())
-        if shown := self._tap.end():
-            yield shown
+        yield from self._visible_pieces(self._decoder.flush())
+        if visible := self._tap.end():
+            yield visible
 
     @contextmanager
     def _finishing(self) -> Iterator[None]:
@@ -288,14 +288,14 @@ class _AsyncTapped(_Tapped):
             if self._is_plain:
                 feed = self._tap.feed
                 async for raw in self._raw:
-                    if shown := feed(raw):
-                        yield shown
+                    if visible := feed(raw):
+                        yield visible
             else:
                 async for raw in self._raw:
-                    for shown in self._shown(self._decoder.decode(raw)):
-                        yield shown
-            for shown in self._rest():
-                yield shown
+                    for visible in self._visible_pieces(self._decoder.decode(raw)):
+                        yield visible
+            for visible in self._rest():
+                yield visible
 
     async def aclose(self) -> None:
         self._tap.finish(complete=False)

@@ -195,4 +195,4 @@ class Outbox:
 
     def _item(self, topic: Topic, key: str, record: Any, episode_id: str, at_ms: int) -> Item:
         frames = self._frames(topic, key, codec.encode(record), at_ms)
-        return Item(episode_id, None, size_of(frames), made=frames)
+        return Item(episode_id, None, size_of(frames), made_frames=frames)

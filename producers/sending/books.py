@@ -33,7 +33,7 @@ class Item:
     """None once made."""
     size: int
     """Bytes in memory: of the frames, or of what they will be made from."""
-    made: tuple[Outbound, ...] = ()
+    made_frames: tuple[Outbound, ...] = ()
     queued: bool = False
     number: int = 0
     """Counts what was queued, from 1."""
@@ -45,8 +45,8 @@ class Item:
         """Return the frames, made now if they are not yet."""
         make = self.make
         if make is not None:
-            self.made, self.make = make(), None
-        return self.made
+            self.made_frames, self.make = make(), None
+        return self.made_frames
 
 
 def size_of(frames: tuple[Outbound, ...]) -> int:
@@ -142,14 +142,14 @@ class Books:
                 item = self._unmade.popleft()
                 if not item.queued:
                     continue
-            made = size_of(item.frames)
+            made_frames = size_of(item.frames)
             with self._lock:
                 if item.queued:
                     self._unmade_bytes -= item.size
                     self.crowded = self._unmade_bytes > self._crowded_bytes
-                    self._bytes += made - item.size
-                    item.size, item.unmade = made, False
-            size += made
+                    self._bytes += made_frames - item.size
+                    item.size, item.unmade = made_frames, False
+            size += made_frames
             count += 1
         return count > 0
 
@@ -251,7 +251,7 @@ class Books:
     def _forget(self, item: Item) -> None:
         if item.unmade:
             self._unmade_bytes -= item.size
-        item.queued, item.unmade, item.make, item.made = False, False, None, ()
+        item.queued, item.unmade, item.make, item.made_frames = False, False, None, ()
         self._events -= 1
         self._bytes -= item.size
         if self._events == 0 or self._flushing:

@@ -64,7 +64,7 @@ class Unread:
     """
 
     make: Callable[[Any], ServerAnswer]
-    kept: Any
+    parts: Any
     turns: int
     """How many choices it has; 1 where it has none."""
     size: int
@@ -122,7 +122,7 @@ def _choice_of(choice: Any) -> AnswerChoice:
 def read(answer: ServerAnswer | Unread) -> ServerAnswer:
     """Return the answer with its token ids checked and its log-probs read: what `answer_of` leaves for later."""
     if isinstance(answer, Unread):
-        answer = answer.make(answer.kept)
+        answer = answer.make(answer.parts)
     return ServerAnswer(
         model=answer.model,
         response_id=answer.response_id,

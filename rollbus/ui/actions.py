@@ -152,11 +152,11 @@ class Commands:
         """Do it, or show what it would do; raises ConfigurationError with the command's words if it fails."""
         form = read_form(values)
         words = words_of(form, judge)
-        shown = {"command": shlex.join(["rollbus", *words])}
+        answer = {"command": shlex.join(["rollbus", *words])}
         if not form.is_preview:
-            return shown | {"output": await self._run(words)}
+            return answer | {"output": await self._run(words)}
         preview = ACTIONS[form.action].preview
-        return shown | {"output": await self._run([*words, *preview]) if preview else ""}
+        return answer | {"output": await self._run([*words, *preview]) if preview else ""}
 
     async def _run(self, words: Sequence[str]) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -36,6 +36,6 @@ def decode_each(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> l
     for end in range(1, len(ids) + 1):
         start = max(start, end - CONTEXT)
         before, now = decode(ids[start : end - 1]), decode(ids[start:end])
-        held = before.rstrip(_INCOMPLETE)
-        texts.append("" if now.endswith(_INCOMPLETE) else now[len(held) :] if now.startswith(held) else now)
+        complete = before.rstrip(_INCOMPLETE)
+        texts.append("" if now.endswith(_INCOMPLETE) else now[len(complete) :] if now.startswith(complete) else now)
     return texts

@@ -103,13 +103,13 @@ class ArtHttp:
         return self._session
 
 
-def _parse_object(data: bytes, status: int, asked: str) -> dict[str, Any]:
+def _parse_object(data: bytes, status: int, request: str) -> dict[str, Any]:
     try:
         body = json.loads(data)
     except ValueError:
         body = None
     if status >= 400:
-        raise wire.error_from_json(body, status, asked=asked)
+        raise wire.error_from_json(body, status, request=request)
     if not isinstance(body, dict):
-        raise UnavailableError(f"{asked} answered {status} with no JSON object")
+        raise UnavailableError(f"{request} answered {status} with no JSON object")
     return body

@@ -53,11 +53,11 @@ def error_to_json(message: str, *, retriable: bool) -> Json:
     return {"error": {"message": message, "retriable": retriable}}
 
 
-def error_from_json(body: Any, status: int, *, asked: str) -> ServiceError:
+def error_from_json(body: Any, status: int, *, request: str) -> ServiceError:
     """Return the error of an answer; any 5xx without a body of ours is retriable. `asked` names the request."""
     error_body = body.get("error") if isinstance(body, Mapping) else None
     error = error_body if isinstance(error_body, Mapping) else {}
-    message = error.get("message", f"{asked} answered {status}; see that `backend: url` is the art-server's own")
+    message = error.get("message", f"{request} answered {status}; see that `backend: url` is the art-server's own")
     retriable = error.get("retriable", status >= 500)
     return UnavailableError(message) if retriable else RejectedError(message)
 

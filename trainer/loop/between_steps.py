@@ -81,7 +81,7 @@ class BetweenSteps:
 
     def is_free(self, ledger: Ledger) -> bool:
         """Whether nothing will be due once the step in work is closed."""
-        if self._stop.asked or self._settings.promote_if is not None:
+        if self._stop.requested or self._settings.promote_if is not None:
             return False
         head = ledger.lineage.head
         if self._validating is None or head is None:
@@ -125,21 +125,21 @@ class BetweenSteps:
         """
         if self._settings.alarm is None or self._recent:
             return
-        lineage, made = context.ledger.lineage, dict[int, int]()
+        lineage, version_of_step = context.ledger.lineage, dict[int, int]()
         newest: int | None = None
         for record in await context.log.read_ledger():
             if isinstance(record, StepCompleted) and record.run_id == self._settings.run_id:
                 if record.base_version != newest:
-                    self._keep_steps_below(record.base_version, lineage, made)
+                    self._keep_steps_below(record.base_version, lineage, version_of_step)
                 self.alarm(record.step, record.metrics)
-                made[record.step] = newest = record.policy_version
+                version_of_step[record.step] = newest = record.policy_version
         if lineage.head is not None and lineage.head != newest:
-            self._keep_steps_below(lineage.head, lineage, made)
+            self._keep_steps_below(lineage.head, lineage, version_of_step)
 
-    def _keep_steps_below(self, version: int, lineage: Lineage, made: Mapping[int, int]) -> None:
+    def _keep_steps_below(self, version: int, lineage: Lineage, version_of_step: Mapping[int, int]) -> None:
         """Forget the steps that did not lead to a version; `made` maps a step to its version."""
         below = lineage.lags(version)
-        self._recent = [entry for entry in self._recent if made[entry[0]] in below]
+        self._recent = [entry for entry in self._recent if version_of_step[entry[0]] in below]
 
     async def _promote_passed(self, context: StepContext) -> None:
         """Find a candidate, then decide again by the newest log: an operator may have acted meanwhile."""

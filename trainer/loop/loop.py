@@ -129,7 +129,7 @@ class Trainer:
 
     async def _run(self, *, until_idle: bool) -> None:
         failures = 0
-        while not self._stop.asked:
+        while not self._stop.requested:
             try:
                 await self._open()
                 failures, self._trouble = 0, None
@@ -176,7 +176,7 @@ class Trainer:
 
     async def _train_batches(self, *, until_idle: bool) -> None:
         opened: ReadyStep | None = None
-        while not self._stop.asked:
+        while not self._stop.requested:
             if opened is not None:
                 opened = await self._train_batch(opened.received, opened)
                 continue

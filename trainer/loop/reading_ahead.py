@@ -24,7 +24,7 @@ LOOK_S = 3600.0
 @dataclass(slots=True)
 class _Ahead:
     received: ReceivedBatch | None = None
-    asked: frozenset[Location] = frozenset()
+    locations: frozenset[Location] = frozenset()
     payload: Mapping[Location, Inspected] = field(default_factory=dict)
     excluded: Collection[str] = ()
 
@@ -46,7 +46,7 @@ class ReadingAhead:
     def ready(self) -> ReceivedBatch | None:
         """The next batch, once its payload has been read too; `next_batch` hands it out."""
         done = self._task is None or (self._task.done() and self._task.exception() is None)
-        return self._ready.received if done and self._ready.asked else None
+        return self._ready.received if done and self._ready.locations else None
 
     @property
     def excluded_before(self) -> Collection[str]:
@@ -87,11 +87,11 @@ class ReadingAhead:
         It is handed out once; with `keep` it stays.
         """
         ready = self._ready
-        if not ready.asked or ready.asked != frozenset(locations):
+        if not ready.locations or ready.locations != frozenset(locations):
             return await self._read_inspected(locations)
         if keep:
             return ready.payload
-        inspected, ready.payload, ready.asked = ready.payload, {}, frozenset()
+        inspected, ready.payload, ready.locations = ready.payload, {}, frozenset()
         return inspected
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class ReadingAhead:
             return
         locations = [member.location for _, member in distinct_members(ready.received.batch)]
         try:
-            ready.payload, ready.asked = await self._read_inspected(locations), frozenset(locations)
+            ready.payload, ready.locations = await self._read_inspected(locations), frozenset(locations)
             _, ready.excluded = await asyncio.gather(self._log.paused(), self._log.excluded_episodes())
         except UnavailableError as error:
             logger.info("payload of batch %d is not read ahead: %s", ready.received.batch.number, error)

@@ -17,7 +17,7 @@ class Stop:
         self._sleep = sleep
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the loop is to end."""
         return self._event.is_set()
 

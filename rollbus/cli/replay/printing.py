@@ -135,7 +135,7 @@ def show_comparison(comparison: "ReplayComparison", namespace: str) -> None:
 
     console = Console()
     alike = ", ".join(f"{count:,} {kind}" for kind, count in comparison.same.items()) or "nothing"
-    console.print(f"{comparison.one} and {comparison.other} agree on: {alike}")
+    console.print(f"{comparison.left} and {comparison.right} agree on: {alike}")
     for title, edge in (("different", False), ("cut by the range's edge", True)):
         rows = [difference for difference in comparison.differences if difference.edge is edge]
         if rows:
@@ -146,10 +146,10 @@ def show_comparison(comparison: "ReplayComparison", namespace: str) -> None:
     if not comparison.inside:
         console.print("no difference inside the range")
     sides = [
-        namespace if name == "live" else namespace_of(name, namespace) for name in (comparison.one, comparison.other)
+        namespace if name == "live" else namespace_of(name, namespace) for name in (comparison.left, comparison.right)
     ]
     load = " and ".join(
-        f"`rollbus replay load {name}`" for name in (comparison.one, comparison.other) if name != "live"
+        f"`rollbus replay load {name}`" for name in (comparison.left, comparison.right) if name != "live"
     )
     console.print(f"see more in SQL{load and f', after {load}'}:")
     ask = f"--param namespace={sides[0]} --param"

@@ -165,12 +165,12 @@ def _draw_bar(axes: Axes, job: DemoJob, place: int, evaluation: Evaluation) -> N
 
 def _lowest(course: Sequence[Point], comparison: BeforeAndAfter, references: Sequence[tuple[str, float]]) -> float:
     """Return where the axis begins: below everything that is drawn, at a round ten."""
-    shown = [
+    points = [
         *(point.wins.low for point in course),
         *(rate.low for rate in comparison.rates()),
         *dict(references).values(),
     ]
-    return max(0.0, 10 * (100 * min(shown) // 10) - 5)
+    return max(0.0, 10 * (100 * min(points) // 10) - 5)
 
 
 def _plain(axes: Axes) -> None:

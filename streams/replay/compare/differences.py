@@ -42,8 +42,8 @@ class Difference:
 class ReplayComparison:
     """All of it."""
 
-    one: str
-    other: str
+    left: str
+    right: str
     same: Mapping[Kind, int]
     """Units that both sides have alike, by kind."""
     differences: tuple[Difference, ...]
@@ -58,19 +58,19 @@ Found = tuple[Kind, str, str, bool, str]
 """Kind, what, cause, edge and example."""
 
 
-def compare(one: Side, other: Side, span: CommonTime, last: str = "curriculum") -> ReplayComparison:
+def compare(left: Side, right: Side, span: CommonTime, last: str = "curriculum") -> ReplayComparison:
     """Return every difference between two sides, counted by kind and cause.
 
     `last` is the last stage that both have run: neither side has changed what follows from it.
     """
     same: dict[Kind, int] = defaultdict(int)
     counted: dict[tuple[Kind, str, str, bool], list[str]] = defaultdict(list)
-    cut = _cut(one, other, span)
+    cut = _cut(left, right, span)
     by_stage: dict[str, Callable[[], Iterable[Found]]] = {
-        "assembly": lambda: _trajectories(one, other, cut, same),
-        "scoring": lambda: _scores(one, other, cut, same),
-        "grouping": lambda: _groups(one, other, cut, span, same),
-        "curriculum": lambda: (*_curriculum(one, other, same), *_batches(one, other, cut, span, same)),
+        "assembly": lambda: _trajectories(left, right, cut, same),
+        "scoring": lambda: _scores(left, right, cut, same),
+        "grouping": lambda: _groups(left, right, cut, span, same),
+        "curriculum": lambda: (*_curriculum(left, right, same), *_batches(left, right, cut, span, same)),
     }
     compared = [find for stage, find in by_stage.items() if CHAIN.index(stage) <= CHAIN.index(last)]
     for difference in (entry for find in compared for entry in find()):
@@ -79,13 +79,13 @@ def compare(one: Side, other: Side, span: CommonTime, last: str = "curriculum") 
         Difference(kind, what, cause, edge, len(examples), tuple(examples[:EXAMPLES]))
         for (kind, what, cause, edge), examples in counted.items()
     ]
-    return ReplayComparison(one.name, other.name, dict(same), tuple(differences))
+    return ReplayComparison(left.name, right.name, dict(same), tuple(differences))
 
 
-def _cut(one: Side, other: Side, span: CommonTime) -> set[str]:
+def _cut(left: Side, right: Side, span: CommonTime) -> set[str]:
     """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
     cut = set()
-    for mine, theirs in ((one, other), (other, one)):
+    for mine, theirs in ((left, right), (right, left)):
         for trajectory_id, trajectory in mine.trajectories.items():
             reason = theirs.dropped.get(("", trajectory.episode_id), ("", ""))[0]
             begun_before = reason == DropReason.MISSING_EVENTS.value and trajectory.untrainable != reason
@@ -94,18 +94,18 @@ def _cut(one: Side, other: Side, span: CommonTime) -> set[str]:
     return cut
 
 
-def _paired(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+def _paired(left: Mapping[K, V], right: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
     """Yield every key of two sides in order, with what each side has under it."""
-    for key in sorted(one.keys() | other.keys()):
-        yield key, one.get(key), other.get(key)
+    for key in sorted(left.keys() | right.keys()):
+        yield key, left.get(key), right.get(key)
 
 
-def _trajectories(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
-    for trajectory_id, mine, theirs in _paired(one.trajectories, other.trajectories):
+def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+    for trajectory_id, mine, theirs in _paired(left.trajectories, right.trajectories):
         edge = trajectory_id in cut
         present = mine or theirs
         if present is not None and (mine is None or theirs is None):
-            there, gone = (other, one) if mine is None else (one, other)
+            there, gone = (right, left) if mine is None else (left, right)
             reason = gone.dropped.get(("", present.episode_id), (ABSENT, ""))[0]
             why = EDGE if edge else _of_configuration("", present.config_hash, gone, f"{gone.name} says: {reason}")
             yield "trajectory", f"only in {there.name}", why, edge, trajectory_id
@@ -125,21 +125,21 @@ def _why_other(mine: Assembled, theirs: Assembled) -> str:
     return "assembled at another stream time" if mine.at_ms != theirs.at_ms else "other turns"
 
 
-def _scores(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
-    for trajectory_id, mine, theirs in _paired(one.scores, other.scores):
+def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+    for trajectory_id, mine, theirs in _paired(left.scores, right.scores):
         edge = trajectory_id in cut
         if mine is None or theirs is None:
-            there, gone = (other, one) if mine is None else (one, other)
+            there, gone = (right, left) if mine is None else (left, right)
             if trajectory_id in gone.trajectories:  # else the trajectory itself is the difference
                 yield "score", f"only in {there.name}", EDGE if edge else "not scored yet", edge, trajectory_id
         elif (mine.outcome, mine.value, mine.excluded) == (theirs.outcome, theirs.value, theirs.excluded):
             same["score"] += 1
         else:
-            shown = f"{trajectory_id}: {_shown(mine)} → {_shown(theirs)}"
-            yield "score", "changed", _why_score(mine, theirs), edge, shown
+            change = f"{trajectory_id}: {_describe(mine)} → {_describe(theirs)}"
+            yield "score", "changed", _why_score(mine, theirs), edge, change
 
 
-def _shown(score: Score) -> str:
+def _describe(score: Score) -> str:
     if score.value is not None:
         return f"{score.value:g}"
     return f"{score.outcome} ({score.error[:60]})" if score.error else score.outcome
@@ -157,13 +157,13 @@ def _why_score(mine: Score, theirs: Score) -> str:
     return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
 
 
-def _groups(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
-    for (run, _), mine, theirs in _paired(one.groups, other.groups):
+def _groups(left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
+    for (run, _), mine, theirs in _paired(left.groups, right.groups):
         group = mine or theirs
         if mine is not None and theirs is not None:
             yield from _same_group(run, mine, theirs, same)
         elif group is not None:
-            there, gone = (other, one) if mine is None else (one, other)
+            there, gone = (right, left) if mine is None else (left, right)
             edge = _is_cut(group, cut, span)
             why = EDGE if edge else _why_no_group(run, group, gone)
             yield "group", f"only in {there.name}", why, edge, f"{group.group_key} ({len(group.members)} members)"
@@ -218,14 +218,14 @@ def _fate(run: str, trajectory_id: str, side: Side) -> str:
     return "still waiting" if trajectory_id in side.scores else "not assembled"
 
 
-def _curriculum(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found]:
-    for place in sorted(one.groups.keys() & other.groups.keys()):
-        mine, theirs = one.fates.get(place, "waiting"), other.fates.get(place, "waiting")
+def _curriculum(left: Side, right: Side, same: dict[Kind, int]) -> Iterator[Found]:
+    for place in sorted(left.groups.keys() & right.groups.keys()):
+        mine, theirs = left.fates.get(place, "waiting"), right.fates.get(place, "waiting")
         if mine == theirs:
             same["curriculum"] += 1
         else:
-            group = one.groups[place]
-            why = _why_other_choice(group, other.groups[place])
+            group = left.groups[place]
+            why = _why_other_choice(group, right.groups[place])
             edge = "waiting" in (mine, theirs)
             cause = "the open window at the range's edge" if edge else why
             yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
@@ -238,12 +238,12 @@ def _why_other_choice(mine: Group, theirs: Group) -> str:
     return "other window or rank" if same_settings else f"{OTHER_CONFIGURATION} of the run"
 
 
-def _batches(one: Side, other: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
-    for (run, groups), mine, theirs in _paired(one.batches, other.batches):
+def _batches(left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
+    for (run, groups), mine, theirs in _paired(left.batches, right.batches):
         if mine is not None and theirs is not None:
             same["batch"] += 1
             continue
-        there, gone = (other, one) if mine is None else (one, other)
+        there, gone = (right, left) if mine is None else (left, right)
         places = [(run, group) for group in groups]
         edge = any(_is_open(place, there, gone, cut, span) for place in places)
         why = EDGE if edge else _why_no_batch(places, there, gone)

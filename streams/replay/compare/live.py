@@ -39,18 +39,18 @@ REPLAY_AGAIN = "give the replay again under another name, and compare that"
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
-async def compare_replays(settings: StreamSettings, one: str, other: str) -> ReplayComparison:
+async def compare_replays(settings: StreamSettings, left: str, right: str) -> ReplayComparison:
     """Compare two replays by name, `live` for the namespace itself.
 
     Raises ConfigurationError, DataLossError, UnavailableError.
     """
-    manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
+    manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (left, right) if name != LIVE]
     span = common_span(manifests)
     last = last_of_all(manifests)
-    await _refuse_deleted_of_live(settings, span, last, [_own_topics(name, manifests) for name in (one, other)])
+    await _refuse_deleted_of_live(settings, span, last, [_own_topics(name, manifests) for name in (left, right)])
     for manifest in manifests:
         await _refuse_deleted_of(settings, manifest, span, last)
-    sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
+    sides = [await read_side(settings, name, span, manifests) for name in (left, right)]
     return compare(sides[0], sides[1], span, last)
 
 

@@ -153,18 +153,18 @@ class Chain(Steps):
         await self._ask_waiting()
         self._forget_touched(len(beginning.at) * len(self._readers))
 
-    async def made_piece(self, made: Sequence[StageOutput]) -> None:
+    async def take_piece(self, outputs: Sequence[StageOutput]) -> None:
         """Take what the first input's stages made elsewhere of a piece."""
-        self._deliver_made(made)
+        self._deliver_made(outputs)
         await self._ask_waiting(self._asked_at_once)
-        self._forget_touched(len(made))
+        self._forget_touched(len(outputs))
         await self._output.settle()
 
-    async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[StageOutput]]) -> None:
+    async def take_round(self, tick: Tick, data: bytes, outputs: Iterable[Sequence[StageOutput]]) -> None:
         """End the round before, and take a tick and what the first input's stages made of it, by partition."""
         await self._begin_round(tick, data)
-        for partition_made in made:
-            self._deliver_made(partition_made)
+        for partition_outputs in outputs:
+            self._deliver_made(partition_outputs)
         await self._ask_waiting()
         self._forget_touched(len(self._readers))
 
@@ -287,9 +287,9 @@ class _Order:
 
     def add_made(self, records: Iterable[MadeRecord]) -> None:
         """Add records of the replay's own."""
-        for made in records:
-            offset = self._places.find(made.topic, made.record)
-            self._push(LAST if offset is None else offset, made)
+        for output in records:
+            offset = self._places.find(output.topic, output.record)
+            self._push(LAST if offset is None else offset, output)
 
     def next(self) -> MadeRecord | LiveRecord:
         """Return the next one, once."""

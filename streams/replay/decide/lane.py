@@ -31,11 +31,11 @@ class MadePiece:
     """What was made of a piece."""
 
     partition: int
-    made: Sequence[StageOutput]
+    outputs: Sequence[StageOutput]
 
     def size(self) -> int:
         """Return about how many bytes it is."""
-        return _size(self.made)
+        return _size(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class MadeRound:
 
     number: int
     data: bytes
-    made: tuple[tuple[int, Sequence[StageOutput]], ...]
+    outputs: tuple[tuple[int, Sequence[StageOutput]], ...]
     open_rows: int | None = None
     """How many rows the states hold; None if they were not counted."""
 
     def size(self) -> int:
         """Return about how many bytes it is."""
-        return len(self.data) + sum(_size(made) for _, made in self.made)
+        return len(self.data) + sum(_size(outputs) for _, outputs in self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class MadeAll:
 Message = MadePiece | MadeRound | MadeAll
 
 
-def _size(made: Sequence[StageOutput]) -> int:
-    return sum(len(output.data) for output in made)
+def _size(outputs: Sequence[StageOutput]) -> int:
+    return sum(len(output.data) for output in outputs)
 
 
 class Lane(Chain):
@@ -82,7 +82,7 @@ class Lane(Chain):
         """With `heads` each trajectory goes with its header; with `ask_all` with its answers too."""
         super().__init__(*arguments, **options)
         self._heads, self._ask_all = heads or ask_all is not None, ask_all
-        self._made: list[StageOutput] = []
+        self._outputs: list[StageOutput] = []
         self._whole: list[tuple[int, Trajectory]] = []
         """Trajectories among what was made, by their place."""
 
@@ -97,12 +97,12 @@ class Lane(Chain):
         yield self._all([source.partition for source in sources])
 
     async def _round(self, whole_round: Round) -> MadeRound:
-        made = []
+        outputs = []
         for partition, raw in whole_round.at:  # one after the other, so that it is known which made what
             await self.round(Round(whole_round.tick, whole_round.data, ((partition, raw),)))
-            made.append((partition, await self._collected()))
+            outputs.append((partition, await self._collected()))
         rows = self.open_rows() if whole_round.tick.number % LOOK_AT_ROWS == 0 else None
-        return MadeRound(whole_round.tick.number, whole_round.data, tuple(made), rows)
+        return MadeRound(whole_round.tick.number, whole_round.data, tuple(outputs), rows)
 
     def _all(self, partitions: Sequence[int]) -> MadeAll:
         counts = tuple((reader.records_in, reader.records_out, reader.dead_letters) for reader in self._readers)
@@ -110,7 +110,7 @@ class Lane(Chain):
         return MadeAll(counts, digests, self.open_rows())
 
     async def _collected(self) -> list[StageOutput]:
-        made, whole, self._made, self._whole = self._made, self._whole, [], []
+        outputs, whole, self._outputs, self._whole = self._outputs, self._whole, [], []
         answers: Sequence[Answers | None] = [None] * len(whole)
         if self._ask_all is not None and whole:
             answers = await self._ask_all([trajectory for _, trajectory in whole])
@@ -122,17 +122,17 @@ class Lane(Chain):
                     (name, component.value, component.error, component.turns) for name, component in answer.items()
                 )
             )
-            reader, topic, key, data, *_ = made[place]
-            made[place] = StageOutput(reader, topic, key, data, header_fields(header(trajectory, NOWHERE)), answered)
-        return made
+            reader, topic, key, data, *_ = outputs[place]
+            outputs[place] = StageOutput(reader, topic, key, data, header_fields(header(trajectory, NOWHERE)), answered)
+        return outputs
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         if self._heads and isinstance(record, Trajectory):
-            self._whole.append((len(self._made), record))
-        self._made.append(StageOutput(self._readers.index(reader), topic.name, name.encode(), data))
+            self._whole.append((len(self._outputs), record))
+        self._outputs.append(StageOutput(self._readers.index(reader), topic.name, name.encode(), data))
 
     def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
-        self._made.append(StageOutput(self._readers.index(reader), DEAD_LETTERS.name, key, data))
+        self._outputs.append(StageOutput(self._readers.index(reader), DEAD_LETTERS.name, key, data))
 
 
 class Messages(Protocol):
@@ -177,7 +177,7 @@ async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRou
         number = min(made_round.number for _, made_round in rounds)
         now = [(ahead, made_round) for ahead, made_round in rounds if made_round.number == number]
         yield _one_round(number, [made_round for _, made_round in now])
-        turn = sorted(partition for _, made_round in now for partition, _ in made_round.made)
+        turn = sorted(partition for _, made_round in now for partition, _ in made_round.outputs)
         for ahead, _ in now:
             await ahead.go_on()
     for ahead in aheads:
@@ -186,14 +186,14 @@ async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRou
 
 
 def _one_round(number: int, rounds: Sequence[MadeRound]) -> MadeRound:
-    first = min(rounds, key=lambda made_round: made_round.made[0][0])
-    made = tuple(sorted((pair for made_round in rounds for pair in made_round.made), key=lambda pair: pair[0]))
+    first = min(rounds, key=lambda made_round: made_round.outputs[0][0])
+    outputs = tuple(sorted((pair for made_round in rounds for pair in made_round.outputs), key=lambda pair: pair[0]))
     rows = (
         None
         if any(made_round.open_rows is None for made_round in rounds)
         else sum(made_round.open_rows or 0 for made_round in rounds)
     )
-    return MadeRound(number, first.data, made, rows)
+    return MadeRound(number, first.data, outputs, rows)
 
 
 @dataclass(slots=True)
@@ -203,10 +203,10 @@ class Elsewhere:
     readers: list[Reader] = field(default_factory=list)
     open_rows: int = 0
 
-    def take(self, found: MadeAll) -> None:
+    def take(self, totals: MadeAll) -> None:
         """Add what one lane counted."""
-        self.open_rows += found.open_rows
-        for reader, counts, digests in zip(self.readers, found.counts, found.digests, strict=True):
+        self.open_rows += totals.open_rows
+        for reader, counts, digests in zip(self.readers, totals.counts, totals.digests, strict=True):
             reader.records_in += counts[0]
             reader.records_out += counts[1]
             reader.dead_letters += counts[2]

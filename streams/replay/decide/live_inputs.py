@@ -143,7 +143,7 @@ class RecordedInputs:
         """`partition` is the one that the records go into; None for all."""
         self._topic, self._first_tick, self._change, self._recorded = topic, first_tick, change, recorded
         self._partition = partition
-        self._held: dict[str, LiveRecord] = {}
+        self._beginning: dict[str, LiveRecord] = {}
         self._waiting: list[LiveRecord] = []
         self.tick = BEFORE_ALL
         """The last one seen."""
@@ -171,13 +171,13 @@ class RecordedInputs:
 
     def _hold(self, live_records: Iterable[LiveRecord]) -> None:
         for live_record in live_records:
-            self._held.pop(_place(live_record), None)  # a version that is served again comes after those between
+            self._beginning.pop(_place(live_record), None)  # a version that is served again comes after those between
             if not live_record.partition:
-                self._held[_place(live_record)] = replace(live_record, partition=None)
+                self._beginning[_place(live_record)] = replace(live_record, partition=None)
 
     def _begin(self) -> None:
-        self._recorded.before[BEFORE_ALL] += self._held.values()
-        self._held = {}
+        self._recorded.before[BEFORE_ALL] += self._beginning.values()
+        self._beginning = {}
 
 
 class Outcomes:

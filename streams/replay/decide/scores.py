@@ -49,12 +49,12 @@ class HeaderScoring(ScoringStage):
             for message, answer in zip(incoming, answers, strict=True)
         ]
 
-    def _question(self, known: Any, incoming: Incoming) -> Any:
+    def _question(self, work: Any, incoming: Incoming) -> Any:
         record = incoming.record
         if not isinstance(record, HeaderOnly):
-            return super()._question(known, incoming)
-        if not known.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
-            known.asked[record.trajectory_id] = incoming
+            return super()._question(work, incoming)
+        if not work.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
+            work.pending[record.trajectory_id] = incoming
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:

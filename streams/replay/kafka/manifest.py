@@ -144,6 +144,6 @@ async def read_written(target: StreamSettings, created: Collection[str]) -> dict
     return {place: WrittenPartition(ends[place], partition_hash.digest()) for place, partition_hash in hashes.items()}
 
 
-def _same_bytes(one: ReplayManifest, other: ReplayManifest) -> bool:
+def _same_bytes(manifest: ReplayManifest, other: ReplayManifest) -> bool:
     """Say whether two attempts are to give the same bytes: all but the clock is equal, and none asks again."""
-    return other.scores != "rescored" and replace(one, started_at_ms=0) == replace(other, started_at_ms=0)
+    return other.scores != "rescored" and replace(manifest, started_at_ms=0) == replace(other, started_at_ms=0)

@@ -98,12 +98,12 @@ def refuse_reverting(
             )
 
 
-def _lost(new: RunConfig, live: RunConfig, own: RunConfig, began: str | None) -> Iterator[str]:
+def _lost(new: RunConfig, live: RunConfig, replayed: RunConfig, began: str | None) -> Iterator[str]:
     """Yield the settings of a run in effect that a replay would change although its options did not name them."""
-    if new == own or began == live.config_hash():
+    if new == replayed or began == live.config_hash():
         return
-    from_own = began in (None, own.config_hash())
-    live_values, settings = _flat(live), _flat(own)
+    from_own = began in (None, replayed.config_hash())
+    live_values, settings = _flat(live), _flat(replayed)
     for field, value in _flat(new).items():
         if value != live_values.get(field) and (not from_own or value == settings.get(field)):
             yield f"{field} from {live_values.get(field)} to {value}"

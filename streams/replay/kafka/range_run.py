@@ -142,11 +142,11 @@ class RangeRun:
         self.watch.progress(0, 0, 0)
         async for message in joined(lanes):
             if isinstance(message, MadePiece):
-                await chain.made_piece(message.made)
+                await chain.take_piece(message.outputs)
                 await asyncio.sleep(0)  # what else is on its way goes on meanwhile
             elif isinstance(message, MadeAll):
                 elsewhere.take(message)
             else:
                 tick = decode(message.data)
-                await chain.made_round(tick, message.data, [made for _, made in message.made])
-                yield tick, [partition for partition, _ in message.made], message.open_rows or 0
+                await chain.take_round(tick, message.data, [outputs for _, outputs in message.outputs])
+                yield tick, [partition for partition, _ in message.outputs], message.open_rows or 0

@@ -91,14 +91,14 @@ class _Known:
     state: ScoringState
     config: ScoringConfig
     header_of: Callable[[Incoming], Score]
-    asked: dict[str, Incoming] = field(default_factory=dict)
+    pending: dict[str, Incoming] = field(default_factory=dict)
     """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
 
     def is_scored(self, trajectory_id: str) -> bool:
-        return trajectory_id in self.asked or self.state.scores.get(trajectory_id) is not None
+        return trajectory_id in self.pending or self.state.scores.get(trajectory_id) is not None
 
     def header(self, trajectory_id: str) -> Score | None:
-        if incoming := self.asked.get(trajectory_id):
+        if incoming := self.pending.get(trajectory_id):
             return self.header_of(incoming)
         row = self.state.scores.get(trajectory_id)
         return row.get() if row else None
@@ -257,21 +257,21 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         trajectory, rewards, before = question
         return await self._asker.ask_all(trajectory, rewards, slots, before)
 
-    def _question(self, known: _Known, incoming: Incoming) -> Question | None:
+    def _question(self, work: _Known, incoming: Incoming) -> Question | None:
         record = incoming.record
         try:
             if isinstance(record, ConfigApplied) and record.stage == self.name:
-                known.config = parse(ScoringConfig, record)
+                work.config = parse(ScoringConfig, record)
         except RecordError:
             return None  # the step refuses it and names it
         if isinstance(record, Trajectory):
-            if known.is_scored(record.trajectory_id):
+            if work.is_scored(record.trajectory_id):
                 return None
-            known.asked[record.trajectory_id] = incoming
-            return record, known.config.rewards, FIRST_TIME
-        if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
+            work.pending[record.trajectory_id] = incoming
+            return record, work.config.rewards, FIRST_TIME
+        if isinstance(record, RewardRevised) and (old := work.header(record.trajectory_id)):
             before = Before(old.turn_rewards, record.revision)
-            return _as_revised(old, record), self._reading_feedback(known.config), before
+            return _as_revised(old, record), self._reading_feedback(work.config), before
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:

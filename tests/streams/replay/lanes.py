@@ -56,9 +56,9 @@ async def replayed_in_lanes(
     await chain.open()
     async for each in joined(running):
         if isinstance(each, MadePiece):
-            await chain.made_piece(each.made)
+            await chain.take_piece(each.outputs)
         elif isinstance(each, MadeRound):
-            await chain.made_round(decode(each.data), each.data, [made for _, made in each.made])
+            await chain.take_round(decode(each.data), each.data, [outputs for _, outputs in each.outputs])
         else:
             elsewhere.take(each)
     await chain.end()

@@ -58,7 +58,7 @@ class Journal:
         self._path = path
         self._lock = threading.Lock()
         self._results: dict[str, TrainResult] = {}
-        self._made: dict[str, list[TrainResult]] = {}
+        self._completions: dict[str, list[TrainResult]] = {}
         self._failures: dict[str, Failure] = {}
         self._open: dict[str, _Started] = {}
         self.serving: int | None = None
@@ -71,9 +71,9 @@ class Journal:
     def result(self, batch_hash: str) -> TrainResult | None:
         return self._results.get(batch_hash)
 
-    def made(self, batch_hash: str) -> tuple[TrainResult, ...]:
+    def completions(self, batch_hash: str) -> tuple[TrainResult, ...]:
         """Every result with which the batch completed: more than one if it was rolled back and trained again."""
-        return tuple(self._made.get(batch_hash, ()))
+        return tuple(self._completions.get(batch_hash, ()))
 
     def failure(self, batch_hash: str) -> Failure | None:
         return self._failures.get(batch_hash)
@@ -121,7 +121,7 @@ class Journal:
                     self.head = result.version
                     if started is not None and started.serves:
                         self._serve(result.version)
-                    self._made.setdefault(result.batch_hash, []).append(result)
+                    self._completions.setdefault(result.batch_hash, []).append(result)
             case "failed":
                 self._open.pop(entry["batch_hash"], None)
                 self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
@@ -264,7 +264,7 @@ def settle(journal: Journal, store: VersionStore, batch_hash: str, failure: Fail
     One whose base is no longer the head came too late.
     """
     base = journal.unfinished()[batch_hash]
-    result = store.result(batch_hash, base, besides=journal.made(batch_hash))
+    result = store.result(batch_hash, base, besides=journal.completions(batch_hash))
     if result is not None and journal.head not in (None, base):
         message = (
             f"version {result.version} was made of {base}, but the head is {journal.head} by now; it is left unused"

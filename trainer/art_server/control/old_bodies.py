@@ -78,20 +78,20 @@ class _Prompts:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self.recorded = 0
+        self.with_ids = 0
         self.rendered = 0
 
     def of(self, choice: Mapping[str, Any], messages: list[dict[str, Any]], tools: Any) -> list[int]:
         if "prompt_token_ids" in choice:
-            self.recorded += 1
+            self.with_ids += 1
             return list(choice["prompt_token_ids"])
         self.rendered += 1
         return self._render(messages, tools)
 
     def check_not_mixed(self) -> None:
-        if self.recorded and self.rendered:
+        if self.with_ids and self.rendered:
             raise RejectedError(
-                f"{self.recorded} choices bring their prompt_token_ids and {self.rendered} do not; those rendered "
+                f"{self.with_ids} choices bring their prompt_token_ids and {self.rendered} do not; those rendered "
                 "here are never mixed with recorded ones: ask the endpoint for return_token_ids, or send the two apart"
             )
 

@@ -101,7 +101,7 @@ class ArtSession:
 
     def unrecorded(self, request: TrainRequest) -> TrainResult | None:
         """Return a result that is in a checkpoint of this batch and not in the journal, since the disk was full."""
-        recorded = self.journal.made(request.batch_hash)
+        recorded = self.journal.completions(request.batch_hash)
         return self.service.store.result(request.batch_hash, request.base_version, besides=recorded)
 
     def known(self) -> tuple[WeightsVersion, ...]:

@@ -82,7 +82,7 @@ class AgreementCheck:
 
 def measure(model: nn.Module, source: str, version: int, turns: Sequence[TurnTokens]) -> Agreement:
     """Compute the turns again, and compare token by token."""
-    differences = torch.cat([_recorded(turn) - _own(model, turn) for turn in turns]).abs()
+    differences = torch.cat([_recorded_logprobs(turn) - _learner_logprobs(model, turn) for turn in turns]).abs()
     return Agreement(source, version, float(differences.mean()), len(differences))
 
 
@@ -90,7 +90,9 @@ def find_temperature(model: nn.Module, turns: Sequence[TurnTokens], *, most: flo
     """Return the temperature at which the turns would agree, if that explains the difference."""
     best = None
     for temperature in TEMPERATURES:
-        differences = torch.cat([_recorded(turn) - _own(model, turn, temperature) for turn in turns]).abs()
+        differences = torch.cat(
+            [_recorded_logprobs(turn) - _learner_logprobs(model, turn, temperature) for turn in turns]
+        ).abs()
         if (difference := float(differences.mean())) <= most and (best is None or difference < best[0]):
             best = (difference, temperature)
     return best[1] if best else None
@@ -100,12 +102,12 @@ def _length(turn: TurnTokens) -> tuple[int, bytes]:
     return (len(turn.prompt_token_ids) + len(turn.completion_token_ids)) // 4, turn.completion_token_ids
 
 
-def _recorded(turn: TurnTokens) -> Tensor:
+def _recorded_logprobs(turn: TurnTokens) -> Tensor:
     return torch.tensor(list(decode_logprobs(turn.logprobs)))
 
 
 @torch.no_grad()
-def _own(model: nn.Module, turn: TurnTokens, temperature: float | None = None) -> Tensor:
+def _learner_logprobs(model: nn.Module, turn: TurnTokens, temperature: float | None = None) -> Tensor:
     """Return the log-prob of each sampled token [T], at the turn's temperature or at another one."""
     prompt, completion = decode_token_ids(turn.prompt_token_ids), decode_token_ids(turn.completion_token_ids)
     device = next(model.parameters()).device

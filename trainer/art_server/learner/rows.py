@@ -193,9 +193,9 @@ def _grow(paths: Sequence[_Path], shared: Sequence[int]) -> Tree:
     )
 
 
-def _count_common(one: Numbers, other: Numbers) -> int:
-    length = min(len(one), len(other))
-    different = np.flatnonzero(one[:length] != other[:length])
+def _count_common(row: Numbers, other: Numbers) -> int:
+    length = min(len(row), len(other))
+    different = np.flatnonzero(row[:length] != other[:length])
     return int(different[0]) if len(different) else length
 
 

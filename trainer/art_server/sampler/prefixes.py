@@ -77,6 +77,6 @@ def _keys(version: int, tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(keys)
 
 
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _common_length(prompt: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(prompt, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(prompt), len(other)))

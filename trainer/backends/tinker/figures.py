@@ -18,8 +18,8 @@ LOG_RATIO_BOUND = 20.0
 def step_metrics(sequences: Sequence[TrainSequence], output: PassOutput, loss: ServiceLoss) -> dict[str, float]:
     """Return what a step reports of its sampled tokens and of what was sent."""
     pairs = list(_sampled_pairs(sequences, output))
-    moves = [own - behaviour for behaviour, own in pairs]
-    clipped = [clip_ratio(loss, own, behaviour) for behaviour, own in pairs]
+    moves = [current - behaviour for behaviour, current in pairs]
+    clipped = [clip_ratio(loss, current, behaviour) for behaviour, current in pairs]
     ratios = [ratio for ratio, _ in clipped]
     tokens = len(moves)
     squared = math.fsum(ratio * ratio for ratio in ratios)
@@ -46,11 +46,13 @@ def require_agreement(
     RejectedError names a source beyond `most`. Turns of older versions differ by what was trained since.
     """
     sums: dict[str, list[float]] = {}
-    for sequence, own in zip(sequences, output.logprobs, strict=True):
+    for sequence, current in zip(sequences, output.logprobs, strict=True):
         for span in sequence.spans:
             if span.turn.policy_version == base_version:
-                pairs = zip(sequence.sequence.logprobs[span.start : span.end], own[span.start : span.end], strict=True)
-                sums.setdefault(span.turn.source, []).extend(abs(one - other) for one, other in pairs)
+                pairs = zip(
+                    sequence.sequence.logprobs[span.start : span.end], current[span.start : span.end], strict=True
+                )
+                sums.setdefault(span.turn.source, []).extend(abs(logprob - other) for logprob, other in pairs)
     for source, differences in sorted(sums.items()):
         agreement = Agreement(source, base_version, math.fsum(differences) / len(differences), len(differences))
         if not agreement.difference <= most:  # NaN is no agreement
@@ -64,7 +66,7 @@ def require_finite(sequences: Sequence[TrainSequence], output: PassOutput) -> No
     sent, returned = [len(sequence.sequence.target_ids) for sequence in sequences], list(map(len, output.logprobs))
     if sent != returned:
         raise RejectedError(f"the service gave log-probs of {sum(returned)} targets, of {sum(sent)} that it was sent")
-    if not all(math.isfinite(own) for _, own in _sampled_pairs(sequences, output)):
+    if not all(math.isfinite(current) for _, current in _sampled_pairs(sequences, output)):
         raise RejectedError("the service computed a log-prob that is not finite; the weights are unchanged")
 
 
@@ -72,22 +74,22 @@ def loss_value(sequences: Iterable[LossSequence], output: PassOutput, loss: Serv
     """Return the value of the loss that the service minimised, as its formulas say."""
     total = 0.0
     for sequence, logprobs in zip(sequences, output.logprobs, strict=True):
-        for behaviour, advantage, own in zip(sequence.logprobs, sequence.advantages, logprobs, strict=True):
+        for behaviour, advantage, current in zip(sequence.logprobs, sequence.advantages, logprobs, strict=True):
             if advantage == 0.0:
                 continue
-            ratio, bounded = clip_ratio(loss, own, behaviour)
+            ratio, bounded = clip_ratio(loss, current, behaviour)
             if loss.name == "cispo":
-                total -= bounded * advantage * own
+                total -= bounded * advantage * current
             elif loss.name == "dro":
-                total += 0.5 * loss.bounds["beta"] * (own - behaviour) ** 2 - advantage * own
+                total += 0.5 * loss.bounds["beta"] * (current - behaviour) ** 2 - advantage * current
             else:
                 total -= min(ratio * advantage, bounded * advantage)
     return total
 
 
-def clip_ratio(loss: ServiceLoss, own: float, behaviour: float) -> tuple[float, float]:
+def clip_ratio(loss: ServiceLoss, current: float, behaviour: float) -> tuple[float, float]:
     """Return the importance ratio of a token, and the same within the loss's bounds."""
-    ratio = math.exp(max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, own - behaviour)))
+    ratio = math.exp(max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, current - behaviour)))
     low, high = loss.bounds.get("clip_low_threshold", 0.0), loss.bounds.get("clip_high_threshold", math.inf)
     return ratio, min(max(ratio, low), high)
 
@@ -98,7 +100,7 @@ def _bounded(moves: Iterable[float]) -> Iterator[float]:
 
 def _sampled_pairs(sequences: Sequence[TrainSequence], output: PassOutput) -> Iterator[tuple[float, float]]:
     """Yield recorded and own log-prob of each sampled token."""
-    for sequence, own in zip(sequences, output.logprobs, strict=True):
+    for sequence, current in zip(sequences, output.logprobs, strict=True):
         for span in sequence.spans:
-            recorded = sequence.sequence.logprobs[span.start : span.end]
-            yield from zip(recorded, own[span.start : span.end], strict=True)
+            behaviour = sequence.sequence.logprobs[span.start : span.end]
+            yield from zip(behaviour, current[span.start : span.end], strict=True)

@@ -199,13 +199,13 @@ class MemorySampler:
         """Do nothing."""
 
 
-def loss_slope(loss: ServiceLoss, own: float, behaviour: float, advantage: float) -> float:
+def loss_slope(loss: ServiceLoss, current: float, behaviour: float, advantage: float) -> float:
     """Return the slope of the loss by the log-prob of a token."""
     if advantage == 0.0:
         return 0.0
     if loss.name == "dro":
-        return loss.bounds["beta"] * (own - behaviour) - advantage
-    ratio, bounded = clip_ratio(loss, own, behaviour)
+        return loss.bounds["beta"] * (current - behaviour) - advantage
+    ratio, bounded = clip_ratio(loss, current, behaviour)
     if loss.name == "cispo":
         return -bounded * advantage
     is_flat = bounded * advantage < ratio * advantage

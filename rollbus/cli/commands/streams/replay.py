@@ -217,16 +217,16 @@ def show(settings: Settings, name: str) -> None:
 @click.argument("one")
 @click.argument("other")
 @with_settings
-def compare(settings: Settings, one: str, other: str) -> None:
+def compare(settings: Settings, left: str, right: str) -> None:
     """Show what differs between two replays, and why; `live` is what live made of the same range."""
-    _compare(settings, one, other)
+    _compare(settings, left, right)
 
 
-def _compare(settings: Settings, one: str, other: str) -> None:
+def _compare(settings: Settings, left: str, right: str) -> None:
     from rollbus.streams.replay.compare.live import compare_replays
 
     require_topics(settings, "replays")
-    show_comparison(asyncio.run(compare_replays(settings.stream_settings(), one, other)), settings.namespace)
+    show_comparison(asyncio.run(compare_replays(settings.stream_settings(), left, right)), settings.namespace)
 
 
 @replay.command()

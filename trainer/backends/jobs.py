@@ -44,7 +44,7 @@ class JobBackend(ABC):
         """Train a batch and record its result, or raise."""
 
     @abstractmethod
-    def recorded(self, batch_hash: str) -> TrainResult | None:
+    def find_result(self, batch_hash: str) -> TrainResult | None:
         """Return the durable result of a batch, if its weights are still among the head's ancestors."""
 
     def recorded_failure(self, batch_hash: str) -> JobStatus | None:
@@ -71,7 +71,7 @@ class JobBackend(ABC):
             jobs = self._jobs.get(request.batch_hash)
             if jobs is not None and jobs.status.state in ("pending", "running"):
                 return request.batch_hash
-            if self.recorded(request.batch_hash) is not None:
+            if self.find_result(request.batch_hash) is not None:
                 self._jobs.pop(request.batch_hash, None)  # it failed after its result was recorded
                 return request.batch_hash
             self.check_request(request)
@@ -84,7 +84,7 @@ class JobBackend(ABC):
         job = self._jobs.get(batch_hash)
         if job is not None and job.status.state != "completed":
             return job.status
-        if self.recorded(batch_hash) is not None:
+        if self.find_result(batch_hash) is not None:
             return JobStatus(batch_hash, "completed", progress=1.0)
         if (failed := self.recorded_failure(batch_hash)) is not None:
             return failed
@@ -94,7 +94,7 @@ class JobBackend(ABC):
         """Return the result; the job goes on if the caller gives up waiting."""
         await self.wait_ended(batch_hash, None)
         status = await self.status(batch_hash)
-        result = self.recorded(batch_hash)
+        result = self.find_result(batch_hash)
         if status.state == "completed" and result is not None:
             return result
         raise job_error(status)
@@ -115,7 +115,7 @@ class JobBackend(ABC):
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
         """Return the recorded result."""
-        return self.recorded(batch_hash)
+        return self.find_result(batch_hash)
 
     def cancel_tasks(self) -> None:
         """Give up what waits and what runs."""

@@ -29,7 +29,7 @@ from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record, without_leap
 from rollbus.streams.exactly_once.rounds import follows_early, round_of
 from rollbus.streams.pipeline import AnyStage
-from rollbus.streams.replay.decide.live_inputs import BEFORE_ALL, Change, LiveRecord, Places, Recorded
+from rollbus.streams.replay.decide.live_inputs import BEFORE_ALL, Change, LiveInputs, LiveRecord, Places
 from rollbus.streams.replay.decide.output import Output, Partitioner, is_forgotten
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Round
@@ -57,7 +57,7 @@ class Chain(Steps):
         partition_of: Partitioner,
         source_namespace: str,
         namespace: str,
-        recorded: Recorded | None = None,
+        live_inputs: LiveInputs | None = None,
         change: Change = lambda record: record,
         excluded: frozenset[str] = frozenset(),
         early: Mapping[str, Sequence[Incoming]] | None = None,
@@ -84,7 +84,7 @@ class Chain(Steps):
         )
         self._signer_of = signer_of
         self._source, self._excluded, self._early = source_namespace, excluded, dict(early or {})
-        self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
+        self._live_inputs, self._change, self._before_tick = live_inputs or LiveInputs(), change, before_tick
         self._reported_excluded: set[str] = set()
         self._unanswered: deque[TrainingBatch] = deque()
         self._later: dict[int, list[RawRecord]] = defaultdict(list)
@@ -199,14 +199,14 @@ class Chain(Steps):
             self._check_stop()
         for name in self._following:
             await self._take_round(name, tick)
-        self._recorded.places.forget_until(tick - 1)
+        self._live_inputs.places.forget_until(tick - 1)
         self._write_held()
         await self._output.settle()
 
     async def _take_round(self, name: str, tick: int) -> None:
         """Let the stages that read a topic take what was made for it before a tick, and what live had there."""
-        order = _Order(self._recorded.places)
-        order.add_live(self._recorded.due(tick, name))
+        order = _Order(self._live_inputs.places)
+        order.add_live(self._live_inputs.due(tick, name))
         order.add_made(self._waiting.get(name, ()))
         if name in self._waiting:
             self._waiting[name] = []
@@ -216,11 +216,11 @@ class Chain(Steps):
                 self._write(item.topic, item.partition, item.key, item.record, item.data)
             else:
                 await self._feed_live_record(item)
-            order.add_live(self._recorded.due(tick, name))  # a batch that was just cut may have its outcome here
+            order.add_live(self._live_inputs.due(tick, name))  # a batch that was just cut may have its outcome here
         await self._ask_waiting()
 
     async def _feed_live_records(self, tick: int) -> None:
-        while due := self._recorded.due(tick):
+        while due := self._live_inputs.due(tick):
             for live in due:
                 await self._feed_live_record(live)
 
@@ -247,7 +247,7 @@ class Chain(Steps):
         if len(self._unanswered) > 1:
             return
         while self._unanswered:
-            outcome = self._recorded.answer(self._unanswered[0], self.last_tick)
+            outcome = self._live_inputs.answer(self._unanswered[0], self.last_tick)
             if outcome is not None:
                 self._write(RUN_LOG, 0, outcome.run_id, outcome, encode(outcome))
             self._unanswered.popleft()

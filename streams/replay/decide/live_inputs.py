@@ -75,7 +75,7 @@ class Places:
 
 
 @dataclass(slots=True)
-class Recorded:
+class LiveInputs:
     """All of it that a range needs."""
 
     places: Places = field(default_factory=Places)
@@ -137,11 +137,11 @@ class RecordedInputs:
         *,
         first_tick: int | None,
         change: Change,
-        recorded: Recorded,
+        live_inputs: LiveInputs,
         partition: int | None = None,
     ) -> None:
         """`partition` is the one that the records go into; None for all."""
-        self._topic, self._first_tick, self._change, self._recorded = topic, first_tick, change, recorded
+        self._topic, self._first_tick, self._change, self._live_inputs = topic, first_tick, change, live_inputs
         self._partition = partition
         self._beginning: dict[str, LiveRecord] = {}
         self._waiting: list[LiveRecord] = []
@@ -156,7 +156,7 @@ class RecordedInputs:
                 self._hold(live_record for live_record in waiting if not isinstance(live_record.record, RunCommand))
             else:
                 self._begin()
-                self._recorded.before[record.number] += waiting
+                self._live_inputs.before[record.number] += waiting
         elif (needed := _needed_record(self._topic, key, record, self._change, offset)) is not None:
             self._waiting.append(replace(needed, partition=self._partition))
 
@@ -176,7 +176,7 @@ class RecordedInputs:
                 self._beginning[_place(live_record)] = replace(live_record, partition=None)
 
     def _begin(self) -> None:
-        self._recorded.before[BEFORE_ALL] += self._beginning.values()
+        self._live_inputs.before[BEFORE_ALL] += self._beginning.values()
         self._beginning = {}
 
 

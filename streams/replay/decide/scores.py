@@ -120,7 +120,7 @@ class RecordedScoring:
             if isinstance(record, ConfigApplied) and record.stage == self.name and record.run_id is None:
                 with suppress(RecordError):  # the step meets it again and names it
                     config, config_hash = parse(ScoringConfig, record), record.config_hash
-            answers.append(await self._recorded(config, config_hash, record))
+            answers.append(await self._live_answers(config, config_hash, record))
         return answers
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, ComponentAnswer]) -> list[Outgoing]:
@@ -133,7 +133,7 @@ class RecordedScoring:
             state.config.apply(config_applied(self.name, None, answer.under))
         return self._stage.step(state, incoming, answer)
 
-    async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, ComponentAnswer]:
+    async def _live_answers(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, ComponentAnswer]:
         if not isinstance(record, Trajectory | HeaderOnly | RewardRevised):
             return {}
         if self._compute_feedback and isinstance(record, RewardRevised):

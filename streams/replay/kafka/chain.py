@@ -15,7 +15,7 @@ from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS,
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
-from rollbus.streams.replay.decide.live_inputs import Recorded, RecordedInputs
+from rollbus.streams.replay.decide.live_inputs import LiveInputs, RecordedInputs
 from rollbus.streams.replay.decide.output import CountingOutput, WrittenPayload
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Round, merged
@@ -75,10 +75,10 @@ class ChainFactory:
         """Return the chain before it is opened; without the stages that run elsewhere."""
         plan, settings = self.plan, self.settings
         first_tick = await self._first_tick()
-        recorded = Recorded()
-        readers = await self._readers(first_tick, recorded)
+        live_inputs = LiveInputs()
+        readers = await self._readers(first_tick, live_inputs)
         if self.follow is None and "curriculum" in plan.stages and plan.input is not RUN_LOG:
-            recorded.outcomes.update(await read_outcomes(settings, first_tick))
+            live_inputs.outcomes.update(await read_outcomes(settings, first_tick))
 
         async def read_on(tick: int) -> None:
             for live in readers:
@@ -96,7 +96,7 @@ class ChainFactory:
             partition_of=partition_of,
             source_namespace=settings.namespace,
             namespace=plan.namespace_in(settings.namespace),
-            recorded=recorded,
+            live_inputs=live_inputs,
             change=self._change,
             excluded=self.excluded,
             early=early,
@@ -111,7 +111,7 @@ class ChainFactory:
             await read_on(first_tick)
         return chain
 
-    async def _readers(self, first_tick: int | None, recorded: Recorded) -> list[LiveReader]:
+    async def _readers(self, first_tick: int | None, live_inputs: LiveInputs) -> list[LiveReader]:
         """Return what reads live's inputs of the later stages for the records that a replay needs."""
         plan = self.plan
         inputs = [SCORES, CLOSED_GROUPS, RUN_LOG, *((TRAJECTORIES,) if self.read_configurations else ())]
@@ -127,10 +127,12 @@ class ChainFactory:
             if topic is SCORES:
                 partitions = [source.partition for source in sources]
             collectors = [
-                RecordedInputs(topic, first_tick=first_tick, change=plan.change, recorded=recorded, partition=partition)
+                RecordedInputs(
+                    topic, first_tick=first_tick, change=plan.change, live_inputs=live_inputs, partition=partition
+                )
                 for partition in partitions
             ]
-            readers.append(LiveReader(topic, sources, collectors, recorded.places, first_tick=first_tick))
+            readers.append(LiveReader(topic, sources, collectors, live_inputs.places, first_tick=first_tick))
         return readers
 
     async def _other_score_partitions(self, first_tick: int | None) -> list[KafkaRangeSource]:
@@ -181,7 +183,7 @@ class ChainFactory:
         plan = self.plan
         if plan.scores != "rescored":
             judged = await find_judged(self.settings, plan, self.registry)
-            return judges(plan, registry=self.registry, ask=None, recorded=judged)
+            return judges(plan, registry=self.registry, ask=None, live_inputs=judged)
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
         return judges(

@@ -117,8 +117,8 @@ class RangeRun:
             return []
         parts = lanes_for(self.processes, plan, factory.ranges, cores=count_bound_cores(), memory=free_memory())
         registry = functions_to_take_along(plan, factory.registry)
-        recorded = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
-        heads = "scoring" in plan.stages and (registry is not None or recorded)
+        is_as_live = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
+        heads = "scoring" in plan.stages and (registry is not None or is_as_live)
         job = LaneJob(factory.settings, plan, (), factory.excluded, heads, registry, factory.version)
         return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
 

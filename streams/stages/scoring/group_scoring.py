@@ -106,7 +106,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         registry: Registry = BUILT_IN,
         ask: Ask | None = None,
         payload: Payload | None = None,
-        recorded: FindGroup | None = None,
+        find_judged: FindGroup | None = None,
     ) -> None:
         """Raise ConfigurationError for a reward that is not registered, or that is not over groups.
 
@@ -115,7 +115,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         check(registry, config.grouping.rewards, "group")
         super().__init__(config)
         self._registry = registry
-        self._asker, self._payload, self._recorded = Asker(registry, ask), payload, recorded
+        self._asker, self._payload, self._find_judged = Asker(registry, ask), payload, find_judged
 
     def bind(self, payload: Payload) -> None:
         """Fetch trajectories from there."""
@@ -188,8 +188,8 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         if question is None:
             return GroupAnswers()
         config, group = question
-        if self._recorded is not None:
-            return _as_recorded(await self._recorded(group, config.rewards), group, config)
+        if self._find_judged is not None:
+            return _as_recorded(await self._find_judged(group, config.rewards), group, config)
         if self._payload is None:
             raise ConfigurationError(f"{self.name} was given no payload to fetch trajectories from")
         there = await self._payload.fetch([member.location for member in group.members])

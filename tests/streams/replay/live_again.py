@@ -25,7 +25,7 @@ from rollbus.schemas.topics import (
 from rollbus.streams.pipeline import AnyStage, run_stages
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
-from rollbus.streams.replay.decide.live_inputs import Outcomes, Recorded, RecordedInputs
+from rollbus.streams.replay.decide.live_inputs import LiveInputs, Outcomes, RecordedInputs
 from rollbus.streams.replay.decide.rounds import Round, merged
 from rollbus.streams.replay.decide.scores import RecordedScoring
 from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
@@ -55,13 +55,13 @@ async def replay_of(
     broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
 ) -> Made:
     """Return what an unchanged replay makes."""
-    recorded = Recorded()
-    readers = [_reader(broker, topic, recorded) for topic in (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)]
+    live_inputs = LiveInputs()
+    readers = [_reader(broker, topic, live_inputs) for topic in (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)]
     outcomes = Outcomes(0)
     for entry in broker.entries_of(RUN_LOG, 0):
         outcomes.take(entry.record, entry.offset)
     outcomes.end()
-    recorded.outcomes.update(outcomes.by_batch)
+    live_inputs.outcomes.update(outcomes.by_batch)
 
     async def read_on(tick: int) -> None:
         for reader in readers:
@@ -70,7 +70,8 @@ async def replay_of(
     output = MemoryOutput()
     chain = Chain(
         _stages(broker, assembly, scoring, runs), partitions=broker.partitions, output=output,
-        partition_of=partition_of, source_namespace="", namespace="replay.", recorded=recorded, before_tick=read_on,
+        partition_of=partition_of, source_namespace="", namespace="replay.", live_inputs=live_inputs,
+        before_tick=read_on,
     )  # fmt: skip
     await read_on(0)
     await chain.open()
@@ -104,14 +105,14 @@ def _made(frames: Any) -> Made:
     return {place: Counter(rows) if place[1] < 0 else rows for place, rows in made.items()}
 
 
-def _reader(broker: Broker, topic: Topic, recorded: Recorded) -> LiveReader:
+def _reader(broker: Broker, topic: Topic, live_inputs: LiveInputs) -> LiveReader:
     sources = _sources(broker, topic)[: None if topic is SCORES else 1]
     partitions = [source.partition if topic is SCORES else None for source in sources]
     collectors = [
-        RecordedInputs(topic, first_tick=0, change=lambda record: record, recorded=recorded, partition=partition)
+        RecordedInputs(topic, first_tick=0, change=lambda record: record, live_inputs=live_inputs, partition=partition)
         for partition in partitions
     ]
-    return LiveReader(topic, sources, collectors, recorded.places, first_tick=0)
+    return LiveReader(topic, sources, collectors, live_inputs.places, first_tick=0)
 
 
 def _sources(broker: Broker, topic: Topic) -> list[ListSource]:
@@ -140,7 +141,7 @@ def _stages(
 
     stage = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=REGISTRY)
     of_runs = [stage for run in runs for stage in run_stages(run, registry=REGISTRY)]
-    stages = [GroupScoringStage(run_of(stage, runs), registry=REGISTRY, recorded=find)
+    stages = [GroupScoringStage(run_of(stage, runs), registry=REGISTRY, find_judged=find)
               if isinstance(stage, GroupScoringStage) else stage for stage in of_runs]  # fmt: skip
     order = {"grouping": 0, "group-scoring": 1, "curriculum": 2}
     stages.sort(key=lambda stage: order[stage.name.partition(".")[0]])

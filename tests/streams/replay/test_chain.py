@@ -44,7 +44,7 @@ def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
     for kind in ("grouping", "group-scoring", "curriculum"):
         for run in past.runs:
             found += [
-                GroupScoringStage(run, registry=REGISTRY, recorded=find)
+                GroupScoringStage(run, registry=REGISTRY, find_judged=find)
                 if isinstance(stage, GroupScoringStage)
                 else stage
                 for stage in run_stages(run, registry=REGISTRY)

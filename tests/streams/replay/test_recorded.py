@@ -21,10 +21,10 @@ from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
 from rollbus.streams.replay.decide.chain import LAST
 from rollbus.streams.replay.decide.live_inputs import (
     BEFORE_ALL,
+    LiveInputs,
     LiveOutcome,
     LiveRecord,
     Outcomes,
-    Recorded,
     RecordedInputs,
 )
 from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
@@ -46,8 +46,8 @@ def unchanged(record: ConfigApplied) -> ConfigApplied:
 
 
 def collected(records: Sequence[Any], first_tick: int | None, change: Any = unchanged) -> dict[int, list[Any]]:
-    recorded = Recorded()
-    collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, recorded=recorded)
+    recorded = LiveInputs()
+    collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, live_inputs=recorded)
     for record in records:
         collector.take("main", record)
     collector.end()
@@ -121,11 +121,11 @@ def source(*records: Any) -> ListSource:
     return ListSource(0, [Raw(i, getattr(r, "group_hint", "").encode(), encode(r)) for i, r in enumerate(records)], 3)
 
 
-async def run_log(log: ListSource, recorded: Recorded, run: RunConfig = RUN) -> tuple[list[Any], list[Any]]:
+async def run_log(log: ListSource, recorded: LiveInputs, run: RunConfig = RUN) -> tuple[list[Any], list[Any]]:
     """The run-log and the batches of a replay from the scores."""
     plan: Any = ReplayPlan("r", Bound(), Bound(), ("grouping", "curriculum"), None, None, (run,))  # type: ignore[arg-type]
     stages = [*pure_stages(plan, "grouping"), *pure_stages(plan, "curriculum")]
-    _, frames = await replayed(stages, [log], partitions=1, recorded=recorded)
+    _, frames = await replayed(stages, [log], partitions=1, live_inputs=recorded)
     return [[decode(data) for _, data in frames.get((topic.name, 0), [])] for topic in (RUN_LOG, BATCHES)]  # type: ignore[return-value]
 
 
@@ -136,20 +136,20 @@ def shape(log: Sequence[Any]) -> list[str]:
 
 
 async def test_a_batch_that_live_knows_not_is_answered_at_once_as_skipped() -> None:
-    log, batches = await run_log(source(make_tick(0), *scores("a", "b"), make_tick(1)), Recorded())
+    log, batches = await run_log(source(make_tick(0), *scores("a", "b"), make_tick(1)), LiveInputs())
     assert shape(log) == ["0", "Group", "skipped", "Group", "skipped", "1"]
     assert len(batches) == 2
 
 
 async def known_batches(*records: Any) -> list[TrainingBatch]:
-    return (await run_log(source(*records), Recorded()))[1]
+    return (await run_log(source(*records), LiveInputs()))[1]
 
 
 async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2), make_tick(3))
     first, _ = await known_batches(*records)
     outcome = make_outcome(first)
-    log, batches = await run_log(source(*records), Recorded(outcomes={first.batch_hash: LiveOutcome(3, outcome, 9)}))
+    log, batches = await run_log(source(*records), LiveInputs(outcomes={first.batch_hash: LiveOutcome(3, outcome, 9)}))
     assert shape(log) == ["0", "Group", "Group", "1", "2", "completed", "skipped", "3"]
     assert log[5] == outcome
     assert len(batches) == 2  # the second had to wait for it
@@ -159,7 +159,7 @@ async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_th
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2))
     found = await known_batches(*records)
     outcomes = {batch.batch_hash: LiveOutcome(2, make_outcome(batch, step=n), n) for n, batch in enumerate(found, 1)}
-    log, _ = await run_log(source(*records), Recorded(outcomes=outcomes))
+    log, _ = await run_log(source(*records), LiveInputs(outcomes=outcomes))
     assert shape(log) == ["0", "Group", "Group", "1", "completed", "completed", "2"]
 
 
@@ -167,13 +167,13 @@ async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -
     records = (make_tick(0), make_tick(1), *scores("a"), make_tick(2))
     (batch,) = await known_batches(*records)
     log, _ = await run_log(
-        source(*records), Recorded(outcomes={batch.batch_hash: LiveOutcome(1, make_outcome(batch), 1)})
+        source(*records), LiveInputs(outcomes={batch.batch_hash: LiveOutcome(1, make_outcome(batch), 1)})
     )
     assert shape(log) == ["0", "1", "Group", "completed", "2"]
 
 
 async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
-    recorded = Recorded()
+    recorded = LiveInputs()
     recorded.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
     recorded.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
     records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
@@ -184,9 +184,9 @@ async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> N
 
 async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
     records = (make_tick(0), *scores("a", "b", "c"), make_tick(1))
-    log, _ = await run_log(source(*records), Recorded())
+    log, _ = await run_log(source(*records), LiveInputs())
     a, b, c = (record for record in log if isinstance(record, Group))
-    recorded = Recorded()
+    recorded = LiveInputs()
     for offset, group in ((5, c), (9, a)):
         recorded.places.note(("run-log", group.group_id, 0), offset, 0)
     recorded.before[1] += [LiveRecord(RUN_LOG, "agent", make_version(3), 7)]
@@ -195,17 +195,17 @@ async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
 
 
 async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
-    recorded = Recorded()
+    recorded = LiveInputs()
     recorded.before[BEFORE_ALL] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
     log, _ = await run_log(source(*scores("a"), make_tick(0)), recorded)
     assert shape(log) == ["PolicyVersion", "Group", "skipped", "0"]
 
 
 async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_due() -> None:
-    recorded = Recorded()
+    recorded = LiveInputs()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded)
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=recorded)
     teller = LiveReader(RUN_LOG, [reading], [collector], recorded.places, first_tick=0)
     await teller.until(1)
     assert reading.position == 3
@@ -216,11 +216,11 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
 
 
 async def test_a_command_is_told_after_the_early_groups_that_lie_before_it() -> None:
-    recorded, end = Recorded(), make_command("end_window")
+    recorded, end = LiveInputs(), make_command("end_window")
     log = [make_tick(0), make_group("g1"), end, make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
     raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded)
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=recorded)
     reader = LiveReader(RUN_LOG, [ListSource(0, raws, 1)], [collector], recorded.places, first_tick=0)
     await reader.until(99)
     assert recorded.due(2) == []
@@ -233,7 +233,7 @@ async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_befo
     of_round_2 = {1: (("round", b"2"),)}
     raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
     _, frames = await replayed(
-        [PureAsEffects(CurriculumStage(run))], [ListSource(0, raws, 1)], partitions=1, recorded=Recorded()
+        [PureAsEffects(CurriculumStage(run))], [ListSource(0, raws, 1)], partitions=1, live_inputs=LiveInputs()
     )
     ((_, data),) = frames["curriculum", 0]
     assert decode(data).seen_group_ids == ("g1",)

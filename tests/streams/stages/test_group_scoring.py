@@ -221,7 +221,7 @@ def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size:
     async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
         return found.of(group)
 
-    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, recorded=recorded))
+    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=recorded))
     again.tick()
     assert again.feed(closed(size=size)) == told
 
@@ -233,7 +233,7 @@ def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -
     async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
         return Judged(left_over)  # live wanted four
 
-    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, recorded=recorded))
+    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=recorded))
     (drop,) = again.feed(closed())
     assert (drop.unit, drop.reason, len(drop.trajectory_ids)) == ("group", "score_failed", 3)
 

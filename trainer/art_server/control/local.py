@@ -93,9 +93,9 @@ class ArtLocal(JobBackend):
     async def prepare(self, request: TrainRequest) -> None:
         """Do nothing: here nothing is sent anywhere."""
 
-    def recorded(self, batch_hash: str) -> TrainResult | None:
+    def find_result(self, batch_hash: str) -> TrainResult | None:
         """Return the result that the journal has."""
-        return self.session.recorded(batch_hash)
+        return self.session.find_result(batch_hash)
 
     def recorded_failure(self, batch_hash: str) -> JobStatus | None:
         """Return the failure that the journal has."""

@@ -177,7 +177,7 @@ class _OldRoutes:
         for left_open in session.journal.unfinished():
             await asyncio.to_thread(session.keeping.settle, left_open, LEFT_OPEN)
         earlier, reported = self._unreported.pop(call_hash, ("", []))
-        if session.recorded(earlier) is not None:
+        if session.find_result(earlier) is not None:
             for metrics in reported:
                 report(metrics)
             return

@@ -92,7 +92,7 @@ class ArtSession:
         """What the next batch is trained from."""
         return self.keeping.head()
 
-    def recorded(self, batch_hash: str) -> TrainResult | None:
+    def find_result(self, batch_hash: str) -> TrainResult | None:
         """Return the result, if its weights are still among the head's ancestors: a rolled back batch trains again."""
         result = self.journal.result(batch_hash)
         if result is None or result.version == (head := self.head()):
@@ -101,8 +101,8 @@ class ArtSession:
 
     def unrecorded(self, request: TrainRequest) -> TrainResult | None:
         """Return a result that is in a checkpoint of this batch and not in the journal, since the disk was full."""
-        recorded = self.journal.completions(request.batch_hash)
-        return self.service.store.result(request.batch_hash, request.base_version, besides=recorded)
+        completed = self.journal.completions(request.batch_hash)
+        return self.service.store.result(request.batch_hash, request.base_version, besides=completed)
 
     def known(self) -> tuple[WeightsVersion, ...]:
         """Every version that has a checkpoint."""

@@ -70,7 +70,7 @@ class JournaledBackend(JobBackend):
         """Wait for the update in progress."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def recorded(self, batch_hash: str) -> TrainResult | None:
+    def find_result(self, batch_hash: str) -> TrainResult | None:
         """Return the result, if its weights are still among the head's ancestors: a batch rolled back trains again."""
         result = self.weights_tree.results.get(batch_hash)
         version: int | None = self.weights_tree.head

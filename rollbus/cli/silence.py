@@ -19,8 +19,8 @@ QUIET_S = 3.5
 """Between two plain lines: nothing is silent for five seconds, and what is over sooner writes none."""
 BETWEEN_S = 1.0
 """Of two pieces of work with less between them the second goes on with the silence of the first."""
-LOOK_S = 0.4
-"""Between two looks at the main thread, each of some ten microseconds."""
+LOOK_S = 1.0
+"""Between two looks at the main thread: with it a line comes after five seconds at the latest."""
 OURS = "rollbus"
 
 

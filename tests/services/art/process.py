@@ -25,6 +25,7 @@ from typing import Any
 from rollbus.trainer.art_server.control import environment as art_environment
 
 art_environment.protect()
+art_environment.leave_out_unused()
 
 from rollbus.local.process.tether import PR_SET_PDEATHSIG  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402

@@ -1,9 +1,11 @@
 """The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
 
 import asyncio
+import importlib.util
 import json
 import resource
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError, Unavailabl
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
 from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal
+from rollbus.trainer.art_server.control.environment import UNUSED, leave_out_unused
 from rollbus.trainer.art_server.control.server import check_base_model
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.learner.art_plan import StepPlan
@@ -424,3 +427,11 @@ def test_a_journal_that_does_not_fit_its_disk_stays_whole(tmp_path: Path) -> Non
     assert journal.unfinished() == {"h1": 0}
     journal.failed("h1", Failure("no", retriable=True))
     assert Journal(path).failure("h1") == Failure("no", retriable=True)
+
+
+def test_what_a_model_server_never_calls_looks_as_if_it_were_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] not in UNUSED}
+    monkeypatch.setattr(sys, "modules", others)
+    assert all(importlib.util.find_spec(name) for name in UNUSED)
+    leave_out_unused()
+    assert not any(importlib.util.find_spec(name) for name in UNUSED)

@@ -70,6 +70,7 @@ def serve(settings: ServiceSettings, control_port: int, heart: Heart | None = No
     listener = listen(settings.host, control_port, "control port")
     _require_token(settings)
     art_environment.protect()
+    art_environment.leave_out_unused()
     with _ended_by_sigint():
         asyncio.run(_serve(settings, listener, heart))
 

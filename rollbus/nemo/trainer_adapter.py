@@ -158,8 +158,9 @@ class LedgerAdapter(TrainerAdapter):
         }
         revisions = list(_exclusions(log.view, epoch, given))
         await log.publish([Publication(TRAJECTORIES, revised.group_hint, revised) for revised in revisions])
-        left_out = {revised.trajectory_id for revised in revisions}  # the trainer reads of them among the scores
-        await log.wait_for(lambda view: view.late >= left_out, f"what was left out of epoch {epoch + 1}")
+        await log.wait_for(  # the trainer reads among the scores what is left out
+            lambda view: all(map(view.is_revised, revisions)), f"what was left out of epoch {epoch + 1}"
+        )
 
     def _epoch(self, trajectories: TrajectoryCollection) -> int:
         for group in trajectories.trajectories:
@@ -223,7 +224,7 @@ def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[RewardRe
                 trajectory_id=record.trajectory_id,
                 episode_id=record.episode_id,
                 group_hint=record.group_hint,
-                revision=1,
+                revision=view.revisions.get(played, 0) + 1,
                 rewards=record.rewards,
                 excluded=True,
                 revised_at_ms=record.assembled_at_ms,

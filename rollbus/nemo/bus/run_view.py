@@ -13,7 +13,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
-from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 
 GROUP_SEPARATOR = "/"
 
@@ -62,8 +62,10 @@ class RunView:
     """Trajectory id → group id."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Trajectory id → reason of its first drop, with the detail."""
+    revisions: dict[str, int] = field(default_factory=dict)
+    """By trajectory id: how often its rewards were revised."""
     late: set[str] = field(default_factory=set)
-    """Trajectories with a revision that came after their group; whoever reads scores has read it."""
+    """Revisions, as `<trajectory id>#<number>`, that came after their group: whoever reads scores finds them there."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
     batches: dict[str, TrainingBatch] = field(default_factory=dict)
@@ -110,6 +112,11 @@ class RunView:
         """Return the batches that were cut from a window, in order."""
         return [batch for batch in self.batches.values() if batch.window == window]
 
+    def is_revised(self, revision: RewardRevised) -> bool:
+        """Whether the stages have taken in a revision of a trajectory whose group is closed, or have forgotten it."""
+        names = (f"{revision.trajectory_id}#{revision.revision}", revision.trajectory_id)
+        return any(name in self.late for name in names)
+
     def has_ended(self, group_id: str) -> bool:
         """Whether a group was in a step, or was dropped instead."""
         batch_hash = self.batch_of.get(group_id)
@@ -147,6 +154,8 @@ class RunView:
         match record:
             case Trajectory() if record.labels.get("run") == self.run_id:
                 self.trajectories.setdefault(record.trajectory_id, record)
+            case RewardRevised() if record.trajectory_id in self.trajectories and not record.excluded:
+                self.revisions[record.trajectory_id] = record.revision
             case EpisodeStarted() if record.labels.get("run") == self.run_id:
                 self.started.add(record.episode_id)
             case EpisodeEnded():
@@ -189,7 +198,7 @@ class RunView:
         named = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
         for member_id in drop.trajectory_ids:
             self.dropped.setdefault(member_id, named)
-        if drop.unit == "event" and drop.stage == "grouping":
-            self.late.add(drop.unit_id.partition("#")[0])
+        if drop.unit == "event":
+            self.late.add(drop.unit_id)
         if drop.unit == "episode":
             self.dropped.setdefault(trajectory_id(drop.unit_id), named)

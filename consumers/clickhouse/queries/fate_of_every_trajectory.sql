@@ -24,7 +24,14 @@ FROM
         SELECT toString(any(stage)) AS stage, toString(any(reason)) AS reason
         FROM drops
         WHERE namespace = {namespace:String} AND unit = 'episode'
-            AND cityHash64(unit_id) NOT IN (SELECT episode_key FROM trajectories WHERE namespace = {namespace:String})
+            AND cityHash64(unit_id) NOT IN
+            (
+                SELECT episode_key FROM trajectories
+                WHERE namespace = {namespace:String} AND episode_key IN
+                (
+                    SELECT cityHash64(unit_id) FROM drops WHERE namespace = {namespace:String} AND unit = 'episode'
+                )
+            )
         GROUP BY unit_id
     )
 )

@@ -5,25 +5,30 @@
 -- param run String = 'main' : run id
 -- param id String = '' : trajectory, episode or group id, or an episode's alias
 -- id id = trajectory, episode, group
-WITH ids AS
-(
-    SELECT trajectory_id FROM trajectories
-    WHERE namespace = {namespace:String} AND (trajectory_id = {id:String} OR episode_id = {id:String})
-    UNION DISTINCT
-    SELECT trajectory_id FROM group_members
-    WHERE namespace = {namespace:String} AND run_id = {run:String} AND group_id = {id:String}
-    UNION DISTINCT
-    SELECT trajectory_id FROM drop_trajectories
-    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
-        AND (trajectory_id = {id:String} OR unit_id = {id:String})
-),
-prompts AS
-(
-    SELECT unit_id AS trajectory_id, dropped_at, pair.1 AS what, pair.2 AS began_by FROM drops FINAL
-    ARRAY JOIN [('its prompt', unit_id), ('prompt of its group', extract(detail, '\\(([^()]+)\\), and this'))] AS pair
-    WHERE namespace = {namespace:String} AND run_id = {run:String} AND reason = 'group_mismatch'
-        AND unit_id IN (SELECT trajectory_id FROM ids)
-)
+WITH
+    -- an array, as ClickHouse works a scalar out once and a table at each place that names it
+    (
+        SELECT groupUniqArray(trajectory_id)
+        FROM
+        (
+            SELECT trajectory_id FROM trajectories
+            WHERE namespace = {namespace:String} AND (trajectory_id = {id:String} OR episode_id = {id:String})
+            UNION ALL
+            SELECT trajectory_id FROM group_members
+            WHERE namespace = {namespace:String} AND run_id = {run:String} AND group_id = {id:String}
+            UNION ALL
+            SELECT trajectory_id FROM drop_trajectories
+            WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
+                AND (trajectory_id = {id:String} OR unit_id = {id:String})
+        )
+    ) AS ids,
+    prompts AS
+    (
+        SELECT unit_id AS trajectory_id, dropped_at, pair.1 AS what, pair.2 AS began_by FROM drops FINAL
+        ARRAY JOIN [('its prompt', unit_id), ('prompt of its group', extract(detail, '\\(([^()]+)\\), and this'))] AS pair
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND reason = 'group_mismatch'
+            AND unit_id IN (SELECT arrayJoin(ids))
+    )
 SELECT trajectory_id, at, stage, what, detail, kafka_topic, kafka_partition, kafka_offset
 FROM
 (
@@ -42,21 +47,21 @@ FROM
         ifNull(untrainable_reason, ''),
         kafka_topic, kafka_partition, kafka_offset
     FROM trajectories FINAL
-    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(ids))
     UNION ALL
     SELECT 2, trajectory_id, kafka_timestamp, 'scoring', outcome,
         concat('reward ', ifNull(toString(value), 'none'), ', revision ', toString(revision),
             if(excluded, ', excluded', ''), if(error IS NULL, '', concat(', ', assumeNotNull(error)))),
         kafka_topic, kafka_partition, kafka_offset
     FROM scores FINAL
-    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(ids))
     UNION ALL
     SELECT 3, trajectory_id, closed_at, 'grouping', concat('in group ', group_id),
         concat('reward ', toString(reward), ', advantage ', toString(advantage)),
         kafka_topic, kafka_partition, kafka_offset
     FROM group_members FINAL
     WHERE namespace = {namespace:String} AND run_id = {run:String}
-        AND trajectory_id IN (SELECT trajectory_id FROM ids)
+        AND trajectory_id IN (SELECT arrayJoin(ids))
     UNION ALL
     SELECT 4, fates.trajectory_id, fates.dropped_at, fates.stage, concat('dropped: ', fates.reason), drops.detail,
         fates.kafka_topic, fates.kafka_partition, fates.kafka_offset
@@ -65,7 +70,7 @@ FROM
         SELECT *
         FROM drop_trajectories FINAL
         WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
-            AND trajectory_id IN (SELECT trajectory_id FROM ids)
+            AND trajectory_id IN (SELECT arrayJoin(ids))
     ) AS fates
     LEFT JOIN
     (
@@ -73,7 +78,7 @@ FROM
         WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND unit_id IN
         (
             SELECT unit_id FROM drop_trajectories
-            WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+            WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(ids))
         )
     ) AS drops
         ON drops.run_id = fates.run_id AND drops.unit_id = fates.unit_id
@@ -108,6 +113,6 @@ FROM
         kafka_topic, kafka_partition, kafka_offset
     FROM step_members FINAL
     WHERE namespace = {namespace:String} AND run_id = {run:String}
-        AND trajectory_id IN (SELECT trajectory_id FROM ids)
+        AND trajectory_id IN (SELECT arrayJoin(ids))
 )
 ORDER BY trajectory_id, rank, at

@@ -18,7 +18,7 @@ from pathlib import Path
 from rollbus.consumers.clickhouse.store.altered import require_unaltered
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread
-from rollbus.consumers.clickhouse.store.retention import apply_retention
+from rollbus.consumers.clickhouse.store.retention import apply_retention, days_by_table
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 
@@ -78,14 +78,16 @@ def migrate(
         migrations = load_migrations() if migrations is None else migrations
         applied = read_applied(client)
         pending = find_pending(migrations, applied, settings.database)
-        lost = find_lost(client, tuple(candidate for candidate in migrations if candidate.id in applied))
+        done = tuple(candidate for candidate in migrations if candidate.id in applied)
+        lost = find_lost(client, done) if done else {}
         if lost and not rebuilding:
             _mend(client, migrations, lost)
         for migration in pending:
             _apply(client, migration, without=lost if rebuilding else {})
         if not rebuilding:
             require_unaltered(client, statements_of(migrations))
-        apply_retention(client)
+        if done or days_by_table(client.retention):  # new tables have no TTL, and to look for one takes a while
+            apply_retention(client)
         return pending
 
 

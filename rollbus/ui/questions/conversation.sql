@@ -3,12 +3,12 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param trajectory String = '' : trajectory id
 -- param episode String = '' : episode id, also of one that became no trajectory
-WITH episode AS
-(
-    SELECT episode_id FROM trajectories WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
-    UNION DISTINCT
-    SELECT {episode:String}
-)
+WITH
+    -- an array, as ClickHouse works a scalar out once and a table at each place that names it
+    (
+        SELECT arrayPushBack(groupUniqArray(episode_id), {episode:String}) FROM trajectories
+        WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
+    ) AS episodes
 SELECT
     each.event_id AS event_id,
     each.kind AS kind,
@@ -35,30 +35,30 @@ SELECT
 FROM
 (
     SELECT * FROM events FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS each
 LEFT JOIN
 (
-    SELECT * FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    SELECT * FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS turn ON turn.event_id = each.event_id
 LEFT JOIN
 (
     SELECT * FROM turn_tokens FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS token ON token.event_id = each.event_id
 LEFT JOIN
 (
     SELECT * FROM tool_calls FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS tool ON tool.event_id = each.event_id
 LEFT JOIN
 (
     SELECT * FROM rewards FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS reward ON reward.event_id = each.event_id
 LEFT JOIN
 (
     SELECT * FROM episode_ends FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS ending ON ending.event_id = each.event_id
 ORDER BY occurred_at, each.writer_id, each.sequence, each.kafka_offset

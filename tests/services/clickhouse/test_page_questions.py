@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
@@ -107,11 +108,20 @@ def evaluation(name: str, metrics: dict[str, float]) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def asking(clickhouse: tuple[str, int]) -> Asking:
-    settings = new_database(clickhouse)
+def settings(clickhouse: tuple[str, int]) -> ClickHouseSettings:
+    return new_database(clickhouse)
+
+
+@pytest.fixture(scope="module")
+def client(settings: ClickHouseSettings) -> Iterator[ClickHouse]:
     client = ClickHouse(settings)
     write(client, "rollbus.", list(records()))
+    yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def asking(settings: ClickHouseSettings, client: ClickHouse) -> Asking:
     return Asking(settings, "rollbus.", {"main": "agent"})
 
 
@@ -120,20 +130,32 @@ def answer(asking: Asking, name: str, **values: str) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ('SAID "STOP"', {"quoted"}),
-        ("c:\\temp", {"quoted"}),
-        ("of note", {"plain"}),
-        ("grüße", {"parts"}),
-        ("answer", {"quoted", "plain", "parts"}),
-        ("content", set()),
-        ("user", set()),
-    ],
-)
-def test_a_search_finds_what_was_said_and_not_how_it_is_stored(asking: Asking, text: str, found: set[str]) -> None:
-    assert {row["episode_id"] for row in answer(asking, "find_episodes", text=text)} == found
+EPISODES_BY_TEXT: dict[str, set[str]] = {
+    'SAID "STOP"': {"quoted"},
+    "c:\\temp": {"quoted"},
+    "of note": {"plain"},
+    "grüße": {"parts"},
+    "answer": {"quoted", "plain", "parts"},
+    "content": set(),
+    "user": set(),
+}
+
+
+def find_episodes_by_text(asking: Asking) -> dict[str, set[str]]:
+    return {
+        text: {row["episode_id"] for row in answer(asking, "find_episodes", text=text)} for text in EPISODES_BY_TEXT
+    }
+
+
+def test_a_search_finds_what_was_said_and_not_how_it_is_stored_before_and_after_a_merge_makes_its_index(
+    asking: Asking, client: ClickHouse
+) -> None:
+    index_bytes = "SELECT sum(secondary_indices_compressed_bytes) FROM system.parts WHERE active AND table = 'turns'"
+    assert client.query(f"{index_bytes} AND database = currentDatabase()")[1] == [(0,)]
+    assert find_episodes_by_text(asking) == EPISODES_BY_TEXT
+    client.command("OPTIMIZE TABLE turns FINAL")
+    assert client.query(f"{index_bytes} AND database = currentDatabase()")[1] > [(0,)]
+    assert find_episodes_by_text(asking) == EPISODES_BY_TEXT
 
 
 def test_an_evaluation_over_time_is_what_has_an_interval_and_not_the_counts_beside_it(asking: Asking) -> None:

@@ -15,7 +15,9 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
-from tests.builders import make_score, make_step, make_trajectory
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.steps import DroppedMember, TrainedMember
+from tests.builders import START_MS, make_score, make_step, make_trajectory
 from tests.consumers.story import Record, story
 from tests.services.clickhouse.test_apart import of_run
 from tests.services.clickhouse.test_queries import make_removal, new_database, write
@@ -36,6 +38,7 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     write(client, "rollbus.", [("run-log", "second", make_removal("second"))], first_offset=6000)
     write(client, "replay-b.", story())
     write(client, "family.", list(family()))
+    write(client, "contested.", list(contested()))
     yield settings
     client.close()
 
@@ -46,6 +49,43 @@ def family() -> Iterator[Record]:
     yield "trajectories", "k", make_trajectory("sub", root_episode_id="root", labels={"plan": "paid"})
     yield "scores", "k", make_score(trajectory_id("root"), 1.0, opening_sketch="a1b2c3d4", labels={})
     yield "training-steps", "main", make_step(1)
+
+
+def contested() -> Iterator[Record]:
+    """Trajectories that several records decide on: in two steps, by two drops, by both, at one time or none."""
+    whole = ("again", "first-drop", "same-time", "after-drop", "waiting")
+    for name in whole:
+        yield "trajectories", "k", make_trajectory(name)
+    yield "scores", "k", make_score("scored-only")
+    for number, trained, dropped in ((2, ("again", "after-drop"), ("first-drop", "same-time")), (1, ("again",), ())):
+        yield (
+            "training-steps",
+            "main",
+            make_step(
+                number,
+                trained=tuple(
+                    TrainedMember(
+                        trajectory_id=trajectory_id(name), group_id="g", lag=0, advantage=1.0, sampled_tokens=2
+                    )
+                    for name in trained
+                ),
+                dropped=tuple(
+                    DroppedMember(trajectory_id=trajectory_id(name), group_id="g", reason="stale") for name in dropped
+                ),
+                completed_at_ms=START_MS,
+            ),
+        )
+    for name, run, stage, reason, at_ms in (
+        ("first-drop", None, "scoring", "untrainable", START_MS - 5),
+        ("first-drop", "main", "grouping", "group_closed", START_MS - 6),
+        ("same-time", "main", "grouping", "group_closed", START_MS),
+        ("after-drop", None, "scoring", "excluded", START_MS - 1),
+        ("unknown", "main", "curriculum", "superseded", START_MS),
+        ("waiting", "other", "grouping", "group_closed", START_MS),
+    ):
+        identity = trajectory_id(name)
+        drop = Drop(unit="trajectory", unit_id=identity, reason=reason, stage=stage, dropped_at_ms=at_ms, run_id=run)
+        yield "drops", "k", drop
 
 
 QUESTIONS = re.findall(
@@ -94,7 +134,9 @@ def test_the_way_from_feedback_to_gradient_has_a_row_for_each_reward_of_a_traine
         "WHERE namespace = 'rollbus.' AND run_id = 'main'",
     ).rows
     trained = ask(
-        settings, f"SELECT trajectory_id FROM {views}.step_members WHERE fate = 'trained' AND run_id = 'main'"
+        settings,
+        f"SELECT trajectory_id FROM {views}.step_members "
+        "WHERE namespace = 'rollbus.' AND run_id = 'main' AND fate = 'trained'",
     )
     assert {row[0] for row in rows} == {row[0] for row in trained.rows}
     assert all(lag > 0 for *_, lag in rows)
@@ -137,20 +179,23 @@ def test_a_record_that_was_delivered_twice_is_there_once(engine: sa.Engine) -> N
         )
 
 
-@pytest.mark.parametrize("run", ["main", "second"])
+@pytest.mark.parametrize(
+    ("namespace", "run", "count"), [("rollbus.", "main", 9), ("rollbus.", "second", 9), ("contested.", "main", 7)]
+)
 def test_the_plain_fates_are_those_of_the_view_with_parameters(
-    settings: ClickHouseSettings, engine: sa.Engine, run: str
+    settings: ClickHouseSettings, engine: sa.Engine, namespace: str, run: str, count: int
 ) -> None:
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)
     chosen = sa.select(
         fates.c.trajectory_id, fates.c.fate, sa.func.coalesce(fates.c.step, 0), fates.c.stage, fates.c.reason
-    ).where(fates.c.namespace == "rollbus.", fates.c.run_id == run)
+    ).where(fates.c.namespace == namespace, fates.c.run_id == run)
     with engine.connect() as connection:
         plain = {tuple(row) for row in connection.execute(chosen)}
     columns = "trajectory_id, fate, step, stage, reason"
-    sql = f"SELECT {columns} FROM trajectory_fates(namespace = 'rollbus.', run = {{run:String}})"
-    assert plain == set(ask(settings, sql, {"run": run}).rows)
-    assert len(plain) == 9
+    sql = f"SELECT {columns} FROM trajectory_fates(namespace = {{namespace:String}}, run = {{run:String}})"
+    fates_of_view = ask(settings, sql, {"namespace": namespace, "run": run}).rows
+    assert (plain, len(plain)) == (set(fates_of_view), count)
+    assert len(fates_of_view) == count
 
 
 def test_the_plain_fates_carry_task_version_and_newest_reward(engine: sa.Engine) -> None:

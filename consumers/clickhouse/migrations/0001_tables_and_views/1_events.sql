@@ -74,6 +74,7 @@ ORDER BY (namespace, episode_id, event_id)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- `by_words` has a bit for every four letters in a row of 256 turns: words that few turns have are looked for in few of them.
+-- Merges make it, and no insert, which would take two thirds longer.
 CREATE TABLE IF NOT EXISTS turns
 (
     namespace LowCardinality(String),

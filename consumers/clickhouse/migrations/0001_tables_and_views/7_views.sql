@@ -109,26 +109,30 @@ WITH
         FROM config_applied
         WHERE namespace = {namespace:String} AND stage = 'assembly'
     ) AS patience,
-    begun AS
+    -- an array, as ClickHouse works a scalar out once and a table at each place that names it
     (
-        SELECT episode_key, any(episode_id) AS id, min(kafka_timestamp) AS at
-        FROM episodes
-        WHERE namespace = {namespace:String} AND ({episode:String} = '' OR episode_id = {episode:String})
-            AND episode_key NOT IN
-            (
-                SELECT episode_key FROM trajectories
-                WHERE namespace = {namespace:String} AND ({episode:String} = '' OR episode_id = {episode:String})
-            )
-            AND episode_key NOT IN
-            (
-                SELECT cityHash64(unit_id) FROM drops
-                WHERE namespace = {namespace:String} AND unit = 'episode' AND ({episode:String} = '' OR unit_id = {episode:String})
-            )
-        GROUP BY episode_key
-    )
+        SELECT groupArray((id, at))
+        FROM
+        (
+            SELECT any(episode_id) AS id, min(kafka_timestamp) AS at
+            FROM episodes
+            WHERE namespace = {namespace:String} AND ({episode:String} = '' OR episode_id = {episode:String})
+                AND episode_key NOT IN
+                (
+                    SELECT episode_key FROM trajectories
+                    WHERE namespace = {namespace:String} AND ({episode:String} = '' OR episode_id = {episode:String})
+                )
+                AND episode_key NOT IN
+                (
+                    SELECT cityHash64(unit_id) FROM drops
+                    WHERE namespace = {namespace:String} AND unit = 'episode' AND ({episode:String} = '' OR unit_id = {episode:String})
+                )
+            GROUP BY episode_key
+        )
+    ) AS begun
 SELECT
-    begun.id AS episode_id,
-    begun.at AS began_at,
+    open_one.1 AS episode_id,
+    open_one.2 AS began_at,
     of_episode.newest AS newest_event_at,
     of_episode.ended > 0 AS has_ended,
     of_episode.ended = 0 AND of_episode.paused = toUnixTimestamp64Milli(of_episode.newest) AS is_paused,
@@ -137,18 +141,17 @@ SELECT
             if(of_episode.paused > 0, of_episode.paused + patience.3, 0)),
         if(of_episode.ended > 0, of_episode.ended + patience.2, toInt64(9000000000000))
     ), 'UTC')) AS given_up_at
-FROM begun
+FROM (SELECT arrayJoin(begun) AS open_one, open_one.1 AS id) AS begun_episodes
 INNER JOIN
 (
-    SELECT episode_key, max(kafka_timestamp) AS newest,
+    SELECT episode_id, max(kafka_timestamp) AS newest,
         maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'EpisodeEnded') AS ended,
         maxIf(toUnixTimestamp64Milli(kafka_timestamp), kind = 'WriterClosed' AND JSONExtractBool(detail, 'paused')) AS paused
     FROM events
-    WHERE namespace = {namespace:String} AND ({episode:String} = '' OR episode_id = {episode:String})
-        AND kind NOT IN ('RewardReported', 'Excluded')
-        AND episode_key IN (SELECT episode_key FROM begun)
-    GROUP BY episode_key
-) AS of_episode ON of_episode.episode_key = begun.episode_key;
+    WHERE namespace = {namespace:String} AND kind NOT IN ('RewardReported', 'Excluded')
+        AND episode_id IN (SELECT arrayJoin(begun).1)
+    GROUP BY episode_id
+) AS of_episode ON of_episode.episode_id = begun_episodes.id;
 
 CREATE OR REPLACE VIEW open_episodes AS
 SELECT * FROM open_among(namespace = {namespace:String}, episode = '');

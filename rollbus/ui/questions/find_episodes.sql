@@ -169,7 +169,7 @@ SELECT
     found.turns AS turns,
     found.sampled_tokens AS sampled_tokens,
     found.started_at AS started_at,
-    arraySort(verdicts.judges) AS judges,
+    arraySort(said.judges) AS judges,
     page[1].3 AS matches
 FROM
 (
@@ -178,7 +178,15 @@ FROM
     WHERE namespace = {namespace:String} AND started_at IN (SELECT arrayJoin(page).2)
         AND trajectory_key IN (SELECT trajectory_key FROM page_keys)
 ) AS found
-LEFT JOIN verdicts ON verdicts.trajectory_id = found.trajectory_id
+LEFT JOIN
+(
+    SELECT trajectory_id, judges FROM verdicts WHERE trajectory_id IN
+    (
+        SELECT trajectory_id FROM trajectories
+        WHERE namespace = {namespace:String} AND started_at IN (SELECT arrayJoin(page).2)
+            AND trajectory_key IN (SELECT trajectory_key FROM page_keys)
+    )
+) AS said ON said.trajectory_id = found.trajectory_id
 LEFT JOIN
 (
     SELECT trajectory_key, value FROM latest_scores(namespace = {namespace:String})

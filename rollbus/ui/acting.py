@@ -83,15 +83,25 @@ class Acting:
 
     async def report(self, judge: PageJudge, values: Mapping[str, Any]) -> str:
         """Report a verdict and return its event's id; raises ConfigurationError, UnavailableError."""
+        record = self.make_report(judge, values)
+        topic = EPISODE_EVENTS.full_name(self._namespace)
+        key, value = record.root_episode_id.encode(), encode(record)
+        async with running(self._kafka, new_producer(self._kafka), what="verdict") as producer:
+            await producer.send_and_wait(
+                topic, value, key=key, headers=self._signing.sign(judge.name, topic, key, value)
+            )
+        self._newest[judge.name, record.episode_id, record.name] = record.event_id
+        return record.event_id
+
+    def make_report(self, judge: PageJudge, values: Mapping[str, Any]) -> RewardReported:
+        """Return the record of a verdict, which replaces the judge's own before it; raises ConfigurationError."""
         given = _read(VerdictForm, values)
-        place = judge.name, given.episode_id, given.name
-        event_id = ids.reward_event_id(given.episode_id, given.name, f"{judge.name} {uuid.uuid4()}")
-        root = root_of(given.episode_id)
+        newest = self._newest.get((judge.name, given.episode_id, given.name), given.supersedes)
         is_withdrawn = given.value is None
-        record = RewardReported(
-            event_id=event_id,
+        return RewardReported(
+            event_id=ids.reward_event_id(given.episode_id, given.name, f"{judge.name} {uuid.uuid4()}"),
             episode_id=given.episode_id,
-            root_episode_id=root,
+            root_episode_id=root_of(given.episode_id),
             writer_id=PRODUCER,
             sequence=KEYED,
             occurred_at_ms=self._clock_ms(),
@@ -101,16 +111,9 @@ class Acting:
             value=given.value,
             source=judge.source,
             retracted=is_withdrawn,
-            supersedes=None if is_withdrawn else self._newest.get(place, given.supersedes),
+            supersedes=None if is_withdrawn else newest,
             comment=given.comment,
         )
-        topic, key, value = EPISODE_EVENTS.full_name(self._namespace), root.encode(), encode(record)
-        async with running(self._kafka, new_producer(self._kafka), what="verdict") as producer:
-            await producer.send_and_wait(
-                topic, value, key=key, headers=self._signing.sign(judge.name, topic, key, value)
-            )
-        self._newest[place] = event_id
-        return event_id
 
     async def change_member(self, values: Mapping[str, Any]) -> None:
         """Put a trajectory into a data set, or take it out; raises ConfigurationError, UnavailableError."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
@@ -10,9 +12,11 @@ from rollbus.schemas.records.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAJECTORIES
+from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.state.stage import PureAsEffects
+from rollbus.ui.acting import Acting
+from rollbus.ui.sessions import PageJudge
 from tests.builders import START_MS, make_episode, make_reward, make_tick, make_turn
 from tests.flow.in_memory import Flow
 from tests.streams.simulation.trainer import SimulatedTrainer
@@ -50,6 +54,24 @@ async def test_children_without_a_reward_of_their_own_reach_a_batch() -> None:
     await pour(flow, events)
     ((group,),) = [batch.groups for batch in flow.records(BATCHES)]
     assert {member.episode_id: member.reward for member in group.members} == {"r1-child": 1.0, "r2-child": 0.25}
+
+
+async def test_a_verdict_given_on_the_page_is_the_reward_that_a_step_trains() -> None:
+    flow = make_flow(RunConfig(grouping=GroupingConfig(group_size=2), batching=BatchingConfig(groups_per_step=1)))
+    await flow.tick(make_tick(0))
+    page, ann = Acting(KafkaConnection(), "rollbus.", lambda: START_MS), PageJudge("ann", is_owner=True)
+    events: list[Any] = []
+    for episode, value in (("e1", 1.0), ("e2", 0.0)):
+        form = {"episode_id": episode, "value": value, "name": "reward", "comment": "as it should be"}
+        events += [*make_episode(episode, reward=None), page.make_report(ann, form)]
+    await pour(flow, events)
+    ((group,),) = [batch.groups for batch in flow.records(BATCHES)]
+    assert {member.episode_id: member.reward for member in group.members} == {"e1": 1.0, "e2": 0.0}
+    (step,) = flow.records(TRAINING_STEPS)
+    advantages = {member.trajectory_id: member.advantage for member in step.trained}
+    assert advantages[trajectory_id("e1")] > 0 > advantages[trajectory_id("e2")]
+    taken = [reward for record in flow.records(TRAJECTORIES) for reward in getattr(record, "rewards", ())]
+    assert {(reward.source, reward.name) for reward in taken} == {("operator", "reward")}
 
 
 async def test_state_is_small_again_once_everything_is_decided_and_forgotten() -> None:

@@ -8,6 +8,8 @@ import { after, afterEach, before } from "node:test";
 const { PAGE, NODE_FOLDER } = process.env;
 const { chromium } = createRequire(join(NODE_FOLDER, "package.json"))("playwright-core");
 const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+/** How long to wait for what must come: a machine with other work on it needs more than half a minute for a view. */
+const PATIENCE_MS = 120_000;
 
 /** The page of the test that runs, and its browsing context. */
 export let page, context;
@@ -26,6 +28,7 @@ afterEach(async () => {
 /** Open a view and wait until it is drawn. */
 export async function open(hash = "#/", { address = PAGE, tolerated = null, ...options } = {}) {
   context = await browser.newContext({ viewport: { width: 1360, height: 900 }, ...options });
+  context.setDefaultTimeout(PATIENCE_MS);
   page = await context.newPage();
   complaints = [], elsewhere = [];
   page.on("console", (message) => message.type() === "error" && !tolerated?.test(message.text()) && complaints.push(message.text()));

@@ -31,7 +31,7 @@ from tests.health.situations import RUNS, SCORING, SENTENCES, TRAINER, write_sit
 from tests.ui import database, hostile, world
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
-LIMIT_S = 600
+LIMIT_S = 1_800
 OWNER = "the owner's token"
 
 

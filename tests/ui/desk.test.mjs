@@ -61,7 +61,7 @@ test("a verdict, its words and a data set take one key each, and what is judged 
   await open("#/queue/fate%3Dtrained", { address: BUSY, tolerated: /400/ });
   await logIn("ann");
   await card("judging").getByRole("button", { name: "good" }).waitFor();
-  const answered = (pattern) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector(".answer")?.innerText), pattern, { timeout: 60000 });
+  const answered = (pattern) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector(".answer")?.innerText), pattern);
   await page.keyboard.press("u");
   await answered("^It is in the log: reward 1, by ann");
   assert.match(await text("queue"), /judged by ann/);
@@ -103,14 +103,14 @@ test("an action says what it will do, asks for a reason, and is done only as it 
   assert.match(await dialog.innerText(), /cuts no more batches/);
   await dialog.locator("[name=reason]").fill("the loss rises");
   await submit.click();
-  await dialog.getByText("rollbus run pause main '--comment=ann: the loss rises'").waitFor({ timeout: 60000 });
+  await dialog.getByText("rollbus run pause main '--comment=ann: the loss rises'").waitFor();
   await shot("confirm");
   await dialog.locator("[name=reason]").fill("it does not learn");
   assert.equal(await submit.innerText(), "Show what it will do");
   await submit.click();
-  await dialog.getByText("it does not learn").waitFor({ timeout: 60000 });
+  await dialog.getByText("it does not learn").waitFor();
   await submit.click();
-  await dialog.getByText("pause is in the log of run main").waitFor({ timeout: 60000 });
+  await dialog.getByText("pause is in the log of run main").waitFor();
   await page.keyboard.press("Escape");
   await shot("audit");
 });

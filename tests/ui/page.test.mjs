@@ -210,7 +210,7 @@ test("what the sink writes appears without a reload", async () => {
   const insert = "INSERT INTO page.dead_letters (namespace, stage, topic, partition, offset, timestamp, error_class, message, attempt, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) " +
     "SELECT 'rollbus.', 'trainer', 'batches', 0, 99, now64(3), 'LateError', '<img src=x onerror=alert(1)>', 1, 'dead-letters', 0, 99, now64(3)";
   await fetch(CLICKHOUSE, { method: "POST", body: insert });
-  await page.waitForFunction(() => /dead letters\s+8/.test(document.querySelector(".figures").innerText), null, { timeout: 15000 });
+  await page.waitForFunction(() => /dead letters\s+8/.test(document.querySelector(".figures").innerText));
   assert.match(await text("dead letters"), /LateError 1 trainer <img src=x onerror=alert\(1\)>/);
 });
 
@@ -401,7 +401,7 @@ test("what is written keeps the focus, the selection, what is open and what is t
   });
   const at = "toDateTime64('2026-01-02 00:00:00', 3, 'UTC')";
   await insert(`INSERT INTO page.steps (namespace, run_id, step, state, model, base_version, policy_version, started_at, ended_at, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) SELECT 'rollbus.', 'main', 100, 'completed', 'agent', 99, 100, ${at}, ${at}, 'training-steps', 0, 100, ${at}`);
-  await page.waitForFunction(() => document.querySelector('[data-card="steps"] tbody tr').dataset.key === "100", null, { timeout: 20000 });
+  await page.waitForFunction(() => document.querySelector('[data-card="steps"] tbody tr').dataset.key === "100");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "97");
   assert.equal(await page.evaluate(() => getSelection().toString().trim()), "94 → 95");
   assert.ok(await page.evaluate(() => window.chart.isConnected), "the chart was made again");

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from benchmarks.analytics.expected import expected, summary
 from benchmarks.analytics.generate import fill
-from benchmarks.analytics.page import time_page, views_of
+from benchmarks.analytics.page import time_page, views_of, views_of_questions
 from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
 from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind, list_queries
@@ -78,7 +78,8 @@ def time_questions(port: int, trajectories: int) -> None:
         if found != answer:
             raise SystemExit(f"{name} gives {found}, expected {answer}")
     times = {query.name: best_ms(client, query.name, trajectories) for query in list_queries()}
-    time_page(settings, views_of(*middle_case(client, trajectories)))
+    of_questions = views_of_questions({query.name: asked(query.name, trajectories)[1] for query in list_queries()})
+    time_page(settings, [*views_of(*middle_case(client, trajectories)), *of_questions])
     client.close()
     print(f"saved questions over {trajectories} trajectories, best of {ROUNDS}:")
     for name, milliseconds in sorted(times.items(), key=lambda item: -item[1]):

@@ -215,7 +215,7 @@ def test_paused_episodes_are_counted_with_how_long_they_are_waited_for() -> None
     assert drawn.unassembled is not None
     assert drawn.unassembled.sentence == (
         "3 are open, the oldest for 12 min; one without an event for 30 min is given up, "
-        "and of 2 that have paused after 168.0 h"
+        "and of 2 that have paused after 7 days"
     )
 
 
@@ -234,7 +234,7 @@ def test_a_step_for_which_no_reward_has_come_yet_waits_for_rewards() -> None:
 def test_no_traffic_is_said() -> None:
     assert funnel(run={"newest_episode_ms": 0}).verdict.startswith("no episode has begun yet")
     old = funnel(run={"newest_episode_ms": NOW_MS - 72 * HOUR_MS})
-    assert old.verdict == "no episode has begun in the last 24 hours; the newest began 72.0 h ago"
+    assert old.verdict == "no episode has begun in the last 24 hours; the newest began 3 days ago"
 
 
 def test_the_terminal_has_every_number_loss_and_notice() -> None:

@@ -71,7 +71,7 @@ def test_an_archive_that_no_job_comes_to_any_more_is_behind_before_retention_del
     assert alarms(draw(make_beat(), archived(83 * HOUR_S))) == []
     (problem,) = draw(make_beat(), archived(200 * HOUR_S), archived(85 * HOUR_S)).problems
     assert problem.alarm == "archive_behind"
-    assert problem.what == "the archive is 85.0 h behind, and Kafka keeps records for 168.0 h"
+    assert problem.what == "the archive is 4 days behind, and Kafka keeps records for 7 days"
 
 
 def test_what_the_last_archive_job_missed_is_said_until_one_misses_nothing() -> None:

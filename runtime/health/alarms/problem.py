@@ -39,8 +39,10 @@ class Problem:
 
 
 def say_duration(ms: float) -> str:
-    """Return a time in seconds, minutes or hours, in words."""
+    """Return a time in seconds, minutes, hours or, from two of them on, days, in words."""
     seconds = ms / 1000
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

@@ -113,7 +113,16 @@ def test_a_tree_has_a_bound_since_attention_takes_every_pair() -> None:
     rows = [packed_row([(0, 0, [*beginning, *[own] * 100], 0, 2)], 300) for own in range(10)]
     trees = unpack({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
     assert sum(len(tree.columns_N) for tree in trees) == 20
-    assert max(map(len, trees)) <= 600
+    assert [len(tree) for tree in trees] == [398, 992]
+
+
+def test_long_sequences_join_a_tree_only_where_that_saves_more_than_its_pairs_cost() -> None:
+    for shared, expected in ((100, [900]), (16, [416, 416])):
+        beginning = list(range(100, 100 + shared))
+        rows = [packed_row([(0, 0, [*beginning, *[own] * 101], 0, 2)], 256) for own in range(8)]
+        assert [len(tree) for tree in unpack({name: torch.cat([row[name] for row in rows]) for name in rows[0]})] == (
+            expected
+        )
 
 
 def held(value: Any) -> int:

@@ -18,8 +18,11 @@ from rollbus.schemas.errors import RejectedError
 PADDING_GROUP = -1
 SHARED_TOKENS = 16
 """Shorter beginnings are not worth the mask that sharing needs."""
-TREE_TOKENS = 256
-"""A tree holds so many tokens, or twice its longest sequence: attention takes every pair of them."""
+TREE_TOKENS = 1024
+"""A tree holds so many tokens, or twice its longest sequence: its mask has an entry for every pair of them."""
+PAIRS_PER_TOKEN = 4000
+"""Attention takes every pair of a tree's tokens; about so many cost as much as all else that is done with one token. By
+the count of products it is 3,000 at a width of 576, and a tree that stays apart is padded. A wider network has more."""
 
 Numbers = NDArray[np.int64]
 Samples = dict[str, Tensor]
@@ -152,7 +155,7 @@ def _ancestors(group: int, parent_of: Mapping[int, int]) -> list[int]:
 
 
 def _build_trees(paths: Sequence[_Path]) -> Iterator[Tree]:
-    """Yield trees of sorted sequences; each joins the one before it if they share enough and the tree has room."""
+    """Yield trees of sorted sequences; each joins the one before it if that saves time and the tree has room."""
     grown: list[_Path] = []
     shared: list[int] = []
     tokens = longest = 0
@@ -160,7 +163,10 @@ def _build_trees(paths: Sequence[_Path]) -> Iterator[Tree]:
         length = len(path.token_ids)
         common = _count_common(grown[-1].token_ids, path.token_ids) if grown else 0
         room = max(TREE_TOKENS, 2 * max(longest, length))
-        if grown and (common < SHARED_TOKENS or tokens + length - common > room):
+        joined = tokens + length - common
+        further_pairs = joined**2 - tokens**2 - length**2
+        pays = common >= SHARED_TOKENS and common * PAIRS_PER_TOKEN >= further_pairs
+        if grown and (joined > room or not pays):
             yield _grow(grown, shared)
             grown, shared, tokens, longest, common = [], [], 0, 0, 0
         grown.append(path)

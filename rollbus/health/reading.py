@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from rollbus.health.lag import make_lag_rows
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
-from rollbus.runtime.health.alarms.processes import Beat
+from rollbus.runtime.health.alarms.processes import Beat, ProcessHealth
 from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -45,6 +45,7 @@ ANSWER_S = 20.0
 """Longest wait for the broker in one look."""
 FRESH_S, DOWN_S = 2.0, 15.0
 """How long a watch repeats an answer, and how long a failure."""
+PROCESSES = Path("/proc")
 BEATS_FOR_CLOCK = 20
 """Newest beats of other machines from which the clocks' difference is taken: the least late of them."""
 
@@ -98,6 +99,24 @@ class HealthReader:
                     await asyncio.sleep(LOOK_AGAIN_S)
                     picture = await self.picture()
         return picture
+
+    async def living_processes(self) -> tuple[ProcessHealth, ...]:
+        """Return the processes of which none is known to be gone: after a kill, the last beat still counts for a while.
+
+        One whose process number this machine no longer has, as in another container, gets the time of a beat to show
+        that it lives.
+        """
+        picture = await self.settled_picture()
+        gone = {name: beat for name, beat in self._beats.items() if is_gone(beat.heartbeat)}
+        alive = [gone[process.process].heartbeat for process in picture.processes if _is_doubtful(process, gone)]
+        if alive:
+            await asyncio.sleep(max(heartbeat.interval_ms for heartbeat in alive) / 1000 + 1)
+            picture = await self.picture()
+        return tuple(
+            process
+            for process in picture.processes
+            if process.process not in gone or self._beats[process.process].taken_ms > gone[process.process].taken_ms
+        )
 
     async def _look(self) -> Look:
         await self._read()
@@ -243,12 +262,32 @@ async def read_health(connection: KafkaConnection, namespace: str, limits: Alarm
         return await health.settled_picture()
 
 
+async def read_living_processes(
+    connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None
+) -> tuple[ProcessHealth, ...]:
+    """Return the processes of a namespace that live now, for who starts those that are missing."""
+    async with open_health(connection, namespace, limits) as health:
+        return await health.living_processes()
+
+
 def is_frozen(beat: Heartbeat) -> bool | None:
     """Say whether a process of this machine is stopped by a signal; None if it is elsewhere or gone."""
-    if beat.host != socket.gethostname():
-        return None
+    state = _process_state(beat) if beat.host == socket.gethostname() else None
+    return state in ("T", "t") if state else None
+
+
+def is_gone(beat: Heartbeat) -> bool:
+    """Say whether a process of this machine is there no more, as far as its number shows it: macOS does not."""
+    is_here = beat.host == socket.gethostname() and PROCESSES.exists()
+    return is_here and _process_state(beat) in (None, "Z", "X")
+
+
+def _process_state(beat: Heartbeat) -> str | None:
     try:
-        state = Path(f"/proc/{beat.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return (PROCESSES / str(beat.pid) / "stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return None
-    return state in ("T", "t")
+
+
+def _is_doubtful(process: ProcessHealth, gone: Mapping[str, Beat]) -> bool:
+    return process.is_alive and process.process in gone

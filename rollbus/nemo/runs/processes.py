@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import STAGES, stack_rows, stage_rows
-from rollbus.health.reading import read_health
+from rollbus.health.reading import read_living_processes
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
@@ -111,7 +111,7 @@ class Processes:
         await create_topics(self.settings)
         if not self.is_hosted:
             return ()
-        return (await read_health(self.settings.kafka, self.namespace)).processes
+        return await read_living_processes(self.settings.kafka, self.namespace)
 
     def check(self) -> None:
         """Raise UnavailableError, with the end of its log, if one has ended."""

@@ -59,7 +59,7 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
 def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
     from rollbus.cli.stages import all_stages
     from rollbus.consumers.clickhouse.questions.saved import ask
-    from rollbus.health.reading import read_health
+    from rollbus.health.reading import read_living_processes
     from rollbus.local import stack
     from rollbus.schemas.errors import ServiceError, UnavailableError
     from rollbus.start.parts import ANSWERS, find_parts
@@ -74,8 +74,8 @@ def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
         with suppress(UnavailableError):  # then the part is shown as missing
             if not is_stopped:
                 mistakes = asyncio.run(check_topics(settings.stream_settings(), all_stages(settings)))
-                picture = asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms))
-                processes = picture.processes
+                look = read_living_processes(settings.kafka, settings.namespace, settings.health.alarms)
+                processes = asyncio.run(look)
                 answering.add("kafka")
         with suppress(ServiceError):
             ask(settings.clickhouse, "SELECT 1")

@@ -1,0 +1,56 @@
+"""Which processes live, for who starts those that are missing: the last beat of a killed one still counts a while."""
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from rollbus.health.picture import Look
+from rollbus.health.reading import HealthReader
+from rollbus.runtime.health.alarms.limits import AlarmLimits
+from rollbus.runtime.health.alarms.processes import Beat
+from tests.health.test_picture import NOW_MS, make_beat
+
+
+def gone_pid() -> int:
+    """The number of a process that was there."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def beat_of(kind: str, pid: int, age_s: float = 0.02) -> Beat:
+    return make_beat(kind, age_s=age_s, host=socket.gethostname(), pid=pid, interval_ms=10)
+
+
+class Looks(HealthReader):
+    """Sees, look after look, these beats."""
+
+    def __init__(self, *looks: list[Beat]) -> None:
+        super().__init__("", None, None, event_places=(), limits=AlarmLimits(), clock_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+        self._looks = list(looks)
+        self._ahead_ms = 0
+
+    async def _look(self) -> Look:
+        beats = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+        self._beats = {beat.heartbeat.process: beat for beat in beats}
+        return Look(now_ms=NOW_MS, beats=beats)
+
+
+async def kinds(*looks: list[Beat]) -> list[Any]:
+    return sorted(process.kind for process in await Looks(*looks).living_processes())
+
+
+async def test_a_process_that_was_killed_a_moment_ago_does_not_count() -> None:
+    beats = [beat_of("worker", gone_pid()), beat_of("sink", os.getpid())]
+    assert await kinds(beats) == ["sink"]
+
+
+async def test_one_whose_number_is_of_another_container_shows_by_its_next_beat_that_it_lives() -> None:
+    pid = gone_pid()
+    assert await kinds([beat_of("worker", pid)], [beat_of("worker", pid, age_s=0.01)]) == ["worker"]
+
+
+async def test_one_of_another_machine_counts_by_its_beat_alone() -> None:
+    assert await kinds([make_beat("trainer")]) == ["trainer"]

@@ -17,6 +17,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service
 from rollbus.stack_settings import HOST
 from tests.services.art.fixtures import art_base_model, art_launcher, art_server, own_art_server
+from tests.services.databases import drop_databases
 from tests.services.shared import shared_service
 
 __all__ = ["art_base_model", "art_launcher", "art_server", "own_art_server"]
@@ -44,6 +45,13 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
 
     with shared_service(tmp_path_factory, "clickhouse", make) as port:
         yield HOST, int(port)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def databases_go_with_their_module() -> Iterator[None]:
+    """Leave none to the service, which the tests that follow share."""
+    yield
+    drop_databases()
 
 
 @pytest.fixture

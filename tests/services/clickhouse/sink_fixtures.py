@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.sink import SinkCounters, run_sink_async
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.drops import Drop
@@ -23,17 +22,16 @@ from rollbus.streams.kafka import topics_on_broker
 from rollbus.streams.kafka.topics import topic_specs
 from tests.builders import START_MS
 from tests.consumers.story import Record
+from tests.services.databases import name_database
 from tests.services.streams.fixtures import stream_settings
 
 
 @pytest.fixture
 def sink_settings(kafka: str, clickhouse: tuple[str, int], namespace: str) -> SinkSettings:
-    host, port = clickhouse
-    database = f"sink_{uuid.uuid4().hex[:8]}"
     return SinkSettings(
         kafka=KafkaConnection(bootstrap_servers=kafka),
         namespace=namespace,
-        clickhouse=ClickHouseSettings(host=host, port=port, database=database),
+        clickhouse=name_database(clickhouse, "sink"),
         linger_ms=50,
     )
 

@@ -55,6 +55,7 @@ from tests.builders import (
 )
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
+from tests.services.databases import name_database
 from tests.stepping import Stepper
 
 pytestmark = pytest.mark.services
@@ -64,9 +65,7 @@ NAMESPACE = "rollbus."
 
 def new_database(clickhouse: tuple[str, int]) -> ClickHouseSettings:
     """Make a database with all tables; return how it is reached."""
-    host, port = clickhouse
-    settings = ClickHouseSettings(host=host, port=port, database=f"t_{uuid.uuid4().hex[:8]}")
-    migrate(settings)
+    migrate(settings := name_database(clickhouse, "t"))
     return settings
 
 

@@ -108,9 +108,16 @@ PURE: Mapping[str, Room] = {
         ),
         ("schemas/records", "producers/turns"),
     ),
+    "producers/episode/open_calls": Room(("producers/episode/open_calls.py",), ("schemas/records",)),
     "producers/imports/formats": Room(
         ("producers/imports/formats/*.py",),
-        ("schemas/records", "schemas/codec", "producers/turns", "producers/capture/apis"),
+        (
+            "schemas/records",
+            "schemas/codec",
+            "producers/turns",
+            "producers/capture/apis",
+            "producers/episode/open_calls",
+        ),
     ),
 }
 LEAVES: Mapping[str, tuple[str, ...]] = {

@@ -1,10 +1,12 @@
 """The model's calls of tools that no recorded tool has answered: they name the call where a framework does not.
 
 A tool without a call id gets that of the oldest open call with its name and equal arguments, and the arguments as the
-model wrote them. Belongs to the recorder's own thread, to which an episode's events come in their order.
+model wrote them. One with an id gets these where its own are no object: some tracing tools keep only a value of it.
+Belongs to the recorder's own thread, to which an episode's events come in their order.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +37,12 @@ class OpenCalls:
     def complete(self, tool: ToolCalled) -> ToolCalled:
         """Return a tool with the call that it is of; the tool as it came where none fits."""
         arguments = _value_of(tool.arguments)
-        for call in self._calls if tool.tool_call_id is None else ():
+        for call in self._calls:
             call_id, name, written = call
-            if name == tool.name and _value_of(written) == arguments:
+            if tool.tool_call_id == call_id:
+                self._calls.remove(call)
+                return tool if isinstance(arguments, Mapping) else replace(tool, arguments=written)
+            if tool.tool_call_id is None and name == tool.name and _value_of(written) == arguments:
                 self._calls.remove(call)
                 return replace(tool, tool_call_id=call_id, arguments=written)
         return tool

@@ -113,8 +113,8 @@ def _whole_answer(value: Any) -> ServerAnswer | None:
     return _of_generations(generations, value.get("llm_output")) if isinstance(generations, list) else None
 
 
-def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer | None:
-    """Return LangChain's result: a list of choices for each prompt, of which a run has one."""
+def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer:
+    """Return LangChain's result: a list of choices for each prompt, of which a run has one; none if it failed."""
     first = generations[0] if generations and isinstance(generations[0], list) else generations
     choices: list[AnswerChoice] = []
     for index, generation in enumerate(generation for generation in first if isinstance(generation, Mapping)):
@@ -122,12 +122,12 @@ def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer | N
             {"role": "assistant"}
         ]
         info = generation.get("generation_info")
+        if not info and _is_empty(message):  # of a call that failed
+            continue
         finish = text_of(info.get("finish_reason")) if isinstance(info, Mapping) else None
         choices.append(replace(choice_of(message, index), finish_reason=finish))
     details = llm_output if isinstance(llm_output, Mapping) else {}
     usage = details.get("token_usage") if isinstance(details.get("token_usage"), Mapping) else {}
-    if not choices:
-        return None
     return ServerAnswer(
         model=text_of(details.get("model_name")) or "",
         prompt_tokens=_count(usage or {}, INPUT_TOKENS),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from rollbus.producers.episode.open_calls import OpenCalls
 from rollbus.producers.imports.formats.trace import MS, ImportedCall, ImportedScore, ImportedSpan, ImportedTool, Trace
 from rollbus.producers.imports.formats.tree import find_missing_parents, place_spans
 from rollbus.producers.turns.answer import json_of, text_of, token_ids_of
@@ -72,7 +73,7 @@ class EpisodeWriter:
         self._writer_id = f"import-{format_name}"
         self._sequence = 0
         self._started_ms = min((span.start_ns for span in trace.spans), default=0) // MS
-        self._prompts, self._tools_sent = PromptLog(), set[str]()
+        self._prompts, self._tools_sent, self._open_calls = PromptLog(), set[str](), OpenCalls()
         self._first_message: str | None = None
         """What the user said before the first turn."""
         self._turn_ids: dict[str, str] = {}
@@ -154,6 +155,7 @@ class EpisodeWriter:
             fields |= {"added_messages": split.added, "completion": draft.completion, "function": text_of(function)}
             reason = fields["untrainable_reason"]
             self._counts[f"turns_untrainable.{reason}" if reason else "turns_trainable"] += 1
+            self._open_calls.add(draft.completion.tool_calls)
             envelope = self._next(at_ms)
             self._turn_ids.setdefault(span.id, envelope["event_id"])
             yield TurnRecorded(**envelope, **fields)
@@ -162,7 +164,7 @@ class EpisodeWriter:
         at_ms = max(span.start_ns, span.end_ns) // MS
         self._counts["tools"] += 1
         error = self._masked(span.error, "errors")
-        return ToolCalled(
+        called = ToolCalled(
             **self._next(at_ms),
             name=text_of(tool.name) or "",
             tool_call_id=text_of(tool.call_id),
@@ -171,6 +173,7 @@ class EpisodeWriter:
             error=error and error[:MAX_ERROR_CHARACTERS],
             latency_ms=at_ms - span.start_ns // MS,
         )
+        return self._open_calls.complete(called)
 
     def _reward(self, score: ImportedScore) -> RewardReported:
         name = text_of(score.name) or "reward"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
-from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
+from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_result, read_tools
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 
@@ -106,11 +106,15 @@ def read_tool(fields: Fields, name: str, events: Sequence[Event]) -> ImportedToo
     result = fields.take("gen_ai.tool.call.result", "traceloop.entity.output", *OTHER_TOOLS["output"])
     if arguments is None:
         arguments = by_event.get("gen_ai.tool.message", {}).get("content")
+    callback = read_json(arguments)
+    if isinstance(callback, Mapping) and {"input_str", "inputs"} <= callback.keys():  # OpenLLMetry's, of LangChain
+        arguments = callback["inputs"]
+    result, call_id = read_result(by_event.get(CHOICE, {}).get("message") if result is None else result)
     return ImportedTool(
         name=fields.text("gen_ai.tool.name", "traceloop.entity.name", *OTHER_TOOLS["name"]) or name,
         arguments="" if arguments is None else arguments,
-        result=by_event.get(CHOICE, {}).get("message") if result is None else result,
-        call_id=fields.text("gen_ai.tool.call.id", "ai.toolCall.id"),
+        result=result,
+        call_id=fields.text("gen_ai.tool.call.id", "ai.toolCall.id") or call_id,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
-from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats.messages import read_json, read_result
 from rollbus.producers.imports.formats.trace import (
     Fields,
     ForeignDocumentError,
@@ -50,7 +50,15 @@ BOOKKEEPING = (
     *("trace_first_received_at", "trace_min_start_time", "trace_max_start_time", "start_time", "end_time", "run_type"),
 )
 """Fields of a run that say nothing of what was asked and answered, or that are read elsewhere."""
-FROM_METADATA = ("ls_provider", "ls_model_name", "ls_model_type", "ls_temperature", "ls_max_tokens", "ls_stop")
+FROM_METADATA = (
+    "usage_metadata",
+    "ls_provider",
+    "ls_model_name",
+    "ls_model_type",
+    "ls_temperature",
+    "ls_max_tokens",
+    "ls_stop",
+)
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
@@ -136,7 +144,9 @@ def _span(run_id: str, fields: Fields) -> ImportedSpan:
 
 def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) -> ImportedCall | ImportedTool | None:
     inputs, outputs = read_json(fields.take("inputs")), read_json(fields.take("outputs"))
-    usage = {name: fields.take(name) for name in ("prompt_tokens", "completion_tokens")}
+    usage: Any = {name: fields.take(name) for name in ("prompt_tokens", "completion_tokens")}
+    if not any(usage.values()):  # as the SDK sends them, before its server has counted
+        usage = metadata.get("usage_metadata")
     if kind == "llm":
         extra = read_json(fields.take("extra"))
         parameters = extra.get("invocation_params") if isinstance(extra, Mapping) else None
@@ -146,16 +156,11 @@ def _content(kind: str, name: str, fields: Fields, metadata: Mapping[str, Any]) 
         answer = read_answer(outputs, model=str(model or ""), usage=usage)
         return ImportedCall(request=request, answer=answer or ServerAnswer(model=str(model or "")))
     if kind == "tool":
-        result = outputs.get("output") if isinstance(outputs, Mapping) and set(outputs) == {"output"} else outputs
+        result, call_id = read_result(outputs)
+        result = result["output"] if isinstance(result, Mapping) and set(result) == {"output"} else result
         arguments = inputs.get("input") if isinstance(inputs, Mapping) and set(inputs) == {"input"} else inputs
-        return ImportedTool(name=name, arguments="" if arguments is None else arguments, result=_content_of(result))
+        return ImportedTool(name=name, arguments="" if arguments is None else arguments, result=result, call_id=call_id)
     return None
-
-
-def _content_of(result: Any) -> Any:
-    """Return a tool's result, out of the message that LangChain may have put it into."""
-    inner = result.get("kwargs", result) if isinstance(result, Mapping) else None
-    return inner["content"] if isinstance(inner, Mapping) and isinstance(inner.get("content"), str) else result
 
 
 def _first_prompt(inputs: Any) -> Any:

@@ -45,7 +45,7 @@ def read_json(value: Any) -> Any:
 def read_messages(value: Any, role: str = "user") -> list[Message]:
     """Return the messages that a value holds; `role` is that of a text that names none."""
     value = read_json(value)
-    if value is None or value in ("", {}):
+    if _holds_nothing(value):
         return []
     if isinstance(value, str):
         return [{"role": role, "content": value}]
@@ -59,6 +59,25 @@ def read_messages(value: Any, role: str = "user") -> list[Message]:
     if isinstance(value, Sequence):
         return [message for element in value for message in read_messages(element, role)]
     return [{"role": role, "content": str(value)}]
+
+
+def _holds_nothing(value: Any) -> bool:
+    if isinstance(value, Mapping):  # such as the output of a call that failed
+        return all(content in (None, "", [], {}) for content in value.values())
+    return value is None or value == ""
+
+
+def read_result(value: Any) -> tuple[Any, str | None]:
+    """Return what a tool has answered and the id of its call, where these came as a message, as of LangChain's tools;
+    else the value as it came, and None.
+    """
+    result = read_json(value)
+    if isinstance(result, Mapping) and isinstance(result.get("output"), str | Mapping):
+        result = read_json(result["output"])
+    messages = read_messages(result) if is_message(result) else []
+    if len(messages) == 1 and messages[0]["role"] == "tool":
+        return messages[0]["content"], messages[0].get("tool_call_id")
+    return value, None
 
 
 def is_message(value: Any) -> bool:

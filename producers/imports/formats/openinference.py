@@ -9,7 +9,7 @@ from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
-from rollbus.producers.imports.formats.messages import read_json, read_messages, read_tools
+from rollbus.producers.imports.formats.messages import read_json, read_messages, read_result, read_tools
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import ServerAnswer
 
@@ -32,8 +32,10 @@ def read_call(fields: Fields) -> ImportedCall:
     is_request = isinstance(input_value, Mapping) and isinstance(input_value.get("messages"), list)
     request = read_request(input_value if is_request or not inputs else {"messages": inputs}, **more)
     request |= {"tools": read_tools(tools)} if any(tools) and not request.get("tools") else {}
-    is_response = isinstance(output_value, Mapping) and isinstance(
-        output_value.get("choices") or output_value.get("generations"), list
+    if isinstance(output_value, list) and len(output_value) == 1:  # a stream of OpenAI Agents
+        (output_value,) = output_value
+    is_response = isinstance(output_value, Mapping) and any(
+        isinstance(output_value.get(name), list) for name in ("choices", "generations", "output")
     )
     usage = {
         "prompt_tokens": fields.take("llm.token_count.prompt"),
@@ -51,11 +53,12 @@ def read_tool(fields: Fields, name: str) -> ImportedTool:
     """Return the tool of a TOOL span."""
     fields.take("tool.description", "tool.json_schema", "input.mime_type", "output.mime_type")
     arguments = fields.take("input.value", "tool_call.function.arguments", "tool.parameters")
+    result, call_id = read_result(fields.take("output.value"))
     return ImportedTool(
         name=fields.text("tool.name", "tool_call.function.name") or name.removesuffix(".__call__"),  # as DSPy's is
         arguments=arguments if arguments is not None else "",
-        result=fields.take("output.value"),
-        call_id=fields.text("tool_call.id", "tool.id"),
+        result=result,
+        call_id=fields.text("tool_call.id", "tool.id") or call_id,
     )
 
 

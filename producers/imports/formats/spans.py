@@ -4,18 +4,24 @@ It is read by the names of Langfuse's SDK or of OpenInference where it has them,
 of OpenLLMetry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rollbus.producers.imports.formats import genai, langfuse, openinference
+from rollbus.producers.imports.formats.messages import read_json
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
+from rollbus.producers.turns.answer import text_of
 
 AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.name", "graph.node.id", "traceloop.entity.name")
 HAYSTACK_COMPONENT = "haystack.component.name"
 """Haystack's name of an agent, as a component of a pipeline."""
+ADK_MERGED = "(merged tools)"
+"""What Google's ADK names a span that stands for those of several tools at once."""
 VERCEL_AGENTS = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")
 """Operations of Vercel's AI SDK that calls of a model and tools are in."""
 
 LANGFUSE = "langfuse.observation."
+REPEATED = ("level", "status_message", "cost_details")
+"""Fields of an observation that the span says, too, or that nobody reads."""
 OBSERVATION = {"model": "model.name", "model_parameters": "model.parameters"}
 """Fields of Langfuse's observations that its SDK's spans name differently."""
 
@@ -30,14 +36,23 @@ def read_agent(name: str, fields: Fields) -> str | None:
         return fields.text("ai.telemetry.functionId") or name
     is_agent = (
         fields.text(openinference.KIND) in openinference.AGENTS
+        or _langchain_agent(fields) == name
         or fields.text("gen_ai.operation.name") in genai.AGENTS
         or fields.text("traceloop.span.kind") in ("agent", "workflow")
     )
     return (fields.text(*AGENT_NAMES) or name) if is_agent else None
 
 
+def _langchain_agent(fields: Fields) -> str | None:
+    """Return the name of the agent of LangChain that a span is in; the agent's own span has its name."""
+    metadata = read_json(fields.take("metadata"))
+    return metadata.get("lc_agent_name") if isinstance(metadata, Mapping) else None
+
+
 def is_tool(fields: Fields) -> bool:
     """Say whether a span is the use of a tool."""
+    if fields.text("gen_ai.tool.name") == ADK_MERGED:
+        return False
     if (kind := fields.text(openinference.KIND)) is not None:
         return kind in openinference.TOOLS
     is_genai = fields.text("gen_ai.operation.name") in genai.TOOLS or fields.text("traceloop.span.kind") == "tool"
@@ -49,8 +64,10 @@ def read_content(name: str, fields: Fields, events: Sequence[genai.Event]) -> Im
     """Return the call or the tool that a span is."""
     kind = fields.text(openinference.KIND)
     if observation_kind := _observation_kind(fields):
+        reason = fields.take(f"{LANGFUSE}metadata.{langfuse.FINISH_REASON}")
+        fields.take(*(f"{LANGFUSE}{name}" for name in REPEATED), "langfuse.internal.is_app_root")
         return langfuse.read_observation(
-            observation_kind, name, _observation(fields), fields.text(f"{LANGFUSE}metadata.{langfuse.FINISH_REASON}")
+            observation_kind, name, _observation(fields), text_of(reason) and str(reason).strip('"')
         )
     if is_tool(fields):
         return genai.read_tool(fields, name, events) if kind is None else openinference.read_tool(fields, name)
@@ -68,5 +85,5 @@ def _observation_kind(fields: Fields) -> str:
 
 def _observation(fields: Fields) -> Fields:
     """Return an observation's fields by the names that Langfuse's API has for them."""
-    names = ("input", "output", "model", "model_parameters", "usage_details")
+    names = ("input", "output", "model", "model_parameters", "usage_details", "completion_start_time")
     return Fields({name: fields.take(LANGFUSE + OBSERVATION.get(name, name)) for name in names})

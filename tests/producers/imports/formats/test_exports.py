@@ -1,8 +1,11 @@
 """What tracing tools really export is read as it happened: files that their own releases have written."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rollbus.schemas.records.events import TurnRecorded
 from tests.producers.imports.formats.reading import Read
@@ -41,3 +44,91 @@ def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids() 
         assert len({turn.streamed for turn in read.turns}) == 1
         assert first.tools is not None
         assert json.loads(first.tools)[0]["function"]["name"] == "stock"
+
+
+# The same calls through each SDK, as `exports/make.py` makes them
+
+ASKED = ("Say hello",)
+UNFINISHED = (None, "error")
+"""How a stream that was left is written down: without a reason, or with this one."""
+NOTHING = (None, None)
+TOOLS = [(call_id, item, f"{item}: 7") for call_id, item in CALLS]
+
+
+def turn(answer: str | None, reason: str | None, *calls: Any, asked: Any = ASKED, tokens: Any = (3, 2)) -> Any:
+    """What one turn says."""
+    return (tuple(asked), answer, calls, reason, tokens)
+
+
+TWO = [turn("Hello there", "stop", tokens=(3, 4)), turn("Hello there", "stop", asked=(), tokens=(3, 4))]
+CALLED = turn(None, "tool_calls", *CALLS)
+LAST = turn("There are 7.", "stop", asked=[result for *_, result in TOOLS])
+CLIENT: Mapping[str, Any] = {
+    "plain": [turn("Hello there", "stop")],
+    "streamed": [turn("Hello there", "stop")],
+    "two": TWO,
+    "two streamed": TWO,
+    "tools": [CALLED],
+    "tools streamed": [CALLED],
+    "left early": [turn("Hello", None, tokens=NOTHING)],
+    "cut off": [turn("Hello there", None, tokens=NOTHING)],
+    "failed": [turn(None, None, tokens=NOTHING)],
+}
+"""What a client's calls became, by their names."""
+AGENT = {**CLIENT, "tools": [CALLED, LAST, TOOLS], "tools streamed": [CALLED, LAST, TOOLS]}
+"""The same of an agent, which runs the tools."""
+UNREAD = [turn(None, None, tokens=(3, 4)), turn(None, None, asked=(), tokens=(3, 4))]
+NO_REASON: dict[str, Any] = {
+    **{name: [turn("Hello there", None)] for name in ("plain", "streamed")},
+    **{name: [(*CALLED[:3], None, (3, 2)), (*LAST[:3], None, (3, 2)), TOOLS] for name in ("tools", "tools streamed")},
+    "left early": [turn(None, None, tokens=NOTHING)],
+}
+FILES: Mapping[str, Mapping[str, Any]] = {
+    "openinference-openai-0.1.66": CLIENT,
+    "openllmetry-openai-0.62.4": CLIENT,
+    "openai-v2-2.4b0": CLIENT,
+    "langsmith-0.15.1": CLIENT,
+    # why an answer that is not streamed ended, and all of several choices, are not written down
+    "langfuse-5.0.4": {
+        **CLIENT,
+        "plain": [turn("Hello there", None)],
+        "tools": [(*CALLED[:3], None, (3, 2))],
+        "two": UNREAD,
+        "two streamed": UNREAD,
+    },
+    "openinference-langchain-0.1.80": AGENT,
+    # usage is added up once for each choice
+    "openllmetry-langchain-0.62.4": {**AGENT, "two": [(*choice[:4], (6, 8)) for choice in TWO]},
+    "langsmith-0.15.1-langchain-1.5.2": AGENT,
+    # a call that failed has no prompt, and a stream that was cut off a reason
+    "pydantic-ai-2.68.0-logfire-5.4.0": {
+        **AGENT,
+        "cut off": [turn("Hello there", "stop", tokens=NOTHING)],
+        "failed": [turn(None, None, asked=(), tokens=NOTHING)],
+    },
+    # neither why an answer ended, nor what a stream that was left had said
+    "openai-agents-0.24.0-openinference-2.6.0": {**AGENT, **NO_REASON},
+}
+"""What the SDKs' files are read as; a comment says what an SDK does not write down."""
+
+
+def reading_of(name: str, documents: Any) -> list[Any]:
+    """The turns of a case, and its tools if there are any."""
+    read = Read("langsmith" if name.startswith("langsmith") else "otlp", documents)
+    turns: list[Any] = []
+    for recorded in read.turns:
+        calls = tuple((call["id"], json.loads(call["function"]["arguments"])["item"]) for call in calls_of(recorded))
+        asked = tuple(message.content for message in recorded.added_messages if message.role != "assistant")
+        reason = None if recorded.finish_reason in UNFINISHED else recorded.finish_reason
+        tokens = (recorded.prompt_tokens, recorded.completion_tokens)
+        turns.append((asked, recorded.completion.content or None, calls, reason, tokens))
+    tools = sorted((str(tool.tool_call_id), json.loads(tool.arguments)["item"], tool.result) for tool in read.tools)
+    return [*turns, tools] if tools else turns
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_calls_are_read_the_same_from_what_each_sdk_exports(name: str) -> None:
+    exports = json.loads((EXPORTS / f"{name}.json").read_text())
+    readings = {case: reading_of(name, documents) for case, documents in exports.items()}
+    assert readings == {case: FILES[name][case] for case in exports}
+    assert {"two", "tools", "failed"} <= exports.keys() or {"tools", "left early", "failed"} <= exports.keys()

@@ -123,7 +123,7 @@ def test_an_extra_brings_all_that_its_commands_need(
 @pytest.mark.parametrize(
     ("extra", "command", "needed"),
     [
-        ("streams", "sql list", "clickhouse"),
+        ("streams", "sql run accounts", "clickhouse"),
         ("clickhouse", "worker run", "streams"),
         ("trainer", "demo", "local"),
     ],

@@ -214,8 +214,8 @@ def show(settings: Settings, name: str) -> None:
 
 
 @replay.command()
-@click.argument("one")
-@click.argument("other")
+@click.argument("left")
+@click.argument("right")
 @with_settings
 def compare(settings: Settings, left: str, right: str) -> None:
     """Show what differs between two replays, and why; `live` is what live made of the same range."""

@@ -48,14 +48,12 @@ def client_cases(client: Any) -> Cases:
     }
 
 
-def langchain_cases(url: str, callbacks: Any = None) -> Cases:
+def langchain_cases(url: str) -> Cases:
     """The calls of a chat model of LangChain, and of an agent."""
     from langchain.agents import create_agent
     from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
-
-    config: Any = {"callbacks": callbacks or []}
 
     def model(**options: Any) -> Any:
         return ChatOpenAI(
@@ -65,29 +63,28 @@ def langchain_cases(url: str, callbacks: Any = None) -> Cases:
             temperature=0.5,
             max_retries=0,
             stream_usage=True,
-            callbacks=callbacks,
             **options,
         )
 
     def run(streaming: bool) -> None:
         agent = create_agent(model(streaming=streaming), [tool(stock)], name="keeper")
         asked = {"messages": [{"role": "user", "content": ASK}]}
-        list(agent.stream(asked, config, stream_mode="messages")) if streaming else agent.invoke(asked, config)
+        list(agent.stream(asked, stream_mode="messages")) if streaming else agent.invoke(asked)
 
     def leave() -> None:
-        stream = model().stream(ASK, config)
+        stream = model().stream(ASK)
         next(stream)
         stream.close()
 
     return {
-        "plain": lambda: model().invoke(ASK, config),
-        "streamed": lambda: list(model().stream(ASK, config)),
-        "two": lambda: model(n=2).generate([[HumanMessage(ASK)]], callbacks=callbacks),
+        "plain": lambda: model().invoke(ASK),
+        "streamed": lambda: list(model().stream(ASK)),
+        "two": lambda: model(n=2).generate([[HumanMessage(ASK)]]),
         "tools": lambda: run(False),
         "tools streamed": lambda: run(True),
         "left early": leave,
-        "cut off": lambda: list(model().stream(ASK, config)),
-        "failed": lambda: model().invoke(ASK, config),
+        "cut off": lambda: list(model().stream(ASK)),
+        "failed": lambda: model().invoke(ASK),
     }
 
 
@@ -144,39 +141,4 @@ def agents_cases(url: str) -> Cases:
         "left early": lambda: asyncio.run(stream(plain, leave=True)),
         "cut off": lambda: asyncio.run(stream(plain)),
         "failed": lambda: asyncio.run(Runner.run(plain, ASK)),
-    }
-
-
-def adk_cases(url: str) -> Cases:
-    """The runs of an agent of Google's ADK, through LiteLLM."""
-    from google.adk.agents import LlmAgent
-    from google.adk.agents.run_config import RunConfig, StreamingMode
-    from google.adk.models.lite_llm import LiteLlm
-    from google.adk.runners import InMemoryRunner
-    from google.genai import types
-
-    async def run(tools: Any = (), mode: Any = StreamingMode.NONE, *, leave: bool = False) -> None:
-        config = types.GenerateContentConfig(temperature=0.5)
-        model = LiteLlm("openai/agent", api_base=url, api_key="k", num_retries=0, max_retries=0)
-        agent = LlmAgent(name="keeper", model=model, tools=list(tools), generate_content_config=config)
-        runner = InMemoryRunner(agent, app_name="shop")
-        session = await runner.session_service.create_session(app_name="shop", user_id="u1")
-        content = types.Content(role="user", parts=[types.Part(text=ASK)])
-        stream = runner.run_async(
-            user_id="u1", session_id=session.id, new_message=content, run_config=RunConfig(streaming_mode=mode)
-        )
-        async for _ in stream:
-            if leave:
-                break
-        await stream.aclose()
-
-    sse = StreamingMode.SSE
-    return {
-        "plain": lambda: asyncio.run(run()),
-        "streamed": lambda: asyncio.run(run(mode=sse)),
-        "tools": lambda: asyncio.run(run([stock])),
-        "tools streamed": lambda: asyncio.run(run([stock], sse)),
-        "left early": lambda: asyncio.run(run(mode=sse, leave=True)),
-        "cut off": lambda: asyncio.run(run(mode=sse)),
-        "failed": lambda: asyncio.run(run()),
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rollbus.cli import progress
+from rollbus.cli import silence
 from rollbus.cli.replay.options import find_registry
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.printing import ProgressLine, show_comparison, show_manifest
@@ -260,7 +260,7 @@ def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixt
 def test_a_replay_says_how_much_of_its_range_is_read_how_fast_and_how_long_it_still_takes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "QUIET_S", 0.05)
+    monkeypatch.setattr(silence, "QUIET_S", 0.05)
     with ProgressLine() as line:
         watch = line.watch()
         watch.begin((ReplayRange(topic="episode-events", partition=0, from_offset=100, to_offset=300),))

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -108,9 +108,9 @@ class HealthReader:
         """
         picture = await self.settled_picture()
         gone = {name: beat for name, beat in self._beats.items() if is_gone(beat.heartbeat)}
-        alive = [gone[process.process].heartbeat for process in picture.processes if _is_doubtful(process, gone)]
-        if alive:
-            await asyncio.sleep(max(heartbeat.interval_ms for heartbeat in alive) / 1000 + 1)
+        doubtful = [name for process in picture.processes if process.is_alive and (name := process.process) in gone]
+        if doubtful:
+            await asyncio.sleep(max(gone[name].heartbeat.interval_ms for name in doubtful) / 1000 + 1)
             picture = await self.picture()
         return tuple(
             process
@@ -272,22 +272,20 @@ async def read_living_processes(
 
 def is_frozen(beat: Heartbeat) -> bool | None:
     """Say whether a process of this machine is stopped by a signal; None if it is elsewhere or gone."""
-    state = _process_state(beat) if beat.host == socket.gethostname() else None
+    state = _process_state(beat)
     return state in ("T", "t") if state else None
 
 
-def is_gone(beat: Heartbeat) -> bool:
+def is_gone(process: Heartbeat | ProcessHealth) -> bool:
     """Say whether a process of this machine is there no more, as far as its number shows it: macOS does not."""
-    is_here = beat.host == socket.gethostname() and PROCESSES.exists()
-    return is_here and _process_state(beat) in (None, "Z", "X")
+    return _process_state(process) in ("", "Z", "X")
 
 
-def _process_state(beat: Heartbeat) -> str | None:
-    try:
-        return (PROCESSES / str(beat.pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+def _process_state(process: Heartbeat | ProcessHealth) -> str | None:
+    """Return the kernel's letter, empty for a process that is gone; None for one elsewhere, or where it shows none."""
+    if process.host != socket.gethostname() or not PROCESSES.exists():
         return None
-
-
-def _is_doubtful(process: ProcessHealth, gone: Mapping[str, Beat]) -> bool:
-    return process.is_alive and process.process in gone
+    try:
+        return (PROCESSES / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

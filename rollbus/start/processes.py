@@ -10,7 +10,7 @@ from rollbus.cli.commands.trainer.art_server import ensure_base_model
 from rollbus.cli.progress import show_progress
 from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.questions.saved import has_tables
-from rollbus.health.reading import read_health
+from rollbus.health.reading import is_gone, read_health
 from rollbus.local import stack
 from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process.processes import end
@@ -77,12 +77,12 @@ def _process_rows(settings: Settings, file: Path | None, parts: Sequence[Part]) 
 
 
 def _beats(settings: Settings, kind: str) -> bool:
-    """Whether a process of a kind writes heartbeats."""
+    """Whether a process of a kind writes heartbeats; the last one of a process that was killed is none."""
     try:
         picture = asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms))
     except UnavailableError:
         return False
-    return any(process.kind == kind and process.is_alive for process in picture.processes)
+    return any(process.kind == kind and process.is_alive and not is_gone(process) for process in picture.processes)
 
 
 def _command(file: Path | None, *words: str) -> list[str]:

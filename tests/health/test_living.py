@@ -4,13 +4,18 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
-from rollbus.health.picture import Look
+import pytest
+
+from rollbus.health.picture import Look, Picture
 from rollbus.health.reading import HealthReader
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.processes import Beat
-from tests.health.test_picture import NOW_MS, make_beat
+from rollbus.settings import Settings
+from rollbus.start import processes
+from tests.health.test_picture import NOW_MS, draw, make_beat
 
 
 def gone_pid() -> int:
@@ -45,6 +50,16 @@ async def kinds(*looks: list[Beat]) -> list[Any]:
 async def test_a_process_that_was_killed_a_moment_ago_does_not_count() -> None:
     beats = [beat_of("worker", gone_pid()), beat_of("sink", os.getpid())]
     assert await kinds(beats) == ["sink"]
+
+
+def test_a_killed_process_is_not_taken_for_the_one_that_starts_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*beats: Beat) -> Picture:
+        return draw(*beats)
+
+    for beats, is_ready in (([gone_pid()], False), ([gone_pid(), os.getpid()], True)):
+        picture = read(*(replace(beat_of("worker", pid), taken_ms=NOW_MS) for pid in beats))
+        monkeypatch.setattr(processes, "read_health", lambda *_, picture=picture: picture)
+        assert processes._beats(Settings(), "worker") is is_ready
 
 
 async def test_one_whose_number_is_of_another_container_shows_by_its_next_beat_that_it_lives() -> None:

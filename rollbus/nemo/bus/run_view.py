@@ -65,7 +65,7 @@ class RunView:
     revisions: dict[str, int] = field(default_factory=dict)
     """By trajectory id: how often its rewards were revised."""
     late: set[str] = field(default_factory=set)
-    """Revisions, as `<trajectory id>#<number>`, that came after their group: whoever reads scores finds them there."""
+    """Revisions, as `<trajectory id>#<number>`, that came after their group; the trainer reads them in the scores."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
     batches: dict[str, TrainingBatch] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tests.services.clickhouse.sink_fixtures import (
 from tests.services.clickhouse.test_rebuild import archive_of, command, leftovers, rebuilt, written
 from tests.services.clickhouse.test_sink import reports
 from tests.services.commands import say_in_thread, say_installed, write_config
+from tests.services.databases import name_database
 from tests.services.streams.fixtures import delete_before
 from tests.waiting import until_found
 
@@ -144,7 +144,7 @@ async def test_a_rebuild_that_is_killed_leaves_no_empty_table_that_looks_whole(w
 
 async def test_a_new_database_is_refused_until_the_log_has_filled_it(written: SinkSettings, tmp_path: Path) -> None:
     before, answer = counts(written), is_anything_lost(written)
-    empty = written.clickhouse.model_copy(update={"database": f"sink_{uuid.uuid4().hex[:8]}"})
+    empty = name_database((written.clickhouse.host, written.clickhouse.port), "sink")
     new = written.model_copy(update={"clickhouse": empty})
     with pytest.raises(DataLossError, match=r"ends at 0: it is new, or a backup; `rollbus sink rebuild` fills it"):
         await run_sink_async(new, stop=asyncio.Event())

@@ -26,8 +26,8 @@ def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids() 
         of_trace = [span for span in spans if span["traceId"] == trace_id]
         read = Read("otlp", [{"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": of_trace}]}]}])
         first, last = read.turns
-        asked = [(message.role, message.content) for message in first.added_messages]
-        assert asked == [("system", "You count."), ("user", "How many?")]
+        messages = [(message.role, message.content) for message in first.added_messages]
+        assert messages == [("system", "You count."), ("user", "How many?")]
         written = [(call["id"], json.loads(call["function"]["arguments"])["item"]) for call in calls_of(first)]
         assert written == CALLS
         results = [(message.tool_call_id, message.content) for message in last.added_messages if message.role == "tool"]
@@ -48,21 +48,21 @@ def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids() 
 
 # The same calls through each SDK, as `exports/make.py` makes them
 
-ASKED = ("Say hello",)
+PROMPT = ("Say hello",)
 UNFINISHED = (None, "error")
 """How a stream that was left is written down: without a reason, or with this one."""
 NOTHING = (None, None)
 TOOLS = [(call_id, item, f"{item}: 7") for call_id, item in CALLS]
 
 
-def turn(answer: str | None, reason: str | None, *calls: Any, asked: Any = ASKED, tokens: Any = (3, 2)) -> Any:
+def turn(answer: str | None, reason: str | None, *calls: Any, prompt: Any = PROMPT, tokens: Any = (3, 2)) -> Any:
     """What one turn says."""
-    return (tuple(asked), answer, calls, reason, tokens)
+    return (tuple(prompt), answer, calls, reason, tokens)
 
 
-TWO = [turn("Hello there", "stop", tokens=(3, 4)), turn("Hello there", "stop", asked=(), tokens=(3, 4))]
+TWO = [turn("Hello there", "stop", tokens=(3, 4)), turn("Hello there", "stop", prompt=(), tokens=(3, 4))]
 CALLED = turn(None, "tool_calls", *CALLS)
-LAST = turn("There are 7.", "stop", asked=[result for *_, result in TOOLS])
+LAST = turn("There are 7.", "stop", prompt=[result for *_, result in TOOLS])
 CLIENT: Mapping[str, Any] = {
     "plain": [turn("Hello there", "stop")],
     "streamed": [turn("Hello there", "stop")],
@@ -77,7 +77,7 @@ CLIENT: Mapping[str, Any] = {
 """What a client's calls became, by their names."""
 AGENT = {**CLIENT, "tools": [CALLED, LAST, TOOLS], "tools streamed": [CALLED, LAST, TOOLS]}
 """The same of an agent, which runs the tools."""
-UNREAD = [turn(None, None, tokens=(3, 4)), turn(None, None, asked=(), tokens=(3, 4))]
+UNREAD = [turn(None, None, tokens=(3, 4)), turn(None, None, prompt=(), tokens=(3, 4))]
 NO_REASON: dict[str, Any] = {
     **{name: [turn("Hello there", None)] for name in ("plain", "streamed")},
     **{name: [(*CALLED[:3], None, (3, 2)), (*LAST[:3], None, (3, 2)), TOOLS] for name in ("tools", "tools streamed")},
@@ -104,7 +104,7 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     "pydantic-ai-2.68.0-logfire-5.4.0": {
         **AGENT,
         "cut off": [turn("Hello there", "stop", tokens=NOTHING)],
-        "failed": [turn(None, None, asked=(), tokens=NOTHING)],
+        "failed": [turn(None, None, prompt=(), tokens=NOTHING)],
     },
     # neither why an answer ended, nor what a stream that was left had said
     "openai-agents-0.24.0-openinference-2.6.0": {**AGENT, **NO_REASON},
@@ -118,10 +118,10 @@ def reading_of(name: str, documents: Any) -> list[Any]:
     turns: list[Any] = []
     for recorded in read.turns:
         calls = tuple((call["id"], json.loads(call["function"]["arguments"])["item"]) for call in calls_of(recorded))
-        asked = tuple(message.content for message in recorded.added_messages if message.role != "assistant")
+        prompt = tuple(message.content for message in recorded.added_messages if message.role != "assistant")
         reason = None if recorded.finish_reason in UNFINISHED else recorded.finish_reason
         tokens = (recorded.prompt_tokens, recorded.completion_tokens)
-        turns.append((asked, recorded.completion.content or None, calls, reason, tokens))
+        turns.append((prompt, recorded.completion.content or None, calls, reason, tokens))
     tools = sorted((str(tool.tool_call_id), json.loads(tool.arguments)["item"], tool.result) for tool in read.tools)
     return [*turns, tools] if tools else turns
 

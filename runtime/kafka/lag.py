@@ -1,9 +1,11 @@
 """Consumer groups → how far each is behind. This is the one definition of lag.
 
-The lag of a group in a partition is the partition's end, as a reader of committed records sees it, less the offset that
-the group has committed. Where the group has committed nothing, or retention has deleted what it had not read, the
-partition's first offset counts instead: what is not there cannot be read. Offsets are counted, so the mark that ends a
-transaction counts too. The lag in a topic is the sum over its partitions.
+The lag of a group in a partition is the partition's end less the offset that the group has committed. The end is that
+of all records, those of a transaction that is still open too: a transaction's commit is answered before its records can
+be read, and a group that had not read them would seem to be at the end. Where the group has committed nothing, or
+retention has deleted what it had not read, the partition's first offset counts instead: what is not there cannot be
+read. Offsets are counted, so the mark that ends a transaction counts too. The lag in a topic is the sum over its
+partitions.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -113,7 +115,7 @@ class LagReader:
 @asynccontextmanager
 async def open_lag(connection: KafkaConnection) -> AsyncIterator[LagReader]:
     """Connect to ask for lag, once or again and again; raises UnavailableError."""
-    admin, consumer = new_admin(connection), new_consumer(connection)
+    admin, consumer = new_admin(connection), new_consumer(connection, isolation_level="read_uncommitted")
     try:
         with kafka_errors(connection):
             await start_client(admin)

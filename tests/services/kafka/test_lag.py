@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
@@ -17,7 +17,7 @@ from rollbus.runtime.kafka.lag import open_lag
 from rollbus.runtime.kafka.positions import Position
 from rollbus.runtime.log_mark import LogMark
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.services.clickhouse.sink_fixtures import create_topics, send, sink_settings
+from tests.services.clickhouse.sink_fixtures import create_topics, is_written, send, sink_settings
 from tests.services.streams.fixtures import CountStage, commit_offsets, delete_before, send_events, stream_settings
 from tests.services.streams.process import running
 
@@ -56,6 +56,22 @@ async def test_the_sinks_lag_is_one_number_everywhere(settings: SinkSettings) ->
     assert own == 2 + 2, "of drops and of the run log a record and its marker each; of batches nothing is left"
     assert sum(row.lag for row in page if row.group == "sink") == own
     assert sum(group.lag for group in picture.groups if group.group == "sink") == own
+
+
+async def test_the_records_of_an_open_transaction_are_behind_the_sink_before_it_can_read_them(
+    settings: SinkSettings,
+) -> None:
+    """Who waits until all is written would else end before records whose commit was already answered."""
+    await create_topics(settings)
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=settings.kafka.bootstrap_servers, transactional_id=f"{settings.namespace}writer"
+        ) as producer,
+        producer.transaction(),
+    ):
+        await producer.send_and_wait(f"{settings.namespace}drops", b"one", key=b"x")
+        assert sum(each.lag for each in await read_sink_status(settings)) == 1
+        assert not await is_written(settings)
 
 
 async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str, namespace: str) -> None:

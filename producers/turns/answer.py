@@ -226,8 +226,13 @@ def text_of(value: Any) -> str | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number as float; None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return a number as float; None for anything else, and for a whole number that is larger than any float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def count_of(value: Any) -> int | None:

@@ -23,9 +23,10 @@ from rollbus.producers.imports.formats.trace import (
     TracePart,
     labels_of,
     ns_of,
+    score_number,
     text_field,
 )
-from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, number_of, text_of
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, text_of
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
@@ -244,7 +245,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
     fields = Fields(row)
     name, value = fields.text("name") or "reward", fields.take("value")
     is_number = str(fields.take("data_type") or "NUMERIC") in ("NUMERIC", "BOOLEAN")
-    number = float(value) if isinstance(value, bool) else number_of(_as_number(value))
+    number = score_number(_as_number(value))
     if number is None or not is_number:
         unmapped["langfuse.score without a number"] += 1
         return None

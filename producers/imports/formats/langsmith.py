@@ -17,9 +17,10 @@ from rollbus.producers.imports.formats.trace import (
     TracePart,
     labels_of,
     ns_of,
+    score_number,
     text_field,
 )
-from rollbus.producers.turns.answer import ServerAnswer, number_of, text_of
+from rollbus.producers.turns.answer import ServerAnswer, text_of
 
 SESSIONS, USERS = ("session_id", "thread_id", "conversation_id"), ("user_id", "user")
 """Names in a run's metadata."""
@@ -177,7 +178,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
     """Return a piece of feedback; one without a number, such as a category or a correction, is counted."""
     fields = Fields(row)
     value = fields.take("score", "value")
-    number = float(value) if isinstance(value, bool) else number_of(value)
+    number = score_number(value)
     if number is None:
         unmapped["langsmith.feedback without a number"] += 1
         return None
@@ -202,7 +203,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
 def _stats(fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
     stats = read_json(fields.take("feedback_stats"))
     for name, stat in stats.items() if isinstance(stats, Mapping) else ():
-        if isinstance(stat, Mapping) and number_of(stat.get("avg")) is not None:
+        if isinstance(stat, Mapping) and score_number(stat.get("avg")) is not None:
             yield str(name), stat
 
 

@@ -23,9 +23,9 @@ from rollbus.producers.imports.formats.trace import (
     hash_document,
     labels_of,
     ns_of,
+    score_number,
     text_field,
 )
-from rollbus.producers.turns.answer import number_of
 
 SESSIONS = (
     "session.id",
@@ -169,7 +169,7 @@ def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str, principa
     if record["name"] != genai.EVALUATION:
         return None
     fields = Fields(record["fields"])
-    name, value = fields.text("gen_ai.evaluation.name"), number_of(fields.take("gen_ai.evaluation.score.value"))
+    name, value = fields.text("gen_ai.evaluation.name"), score_number(fields.take("gen_ai.evaluation.score.value"))
     if name is None or value is None:
         unmapped["otlp.gen_ai.evaluation.result without a number"] += 1
         return None

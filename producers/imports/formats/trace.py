@@ -5,6 +5,7 @@ user sees what was left out.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rollbus.producers.turns.answer import ServerAnswer, text_of
+from rollbus.producers.turns.answer import ServerAnswer, number_of, text_of
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import hash_bytes
 
@@ -93,6 +94,12 @@ class ImportedScore:
     at_ns: int = 0
     principal: str = ""
     """Of its part."""
+
+
+def score_number(value: Any) -> float | None:
+    """Return a score as a reward takes it, true and false as 1 and 0; None where it is no finite number."""
+    number = float(value) if isinstance(value, bool) else number_of(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.schemas.codec import decode, encode
 from tests.producers.imports.formats.reading import Read, make_span, request_of
-from tests.producers.imports.formats.test_langfuse import API, BLOBS
+from tests.producers.imports.formats.test_langfuse import API, BLOBS, score
 from tests.producers.imports.formats.test_langsmith import FEEDBACK, RUNS
 from tests.producers.imports.formats.test_openai_files import CHAT, answer, request
 from tests.producers.imports.formats.test_otlp import AGENT, OPENINFERENCE
@@ -66,6 +66,18 @@ def test_half_a_character_in_any_place_is_read_or_refused(format_name: str, docu
     for path in places(documents):
         if len(path) > 1:
             assert_read_or_refused(format_name, replaced(copy.deepcopy(documents), path, "\ud800"))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400])
+def test_a_score_that_is_no_finite_number_is_counted_and_no_reward(value: Any) -> None:
+    stats = {**RUNS[0], "feedback_stats": {"correct": {"n": 1, "avg": value}}}
+    assert [reward.name for reward in Read("langsmith", [stats, *RUNS[1:]]).rewards] == []
+    for format_name, kind, documents in (
+        ("langsmith", "feedback", [*RUNS[1:], {**FEEDBACK, "score": value}]),
+        ("langfuse", "score", [{**API[0], "scores": [score("s1", value)]}]),
+    ):
+        found = Read(format_name, documents)
+        assert (found.rewards, found.unmapped[f"{format_name}.{kind} without a number"]) == ([], 1)
 
 
 def assert_read_or_refused(format_name: str, documents: list[Any]) -> None:

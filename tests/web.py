@@ -18,9 +18,12 @@ class QuietHandler(BaseHTTPRequestHandler):
         return json.loads(self.read_body())
 
     def answer(self, content: Any, status: int = 200) -> None:
-        data = json.dumps(content).encode()
+        self.answer_text(json.dumps(content), "application/json", status)
+
+    def answer_text(self, text: str, content_type: str, status: int = 200) -> None:
+        data = text.encode()
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", content_type)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -36,7 +36,8 @@ from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.llms import with_recorded_models
-from rollbus.nemo.runs.recording import RECORDING, with_recorded
+from rollbus.nemo.runs.recorded_steps import with_recorded
+from rollbus.nemo.runs.recording import RECORDING
 from rollbus.nemo.runs.run import Run
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave

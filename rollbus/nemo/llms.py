@@ -63,6 +63,22 @@ def record_clients(model: Any, recording: RunRecording) -> None:
             twin = recording.recorder.wrap(client, function=active_function)
             setattr(model, name, twin)
             setattr(model, resource, twin.chat.completions)
+    _keep_ids_of_streams(model)
+
+
+def _keep_ids_of_streams(model: Any) -> None:
+    """Let a streamed answer keep the id by which it is found again, as a whole one does: LangChain leaves it out."""
+    if (convert := getattr(model, "_convert_chunk_to_generation_chunk", None)) is None:
+        return
+
+    def convert_with_id(chunk: dict[str, Any], *more: Any) -> Any:
+        generation = convert(chunk, *more)
+        answer_id = (chunk.get("chunk") or chunk).get("id")
+        if generation is not None and answer_id and "finish_reason" in (generation.generation_info or {}):
+            generation.message.response_metadata["id"] = answer_id
+        return generation
+
+    object.__setattr__(model, convert.__name__, convert_with_id)  # no field of the model
 
 
 def _recorded_llama_index(model: Any, recording: RunRecording | None) -> Any:

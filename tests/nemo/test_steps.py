@@ -1,10 +1,12 @@
 """What an evaluator sees of an attempt: models, tools and steps of the user's own, in LangGraph and in LlamaIndex."""
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from nat.builder.builder import Builder
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
@@ -19,11 +21,11 @@ from nat.data_models.intermediate_step import (
 )
 from nat.data_models.invocation_node import InvocationNode
 
-from rollbus.nemo.runs.recording import turns_of_answers
+from rollbus.nemo.runs.recorded_steps import turns_of_answers
 from tests.builders import make_turn
 from tests.nemo.test_custom_components import Buying
 from tests.nemo.test_played_steps import report_move
-from tests.nemo.world import document, new_run, run_epochs
+from tests.nemo.world import RUN, Endpoint, document, new_run, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 SEEN = ["LLM_START", "LLM_END", "TOOL_START", "TOOL_END", "LLM_START", "LLM_END", "CUSTOM_START", "CUSTOM_END"]
@@ -91,21 +93,108 @@ def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:
     return [one for one in trajectory if one.event_type.value in SEEN]
 
 
-def test_an_answer_has_the_tokens_of_its_own_call() -> None:
-    turns = [make_turn(sequence=1, text="1"), make_turn(sequence=2, text="12")]
-    node = InvocationNode(function_name="f", function_id="f")
-    steps = [
-        IntermediateStep(
-            parent_id="root",
-            function_ancestry=node,
-            payload=IntermediateStepPayload(
-                event_type=IntermediateStepType.LLM_END,
-                event_timestamp=2.0,
-                span_event_timestamp=1.0,
-                data=StreamEventData(output=text),
-            ),
-        )
-        for text in ("12", "1", "1 and more")
+class SlowFirst(Endpoint):
+    """Answers calls side by side, the last one first: "1", "12" and again "12", each of other tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = self.wait_for_later_calls
+        self.answered = {letter: threading.Event() for letter in "abc"}
+
+    def wait_for_later_calls(self, request: dict[str, Any]) -> None:
+        later = {"a": "b", "b": "c"}.get(request["messages"][-1]["content"][-1])
+        if later is not None:
+            assert self.answered[later].wait(20.0)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer, letter = super().answer(request), request["messages"][-1]["content"][-1]
+        answer["choices"][0]["message"]["content"] = "1" if letter == "a" else "12"
+        answer["choices"][0]["token_ids"] = [ord(letter)]
+        self.answered[letter].set()
+        return answer
+
+
+@pytest.mark.parametrize("call", ["invoked", "streamed"])
+async def test_calls_side_by_side_have_their_own_tokens(tmp_path: Path, call: str) -> None:
+    token_ids_by_input: dict[str, list[int]] = {}
+
+    async def ask_side_by_side(question: str, llm: Any) -> str:
+        prompts = [[HumanMessage(f"{question} {letter}")] for letter in "abc"]
+        await llm.agenerate(prompts, stream=call == "streamed")
+        return "2"
+
+    def by_steps(item: EvalInputItem) -> float:
+        for step in item.trajectory:
+            if step.event_type is IntermediateStepType.LLM_END:
+                token_ids_by_input[str(step.payload.data.input)] = step.payload.data.logprobs["token_ids"]  # type: ignore[union-attr]
+        return 1.0
+
+    plain = document(tmp_path, examples=1, workflow=ask_side_by_side, score=by_steps)
+    plain["trajectory_builders"]["b"]["num_generations"] = 1
+    endpoint = SlowFirst()
+    async with new_run(tmp_path, plain, endpoint) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        await made.builder.finalize(RUN, {"epoch": 0})
+    assert {bool(request.get("stream")) for request in endpoint.asked} == {call == "streamed"}
+    assert token_ids_by_input == {f"question 0 {letter}": [ord(letter)] for letter in "abc"}
+
+
+def answered(text: str, name: str = "", **payload: Any) -> IntermediateStep:
+    """The end of a model's call, as a framework reports it."""
+    data = StreamEventData(output=text, payload=payload or None)
+    return IntermediateStep(
+        parent_id="root",
+        function_ancestry=InvocationNode(function_name="f", function_id="f"),
+        payload=IntermediateStepPayload(
+            event_type=IntermediateStepType.LLM_END,
+            event_timestamp=2.0,
+            span_event_timestamp=1.0,
+            UUID=f"call-{name}",
+            data=data,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        [{"message": {"response_metadata": {"id": name}}} for name in "abc"],
+        [{"message": {"role": "assistant"}, "raw": {"id": name}} for name in "abc"],
+    ],
+    ids=["langchain", "llama_index"],
+)
+def test_an_answer_has_the_tokens_of_the_call_with_its_id(payloads: list[dict[str, Any]]) -> None:
+    texts = ("1", "12", "12")
+    turns = [
+        make_turn(sequence=number, text=text, response_id=name)
+        for number, (name, text) in enumerate(zip("abc", texts, strict=True), 1)
     ]
-    assert turns_of_answers(steps, turns) == {0: turns[1], 1: turns[0]}
-    assert turns_of_answers(steps[2:], turns) == {0: turns[0]}, "what a framework adds to an answer is passed over"
+    steps = [answered(text, **payload) for text, payload in zip(texts, payloads, strict=True)]
+    assert turns_of_answers(steps[::-1], turns) == {0: turns[2], 1: turns[1], 2: turns[0]}
+    second = make_turn(sequence=4, text="12", response_id="b", choice=1)
+    assert turns_of_answers(steps, [*turns, second]) == dict(enumerate(turns)), "frameworks go on with the first choice"
+
+
+@pytest.mark.parametrize(
+    ("step_texts", "turn_texts", "pairs"),
+    [
+        (("12", "1", "1 and more"), ("1", "12"), {0: 1, 1: 0}),
+        (("1 and more",), ("1", "2"), {0: 0}),
+        (("12 and more",), ("1", "12"), {}),
+        (("12", "12"), ("12", "12"), {}),
+        (("12", "12"), ("12", "3"), {}),
+        (("12", "3"), ("12", "12", "3"), {1: 2}),
+    ],
+)
+def test_an_answer_without_an_id_has_tokens_only_where_its_text_fits_one_call(
+    step_texts: tuple[str, ...],
+    turn_texts: tuple[str, ...],
+    pairs: dict[int, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    turns = [make_turn(sequence=number, text=text, response_id="same") for number, text in enumerate(turn_texts, 1)]
+    steps = [answered(text, str(index)) for index, text in enumerate(step_texts)]
+    assert turns_of_answers(steps, turns) == {index: turns[place] for index, place in pairs.items()}
+    for index in range(len(steps)):
+        is_refused = index not in pairs and step_texts[index] != "1 and more"
+        assert (f"model call call-{index} " in caplog.text) is is_refused

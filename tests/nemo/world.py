@@ -49,6 +49,7 @@ class Endpoint:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             self.asked.append(request)
+            number = len(self.asked)
             question = str(request["messages"][-1]["content"])
             seen = sum(str(one["messages"][-1]["content"]) == question for one in self.asked)
         choice: dict[str, Any] = {
@@ -61,7 +62,7 @@ class Endpoint:
             choice |= {"logprobs": {"content": [token], "refusal": None}, "token_ids": [seen]}
             choice["prompt_token_ids"] = [ord(letter) for letter in question]
         return {
-            "id": f"answer-{len(self.asked)}",
+            "id": f"answer-{number}",
             "object": "chat.completion",
             "created": 0,
             "model": f"{request['model']}@{self.version}",
@@ -80,7 +81,21 @@ class Endpoint:
             def do_POST(self) -> None:
                 request = self.read_json()
                 endpoint.before(request)
-                self.answer(endpoint.answer(request))
+                answer = endpoint.answer(request)
+                if request.get("stream"):
+                    self.answer_in_pieces(answer)
+                else:
+                    self.answer(answer)
+
+            def answer_in_pieces(self, whole: dict[str, Any]) -> None:
+                choice = {name: value for name, value in whole["choices"][0].items() if name != "finish_reason"}
+                choice["delta"] = choice.pop("message")
+                last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+                shared = {**whole, "object": "chat.completion.chunk", "usage": None}
+                end = {**shared, "choices": [], "usage": whole["usage"]}
+                pieces = [{**shared, "choices": [choice]}, {**shared, "choices": [last]}, end]
+                text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces)
+                self.answer_text(f"{text}data: [DONE]\n\n", "text/event-stream")
 
         with serve(Handler) as address:
             yield f"{address}/v1"

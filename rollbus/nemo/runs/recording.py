@@ -8,26 +8,14 @@ An episode whose id begins with `local:` stays in memory: evaluations end up in 
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Any
 
-from nat.data_models.intermediate_step import (
-    IntermediateStep,
-    IntermediateStepPayload,
-    IntermediateStepType,
-    StreamEventData,
-)
-
-from rollbus.nemo.bus.transcripts import logprobs_with_tokens
 from rollbus.nemo.troubles import NO_TOKEN_IDS
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
-from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas import codec
-from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
-from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.events import Event, TurnRecorded
 
 LOCAL = "local:"
 FLUSH_S = 60.0
@@ -141,84 +129,3 @@ class Tally:
         if not self.with_turns:
             return f"{text}, none has a model call"
         return text if self.with_token_ids else f"{text}, {NO_TOKEN_IDS}"
-
-
-def with_recorded(steps: Sequence[IntermediateStep], events: Sequence[Event]) -> list[IntermediateStep]:
-    """Return the toolkit's steps: model calls with their whole log-probs, and the tools that no callback reported.
-
-    Of LangChain and LangGraph the toolkit reports tools; agents of LlamaIndex tell its callbacks nothing of them.
-    """
-    turns = [event for event in events if isinstance(event, TurnRecorded)]
-    reported = {step.payload.name for step in steps if step.event_type is IntermediateStepType.TOOL_END}
-    turn_by_step = turns_of_answers(steps, turns)
-    whole_steps: list[IntermediateStep] = []
-    for index, step in enumerate(steps):
-        whole_steps.append(step)
-        turn = turn_by_step.get(index)
-        if turn is not None and step.payload.data is not None:
-            step.payload.data.logprobs = logprobs_of(turn)  # type: ignore[attr-defined]  # where its parsers look
-            after = takewhile(lambda event: isinstance(event, ToolCalled), events[events.index(turn) + 1 :])
-            for call in after:
-                if isinstance(call, ToolCalled) and call.name not in reported:
-                    whole_steps += _tool_steps(call, step)
-    return whole_steps
-
-
-def turns_of_answers(steps: Sequence[IntermediateStep], turns: Sequence[TurnRecorded]) -> dict[int, TurnRecorded]:
-    """Return the turn of each model's answer, by the step's index: that of the same text.
-
-    Only an answer without such a turn takes one whose text it begins with: LlamaIndex adds to what was answered.
-    """
-    texts = {
-        index: str(step.payload.data.output or "")
-        for index, step in enumerate(steps)
-        if step.event_type is IntermediateStepType.LLM_END and step.payload.data is not None
-    }
-    turn_by_step, free_turns = dict[int, TurnRecorded](), list(turns)
-    for is_same in (str.__eq__, str.startswith):
-        for index, text in texts.items():
-            if index in turn_by_step:
-                continue
-            turn = next((turn for turn in free_turns if is_same(text, turn.completion.content or "")), None)
-            if turn is not None:
-                free_turns.remove(turn)
-                turn_by_step[index] = turn
-    return turn_by_step
-
-
-def _tool_steps(call: ToolCalled, asked_by: IntermediateStep) -> Iterator[IntermediateStep]:
-    """Yield the start and the end of a tool's run, as the framework's callbacks would have reported them."""
-    end_s = call.occurred_at_ms / 1000
-    begin_s = end_s - (call.latency_ms or 0) / 1000
-    shared: dict[str, Any] = {"name": call.name, "framework": asked_by.payload.framework, "UUID": call.event_id}
-    begun = StreamEventData(input=call.arguments)
-    ended = StreamEventData(input=call.arguments, output=call.result if call.error is None else call.error)
-    for payload in (
-        IntermediateStepPayload(
-            event_type=IntermediateStepType.TOOL_START, event_timestamp=begin_s, data=begun, **shared
-        ),
-        IntermediateStepPayload(
-            event_type=IntermediateStepType.TOOL_END,
-            event_timestamp=end_s,
-            span_event_timestamp=begin_s,
-            data=ended,
-            **shared,
-        ),
-    ):
-        yield asked_by.model_copy(update={"payload": payload})
-
-
-def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
-    """Return a turn's log-probs as an `EpisodeItem` takes them, with the token ids of a turn that can be trained."""
-    if not turn.logprobs:
-        return {}
-    trainable = turn.trainable and turn.prompt_token_ids and turn.completion_token_ids
-    return logprobs_with_tokens(
-        list(decode_token_ids(turn.prompt_token_ids)) if trainable and turn.prompt_token_ids else [],
-        list(decode_token_ids(turn.completion_token_ids)) if trainable and turn.completion_token_ids else [],
-        list(decode_logprobs(turn.logprobs)),
-        policy_version=turn.policy_version,
-        model=turn.model,
-        logprob_mode=turn.logprob_mode,
-        **{name: getattr(turn, name) for name in NEUTRAL},
-    )

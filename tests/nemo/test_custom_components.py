@@ -24,7 +24,7 @@ from nat.data_models.finetuning import (
 
 from rollbus.nemo.bus.publishing import count
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
-from rollbus.nemo.finetune import concluded_well, untrained_epochs
+from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
@@ -398,12 +398,34 @@ class LaggingBus(MemoryBus):
         return await super().poll()
 
 
-@pytest.mark.parametrize("kind", [MemoryBus, LaggingBus])
-async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[MemoryBus]) -> None:
+async def revise_rewards(made: Components) -> None:
+    """Give every attempt another reward, whose revision follows its trajectory."""
+    log = made.run.log
+    for record in log.view.trajectories.values():
+        made.run.recording.recorder.feedback(episode=record.episode_id, reward=1.0, name="user")
+    await made.run.recording.flush()
+    await log.wait_for(lambda view: view.revisions.keys() == view.trajectories.keys(), "the revisions")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_revised"),
+    [(MemoryBus, False), (LaggingBus, False), (MemoryBus, True)],
+    ids=["at_once", "late", "revised"],
+)
+async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[MemoryBus], is_revised: bool) -> None:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
     plain["trainers"]["t"]["_type"] = "first_trainer"
     plan = read(tmp_path, plain)
     async with opened(plan, memory_bus(plan, kind=kind), Endpoint()) as made:
+        finalize = made.builder.finalize
+
+        async def finalize_and_revise(*arguments: Any) -> TrajectoryCollection:
+            collection = await finalize(*arguments)
+            if is_revised:
+                await revise_rewards(made)
+            return collection
+
+        made.builder.finalize = finalize_and_revise  # type: ignore[method-assign]
         (status,) = await run_epochs(made, 1)
         (step,) = made.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)

@@ -162,11 +162,11 @@ def _count_trainers(lag: Lag, processes: Sequence[ProcessHealth]) -> Lag:
 def _find_nothing_alive(look: Look, processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
     """Yield a namespace that has no topics, or data that no process works on."""
     if look.events is None:
-        remedy = "`rollbus up` or `rollbus topics create` makes them; is `namespace:` the one that the agent writes to?"
+        remedy = "`rollbus start` makes them and all that reads them; is `namespace:` the one that the agent writes to?"
         yield Problem("no_topics", "namespace", "the namespace has no topics on this broker", remedy)
     elif look.events and not any(process.is_alive for process in processes) and not look.unread_beats:
         what = "no process lives, and episode-events has data: nothing assembles, scores or trains it"
-        remedy = "`rollbus up` starts all of this machine; else `rollbus worker run`, `rollbus trainer run`"
+        remedy = "`rollbus start` starts all of this machine; else `rollbus worker run`, `rollbus trainer run`"
         yield Problem("no_process", "namespace", what, f"{remedy}; {RUNBOOK}#no-process")
 
 

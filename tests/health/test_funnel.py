@@ -305,7 +305,7 @@ def test_data_that_no_process_assembles_is_a_problem_and_an_empty_namespace_is_n
     assert draw_data(make_beat("sink"), make_beat(holds=("assembly[0]", "scoring[0]"))).problems == ()
     assert draw_data(make_beat("sink"), make_beat(started_s=5)).problems == ()
     (missing,) = draw_picture(Look(now_ms=NOW_MS, events=None), LagHistory(300), AlarmLimits()).problems
-    assert missing.alarm == "no_topics"
+    assert (missing.alarm, "`rollbus start`" in missing.remedy) == ("no_topics", True)
 
 
 def test_what_users_did_next_is_one_line() -> None:

@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import batched
 from typing import Any
 
+from rollbus.nemo import troubles
 from rollbus.nemo.bus.kafka import read_since
 from rollbus.nemo.bus.publishing import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
@@ -28,11 +29,12 @@ from rollbus.schemas.records.events import (
     EpisodeStarted,
     Event,
     Excluded,
-    RewardReported,
     TurnRecorded,
     WriterClosed,
 )
 from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS
+from rollbus.streams.stages.assembly.open_episode import OpenEpisode
+from rollbus.streams.stages.assembly.rows import KINDS, EventRow
 from rollbus.trainer.ledger.log import Publication
 
 logger = logging.getLogger(__name__)
@@ -75,8 +77,7 @@ class BusLogBuilder(BusTrajectoryBuilder):
         episodes, left_out = choose_episodes(events, self.config)
         logger.info("Playing %d episodes of the log for run_id: %s", len(episodes), run.run_id)
         if left_out:
-            reasons = ", ".join(f"{reason}: {number}" for reason, number in sorted(left_out.items()))
-            logger.warning("left out of the log: %s", reasons)
+            logger.warning("left out of the log: %s", troubles.counted(dict(sorted(left_out.items()))))
         base, publications = run.plan.trained or ("", run.plan.model), list[Publication]()
         for attempt, episode, group in attempts_at(episodes, run.run_id, play.epoch, self.config.group_size):
             run.tally.add(episode.events)
@@ -93,21 +94,19 @@ def choose_episodes(
     events: Iterable[Event], config: LogTrajectoryBuilderConfig
 ) -> tuple[list[LoggedEpisode], Counter[str]]:
     """Return the root episodes of the range that are whole, and how many others there are, by reason."""
-    by_episode: dict[str, list[Event]] = defaultdict(list)
-    seen: set[str] = set()
+    by_episode: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in events:
-        if event.event_id not in seen:
-            seen.add(event.event_id)
-            by_episode[event.episode_id].append(event)
+        by_episode[event.episode_id].setdefault(event.event_id, event)
     episodes, left_out = [], Counter[str]()
-    for own_events in by_episode.values():
-        start = next((event for event in own_events if isinstance(event, EpisodeStarted)), None)
+    for events_by_id in by_episode.values():
+        episode_events = tuple(events_by_id.values())
+        start = next((event for event in episode_events if isinstance(event, EpisodeStarted)), None)
         if start is None or not _is_chosen(start, config):
             continue
-        if (reason := _incomplete(start, own_events)) is not None:
+        if (reason := _incomplete(start, episode_events)) is not None:
             left_out[reason] += 1
-            continue
-        episodes.append(LoggedEpisode(start, tuple(own_events)))
+        else:
+            episodes.append(LoggedEpisode(start, episode_events))
     return episodes, left_out
 
 
@@ -161,19 +160,14 @@ def _incomplete(start: EpisodeStarted, events: Sequence[Event]) -> str | None:
         return "part of another episode"
     if any(isinstance(event, Excluded) for event in events):
         return "excluded"
-    ended = next((event for event in events if isinstance(event, EpisodeEnded)), None)
-    if ended is None:
-        return "not ended"
-    counts = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
-    inside = {event.writer_id for event in events if event.sequence >= 0 and not isinstance(event, RewardReported)}
-    sequences: dict[str, set[int]] = defaultdict(set)
+    episode = OpenEpisode()
     for event in events:
-        sequences[event.writer_id].add(event.sequence)
-    for writer_id in (*inside, *ended.writer_ids):
-        written = counts.get(writer_id)
-        if written is None or not sequences[writer_id].issuperset(range(written)):
-            return "events are missing"
-    return None
+        if (kind := KINDS.get(type(event))) is not None:
+            row = EventRow(kind, event.occurred_at_ms, b"")
+            episode.add(event.event_id, row, event.writer_id, event.sequence, event)
+    if episode.ended_by is None:
+        return "not ended"
+    return None if episode.complete() else "events are missing"
 
 
 def _ms(moment: datetime) -> int:

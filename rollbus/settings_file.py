@@ -57,7 +57,7 @@ def read_settings(
     for place, text in _overrides(model, environment):
         lines[place] = f"environment {_variable(place)}"
         try:
-            _set_value(values, place, _parse_text(text, place, is_text))
+            _set_value(values, place, parse_text(text, place, is_text))
         except _NoSectionError as error:
             mistakes.append(f"  {lines[place]}: {error}")
     return values, lines, mistakes
@@ -153,7 +153,7 @@ class _Reading:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
         filled = self._fill_variables(node.value, place)
-        return _parse_text(filled, place, self.is_text) if filled != node.value else self._parse_node(node, place)
+        return parse_text(filled, place, self.is_text) if filled != node.value else self._parse_node(node, place)
 
     def _parse_node(self, node: yaml.Node, place: Place) -> Any:
         """Return a value of the file itself; `off` and 7 are texts if the setting is a text."""
@@ -180,7 +180,7 @@ class _Reading:
         return _VARIABLE.sub(replace, text)
 
 
-def _parse_text(text: str, place: Place, is_text: IsText) -> Any:
+def parse_text(text: str, place: Place = (), is_text: IsText = lambda place: False) -> Any:
     """Return a value of the environment: parsed as YAML, unless the setting is a text or the value is not YAML."""
     if not text.strip() or (text not in _NULLS and is_text(place)):
         return text
@@ -244,9 +244,12 @@ def _set_value(values: dict[str, Any], place: Place, value: Any) -> None:
 
 
 def _describe(detail: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
-    place: Place = tuple(detail["loc"])
-    line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")
-    return f"  {line}: {describe_mistake(detail, model)}"
+    return f"  {line_of(tuple(detail['loc']), lines)}: {describe_mistake(detail, model)}"
+
+
+def line_of(place: Place, lines: Mapping[Place, str]) -> str:
+    """Say where a value is given, or the section that is nearest to it."""
+    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")
 
 
 def describe_mistake(detail: Any, model: type[BaseModel]) -> str:

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
 from nat.cli.type_registry import GlobalTypeRegistry
 from nat.data_models.config import Config
 from nat.data_models.dataset_handler import (
@@ -32,7 +31,7 @@ from rollbus.nemo.components import ART_TYPES, BusConfig, LogTrajectoryBuilderCo
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.toolkit_version import require_toolkit
 from rollbus.schemas.errors import ConfigurationError, nearest
-from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
+from rollbus.settings_file import Place, describe_mistake, dotted, line_of, parse_text, read_document
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for key, text in overrides:
         first_mistakes += _override(values, key, text, lines)
-    place, section = _take_own(values)
+    place, section = _take_rollbus(values)
     _register_components()
     _import_modules(section, path)
     EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
@@ -80,29 +79,27 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in others)]
     if not mistakes:
         problems = [*_unknown(config, values, ()), *_dangling(config)]
-        mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
-        if not mistakes:
-            if bus.settings_file is not None:
-                bus = bus.model_copy(update={"settings_file": path.parent / bus.settings_file})
-            for builder in config.trajectory_builders.values():
-                if isinstance(builder, LogTrajectoryBuilderConfig) and builder.settings_file is not None:
-                    builder.settings_file = path.parent / builder.settings_file
-            return Plan(config, bus)
-    raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
+        mistakes = [f"  {line_of(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
+    if mistakes:
+        raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
+    for part in (bus, *config.trajectory_builders.values()):
+        if isinstance(part, BusConfig | LogTrajectoryBuilderConfig) and part.settings_file is not None:
+            part.settings_file = path.parent / part.settings_file
+    return Plan(config, bus)
 
 
 def with_dataset(config: Config, dataset: str | Path | None) -> Config:
     """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON."""
-    given = config.eval.general.dataset
-    if dataset is None or isinstance(given, EvalDatasetCustomConfig):
+    configured = config.eval.general.dataset
+    if dataset is None or isinstance(configured, EvalDatasetCustomConfig):
         return config
-    kind = DATASETS.get(Path(dataset).suffix, type(given))
-    shared = {} if given is None else given.model_dump(include={"id_key", "structure", "filter"})
+    kind = DATASETS.get(Path(dataset).suffix, type(configured))
+    shared = {} if configured is None else configured.model_dump(include={"id_key", "structure", "filter"})
     general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
     return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
 
 
-def _take_own(values: dict[str, Any]) -> tuple[Place, Any]:
+def _take_rollbus(values: dict[str, Any]) -> tuple[Place, Any]:
     """Take out what only rollbus has, and say where it was: in a section, or under the trainer of `nat finetune`."""
     if section := values.pop("rollbus", None):
         return ("rollbus",), section
@@ -122,10 +119,7 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
         section = section.setdefault(part, {})
         if not isinstance(section, dict):
             return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
-    try:
-        section[place[-1]] = parse_yaml(text) if text.strip() else text
-    except (yaml.YAMLError, ValueError):
-        section[place[-1]] = text
+    section[place[-1]] = parse_text(text)
     lines[place] = f"-o {key}"
     return []
 
@@ -141,13 +135,13 @@ def _register_components() -> None:
                     logger.warning("plugin %r cannot be imported", entry.name, exc_info=True)
 
 
-def _import_modules(own: Any, path: Path) -> None:
+def _import_modules(section: Any, path: Path) -> None:
     """Import what `rollbus: imports:` names; the file's own folder is looked into first, as a script's is."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    named = own.get("imports", ()) if isinstance(own, Mapping) else ()
-    for name in named if isinstance(named, list | tuple) else (named,):
+    names = section.get("imports", ()) if isinstance(section, Mapping) else ()
+    for name in names if isinstance(names, list | tuple) else (names,):
         try:
             import_module(str(name))
         except Exception as error:  # a module of the user's may raise anything
@@ -212,7 +206,7 @@ def _is_of(detail: tuple[Place, Any, Any, type[BaseModel]], mistakes: list[str],
     """Say whether one of pydantic's errors is of a value that is a mistake already, such as an unset variable."""
     section, error, values, _ = detail
     place: Place = (*section, *_place(error["loc"], values))
-    texts = (f"  {_line(at, lines)}: {dotted(at)}: " for at in (place, (*place, "_type")))
+    texts = (f"  {line_of(at, lines)}: {dotted(at)}: " for at in (place, (*place, "_type")))
     return any(mistake.startswith(text) for text in texts for mistake in mistakes)
 
 
@@ -230,7 +224,7 @@ def _describe_error(
     else:
         mistake = describe_mistake({**detail, "loc": within}, model)
         mistake = f"{dotted(section)}{'.' if within else ': '}{mistake}" if section else mistake
-    return f"  {_line(place, lines)}: {mistake}"
+    return f"  {line_of(place, lines)}: {mistake}"
 
 
 def _place(location: Place, values: Any) -> Place:
@@ -242,7 +236,3 @@ def _place(location: Place, values: Any) -> Place:
             place.append(key)
             values = inner
     return tuple(place)
-
-
-def _line(place: Place, lines: Mapping[Place, str]) -> str:
-    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")

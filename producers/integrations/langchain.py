@@ -40,12 +40,17 @@ def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
     if not all(hasattr(model, root) for root, _ in _CLIENTS):
         raise TypeError(f"{type(model).__name__} has no OpenAI client; use a ChatOpenAI, or `rollbus proxy run`")
     copied: Any = model.model_copy()  # type: ignore[attr-defined]
-    for root, resource in _CLIENTS:
-        if (client := getattr(model, root)) is not None:
-            wrapped = recorder.wrap(client, **options)
-            setattr(copied, root, wrapped)
-            setattr(copied, resource, wrapped.chat.completions)
+    record_clients(copied, recorder, **options)
     return cast(Model, copied)
+
+
+def record_clients(model: Any, recorder: Recorder, **options: Any) -> None:
+    """Put wrapped clients in place of the OpenAI clients of a model; one without any stays as it is."""
+    for root, resource in _CLIENTS:
+        if (client := getattr(model, root, None)) is not None:
+            wrapped = recorder.wrap(client, **options)
+            setattr(model, root, wrapped)
+            setattr(model, resource, wrapped.chat.completions)
 
 
 @guard_hooks

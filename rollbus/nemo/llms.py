@@ -22,11 +22,6 @@ from rollbus.nemo.components import RecordedOpenAIConfig
 from rollbus.nemo.runs.recording import RECORDING, RunRecording
 from rollbus.runtime.credentials import token_for
 
-CLIENTS = {
-    "root_client": "client",
-    "root_async_client": "async_client",
-}
-"""Of LangChain's ChatOpenAI: an OpenAI client, and where its chat completions are kept."""
 OF_LLAMA_INDEX = (
     "model",
     "api_key",
@@ -51,19 +46,13 @@ async def recorded_model(
         if framework is LLMFrameworkEnum.LLAMA_INDEX:
             yield _recorded_llama_index(model, recording)
             return
-        if recording is not None:
-            record_clients(getattr(model, "default", model), recording)
+        if recording is not None and framework is LLMFrameworkEnum.LANGCHAIN:
+            from rollbus.producers.integrations.langchain import record_clients
+
+            chat_model = getattr(model, "default", model)
+            record_clients(chat_model, recording.recorder, function=active_function)
+            _keep_ids_of_streams(chat_model)
         yield model
-
-
-def record_clients(model: Any, recording: RunRecording) -> None:
-    """Put recorded twins in place of the OpenAI clients of a LangChain model."""
-    for name, resource in CLIENTS.items():
-        if (client := getattr(model, name, None)) is not None:
-            twin = recording.recorder.wrap(client, function=active_function)
-            setattr(model, name, twin)
-            setattr(model, resource, twin.chat.completions)
-    _keep_ids_of_streams(model)
 
 
 def _keep_ids_of_streams(model: Any) -> None:
@@ -83,19 +72,19 @@ def _keep_ids_of_streams(model: Any) -> None:
 
 def _recorded_llama_index(model: Any, recording: RunRecording | None) -> Any:
     """Return LlamaIndex's model; its OpenAI class knows OpenAI's own models alone, so another's is made OpenAILike."""
-    made = model
+    client, async_client = model._get_client(), model._get_aclient()
     try:
         _ = model.metadata
     except ValueError:
         from llama_index.llms.openai_like import OpenAILike
 
         parameters = {name: getattr(model, name) for name in OF_LLAMA_INDEX}
-        made = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
+        model = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
     if recording is not None:
         recording.record_tools()
-        made._client = recording.recorder.wrap(model._get_client(), function=active_function)
-        made._aclient = recording.recorder.wrap(model._get_aclient(), function=active_function)
-    return made
+        model._client = recording.recorder.wrap(client, function=active_function)
+        model._aclient = recording.recorder.wrap(async_client, function=active_function)
+    return model
 
 
 def active_function() -> str:

@@ -120,9 +120,9 @@ class Tally:
     def summary(self, evaluator: str) -> str:
         """Say what was recorded, what all of it lacks, and what its evaluator raised."""
         error = self.evaluator_errors.get(evaluator)
-        return self._recorded() + ("" if error is None else f"; evaluator {evaluator!r} raised {error}")
+        return self._describe_episodes() + ("" if error is None else f"; evaluator {evaluator!r} raised {error}")
 
-    def _recorded(self) -> str:
+    def _describe_episodes(self) -> str:
         if not self.episodes:
             return "no episode was recorded"
         text = "1 episode was recorded" if self.episodes == 1 else f"{self.episodes} episodes were recorded"

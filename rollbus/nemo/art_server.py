@@ -1,5 +1,6 @@
 """Tell an ART server what it trains: every field of `backend` goes to the routes that its clients use.
 
+GET  /health                           whether it is there
 POST /register                         the model: name, project, base model, and how to load and serve it
 POST /_prepare_backend_for_training    the server's part of that, where `server_config` is given
 POST /_delete_checkpoint_files         with `delete_old_checkpoints`: all but what is served and built on
@@ -15,13 +16,15 @@ from rollbus.schemas.errors import RejectedError
 
 TIMEOUT_S = 600.0
 """A server may load the model first."""
+HEALTH_S = 10.0
 
 
 def model_json(backend: ARTBackendConfig) -> dict[str, Any]:
     """Return the model as ART's routes take it."""
     internal = {
-        "init_args": _given(backend.init_args),
-        "engine_args": _given(backend.engine_args),
+        name: arguments.model_dump(exclude_none=True)
+        for name, arguments in (("init_args", backend.init_args), ("engine_args", backend.engine_args))
+        if arguments is not None
     }
     return {
         "name": backend.name,
@@ -31,6 +34,14 @@ def model_json(backend: ARTBackendConfig) -> dict[str, Any]:
         "trainable": True,
         "_internal_config": {name: value for name, value in internal.items() if value},
     }
+
+
+def is_healthy(url: str) -> bool:
+    """Ask a health route; only 200 is healthy."""
+    try:
+        return httpx.get(url, timeout=HEALTH_S).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 async def register(backend: ARTBackendConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -55,7 +66,3 @@ async def _post(client: httpx.AsyncClient, backend: ARTBackendConfig, path: str,
         raise troubles.no_connection(backend.url, repr(error)) from error
     if answer.status_code >= 400:
         raise RejectedError(f"{backend.url}{path} refused model {backend.name!r}: {answer.text[:300]}")
-
-
-def _given(arguments: Any) -> dict[str, Any]:
-    return {} if arguments is None else arguments.model_dump(exclude_none=True)

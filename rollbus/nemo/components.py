@@ -93,6 +93,11 @@ class ARTBackendConfig(BaseModel):
         return f"http://{self.ip}:{self.port}"
 
     @property
+    def health_url(self) -> str:
+        """Return the route that says whether the server is there."""
+        return f"{self.url}/health"
+
+    @property
     def token(self) -> str | None:
         """Return the bearer token; without a key, that of this machine's stack for a server on this machine."""
         return self.api_key if self.api_key != NO_KEY else token_for(self.url)
@@ -112,8 +117,8 @@ class ARTTrainingConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unused(cls, values: Any) -> Any:
-        given = values if isinstance(values, Mapping) else {}
-        if messages := refusals(str(name) for name, value in given.items() if value is not None):
+        fields = values if isinstance(values, Mapping) else {}
+        if messages := refusals(str(name) for name, value in fields.items() if value is not None):
             raise ValueError("; ".join(messages))
         return values
 

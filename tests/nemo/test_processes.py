@@ -21,11 +21,10 @@ def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
     plain = document(tmp_path)
     plain["rollbus"] = {"data_dir": str(tmp_path / "state")}
     plain["trainer_adapters"]["a"]["backend"] |= backend
-    made = Processes(read(tmp_path, plain), "run-1")
     if given:
-        made._given = tmp_path / "rollbus.yaml"
-        made._given.write_text(given)
-    return made
+        plain["rollbus"]["settings_file"] = "rollbus.yaml"
+        (tmp_path / "rollbus.yaml").write_text(given)
+    return Processes(read(tmp_path, plain), "run-1")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -25,9 +25,10 @@ from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import STAGES, stack_rows, stage_rows
 from rollbus.health.reading import read_living_processes
-from rollbus.local.process.service import Service, answers_http
+from rollbus.local.process.service import Service
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
+from rollbus.nemo.art_server import is_healthy
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.components import ARTBackendConfig, BusTrainerAdapterConfig
 from rollbus.nemo.runs.folder import SETTINGS_FILE
@@ -63,34 +64,28 @@ class Processes:
 
     def __init__(self, plan: Plan, run_id: str) -> None:
         self._plan, self._run_id, self._folder = plan, run_id, plan.bus.data_dir / run_id
-        self._given = plan.bus.settings_file
-        self._stack = ExitStack()
-        self._supervisor: Supervisor | None = None
+        self._supervisor = Supervisor(log_dir=self._folder / "logs")
         self.settings: Settings
         self.is_hosted = False
         """Whether the settings file has the run: then its namespace is shared."""
         self._missing_stages = frozenset(STAGES)
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._supervisor = self._stack.enter_context(Supervisor(log_dir=self._folder / "logs"))
+        self._supervisor.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def __exit__(self, *raised: Any) -> None:
+        self._supervisor.__exit__(*raised)
 
     def start(self, *, with_stages: bool = True) -> None:
         """Start what is missing; raises UnavailableError where a configured service does not answer.
 
         Without the stages the weights are served, and nothing is trained.
         """
-        assert self._supervisor is not None
         make_secrets(secrets_folder(DATA_DIR, os.environ), (TOKEN,))
         path = self._write(self._document())
         loaded = load_settings(Settings, path, {})
-        if self._given is None:  # a ClickHouse of the settings file may have no password
+        if self._plan.bus.settings_file is None:  # a ClickHouse of the settings file may have no password
             make_secrets(loaded.stack_settings().secrets_dir)
         self.settings = loaded.with_credentials(os.environ)
         for service in self._missing(path):
@@ -115,7 +110,6 @@ class Processes:
 
     def check(self) -> None:
         """Raise UnavailableError, with the end of its log, if one has ended."""
-        assert self._supervisor is not None
         self._supervisor.check()
 
     def bus(self, *, resume: bool, began_at: str) -> KafkaBus:
@@ -180,12 +174,11 @@ class Processes:
     # Settings
 
     def _document(self) -> dict[str, Any]:
-        namespace = f"{self._run_id}."
-        given = self._given
-        services = self._settings_given(given) if given is not None else services_here(self._plan, self._folder)
+        path = self._plan.bus.settings_file
+        services = services_here(self._plan, self._folder) if path is None else self._read_settings(path)
         if not self.is_hosted:
             services = {name: services[name] for name in SERVICES if name in services}
-            services = laid_over(services, settings_of(self._plan, self._run_id, namespace))
+            services = laid_over(services, settings_of(self._plan, self._run_id, f"{self._run_id}."))
         document: dict[str, Any] = to_jsonable_python(services)
         require_where_it_began(self._folder, document.get("namespace", DEFAULT_NAMESPACE))
         return document
@@ -199,23 +192,23 @@ class Processes:
         path.write_text(f"# Written by `rollbus finetune`.\n{text}", encoding="utf-8")
         return path
 
-    def _settings_given(self, path: Path) -> dict[str, Any]:
+    def _read_settings(self, path: Path) -> dict[str, Any]:
         """Return a settings file, read with its environment, with the addresses of its stack; see whether it hosts the
         run.
         """
         values, _, mistakes = read_settings(Settings, path, os.environ)
         if mistakes:
             raise ConfigurationError("\n".join([f"mistakes in the settings from {path}:", *mistakes]))
-        given = load_settings(Settings, path, os.environ).with_stack_addresses()
-        self.is_hosted = hosts_run(given, self._run_id)
+        settings = load_settings(Settings, path, os.environ).with_stack_addresses()
+        self.is_hosted = hosts_run(settings, self._run_id)
         if self.is_hosted:
-            require_same(self._plan, given, self._run_id, path)
+            require_same(self._plan, settings, self._run_id, path)
         addresses = {
-            "kafka": {"bootstrap_servers": given.kafka.bootstrap_servers},
-            "clickhouse": {"host": given.clickhouse.host, "port": given.clickhouse.port},
+            "kafka": {"bootstrap_servers": settings.kafka.bootstrap_servers},
+            "clickhouse": {"host": settings.clickhouse.host, "port": settings.clickhouse.port},
         }
-        settings: dict[str, Any] = laid_over(values, addresses)
-        return settings
+        document: dict[str, Any] = laid_over(values, addresses)
+        return document
 
     # Processes
 
@@ -223,11 +216,11 @@ class Processes:
         stack = self.settings.stack_settings()
         rows = {service.name: service for service in stack_rows(stack, settings_file)}
         backend = self._plan.art_backend
-        if self._given is None:
+        if self._plan.bus.settings_file is None:
             yield from (service for name, service in rows.items() if name != "art-server")
-        if backend is not None and not _answers(backend.ip, backend.port):
+        if backend is not None and not is_healthy(backend.health_url):
             self._require_startable(backend)
-            yield replace(rows["art-server"], is_healthy=lambda: _answers(backend.ip, backend.port))
+            yield replace(rows["art-server"], is_healthy=partial(is_healthy, backend.health_url))
 
     def _require_startable(self, backend: ARTBackendConfig) -> None:
         """Refuse to start a server for an address that is not ours, or for a model that is not here."""
@@ -247,14 +240,3 @@ class Processes:
         for service in stage_rows(settings_file, self._run_id, has_tables=lambda: has_tables(self.settings.clickhouse)):
             if service.name in self._missing_stages and (service.name != TRAINER or is_ours):
                 yield service
-
-
-def _answers(host: str, port: int) -> bool:
-    import httpx
-
-    if host in LOOPBACK:
-        return answers_http(port, "/health")
-    try:
-        return httpx.get(f"http://{host}:{port}/health", timeout=5.0).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -90,11 +90,11 @@ def describe_road(plan: Plan) -> str:
     if run_id is not None and hosts_run(settings, run_id):
         require_same(plan, settings, run_id, path)
         return f"services those of {path}, which hosts run {run_id!r} in namespace {settings.namespace!r}"
-    own = f"services those of {path}, with a namespace, worker, sink and trainer of the run's own. To use that file's,"
+    road = f"services those of {path}, with a namespace, worker, sink and trainer of the run's own. To use that file's,"
     if run_id is None:
-        return f"{own} name the run under `rollbus: run_id`"
+        return f"{road} name the run under `rollbus: run_id`"
     section = yaml.safe_dump(settings_of(plan, run_id, "")["runs"], sort_keys=False)
-    return f"{own} add under its `runs:`, and start its worker again:\n{section.rstrip()}"
+    return f"{road} add under its `runs:`, and start its worker again:\n{section.rstrip()}"
 
 
 def missing_stages(settings: Settings, run_id: str, processes: Sequence[ProcessHealth]) -> frozenset[str]:

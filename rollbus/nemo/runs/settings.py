@@ -14,7 +14,7 @@ from nat.data_models.finetuning import CurriculumLearningConfig
 from pydantic import ValidationError
 
 from rollbus.nemo.bus.publishing import TASK
-from rollbus.nemo.components import ARTTrainingConfig, BusTrainerAdapterConfig
+from rollbus.nemo.components import ARTBackendConfig, ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import NO_LIMIT, curriculum_config
 from rollbus.nemo.runs.plan import Plan
 from rollbus.schemas.errors import ConfigurationError
@@ -39,13 +39,14 @@ def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
         "worker": {"event_partitions": EVENT_PARTITIONS, "tick_interval_ms": TICK_MS},
         "assembly": _assembly(plan),
         "scoring": {"rewards": [{"type": "feedback", "name": plan.reward}]},
-        "runs": [_run(plan, run_id, plan.attempts.num_generations, plan.model)],
+        "runs": [_run(plan, run_id)],
     }
     if isinstance(adapter, BusTrainerAdapterConfig):
-        document["trainer"] = _trainer(adapter)
+        training, backend = adapter.training or ARTTrainingConfig(), adapter.backend
+        document["trainer"] = {**TRAINER, "train": training.train_settings}
         if plan.art_backend is not None:
-            document["trainer"]["backend"] = _backend(adapter)
-        document["art_server"] = _art_server(plan, adapter)
+            document["trainer"]["backend"] = {"type": "art-server", "url": backend.url, **_token(backend)}
+        document["art_server"] = _art_server(plan, backend)
     else:
         document["trainer"] = TRAINER
     settings_document: dict[str, Any] = laid_over(document, plan.bus.settings)
@@ -90,8 +91,8 @@ def _target_model(plan: Plan, name: str) -> str:
     return plan.trained[1] if plan.trained is not None and model_name == plan.trained[0] else model_name
 
 
-def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
-    text = plan.trained is None
+def _run(plan: Plan, run_id: str) -> dict[str, Any]:
+    generations, model, text = plan.attempts.num_generations, plan.model, plan.trained is None
     everything = CurriculumLearningConfig()
     curriculum = plan.config.finetuning.curriculum_learning if plan.curriculum_on_bus else everything
     return {
@@ -133,31 +134,18 @@ def _models(plan: Plan, model: str) -> list[str]:
     return sorted({str(getattr(llm, "model_name", name)) for name, llm in plan.config.llms.items()} | {model})
 
 
-def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
-    training = adapter.training or ARTTrainingConfig()
-    return {"train": training.train_settings, **TRAINER}
+def _token(backend: ARTBackendConfig) -> dict[str, str]:
+    return {"token": token} if (token := backend.token) else {}
 
 
-def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
-    backend: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
-    if token := adapter.backend.token:
-        backend["token"] = token
-    return backend
-
-
-def _art_server(plan: Plan, adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
+def _art_server(plan: Plan, backend: ARTBackendConfig) -> dict[str, Any]:
     """Return the server's part; it counts where the server is started here."""
-    backend = adapter.backend
-    art_server: dict[str, Any] = {"model": backend.name}
     base_model = Path(backend.base_model)
-    if base_model.is_dir():
-        art_server["base_model"] = str(base_model.resolve())
-    if backend.init_args is not None and backend.init_args.max_seq_length is not None:
-        art_server["max_tokens"] = backend.init_args.max_seq_length
-    if backend.delete_old_checkpoints:
-        art_server["keep_checkpoints"] = 1
-    if token := backend.token:
-        art_server["token"] = token
-    if processed_logprobs(plan.config):
-        art_server["logprobs_mode"] = "processed"
-    return art_server
+    settings = {
+        "model": backend.name,
+        "base_model": str(base_model.resolve()) if base_model.is_dir() else None,
+        "max_tokens": None if backend.init_args is None else backend.init_args.max_seq_length,
+        "keep_checkpoints": 1 if backend.delete_old_checkpoints else None,
+        "logprobs_mode": "processed" if processed_logprobs(plan.config) else None,
+    }
+    return {**{name: value for name, value in settings.items() if value is not None}, **_token(backend)}

@@ -53,7 +53,7 @@ USER = "nat_eval_user"
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedAttempt:
     """An attempt whose workflow has returned, or has crashed for the last time; its episode is still open."""
 
     attempt: ExampleAttempt
@@ -73,13 +73,13 @@ class Play:
     max_attempts: int = 1
     keeps_failed: bool = False
     """Whether an attempt that crashed for the last time stays open, to be given its reward."""
-    played: dict[str, Played] = field(default_factory=dict)
+    played: dict[str, PlayedAttempt] = field(default_factory=dict)
     """By example id."""
     trajectory_ids: list[str] = field(default_factory=list)
     """Of every attempt, those that crashed and those of an earlier process included."""
 
 
-class Crashed(EvalOutputItem):
+class CrashedExample(EvalOutputItem):
     """In place of the score of an example whose workflow crashed."""
 
 
@@ -153,7 +153,9 @@ class BusEvaluation(EvaluationRun):
         if self.eval_input.eval_input_items:
             await super().run_evaluators({name: self._reporting(name, info) for name, info in evaluators.items()})
         self.eval_input, self.atif_eval_samples = everything, all_samples
-        crashed = [Crashed(id=item_id, score=None, reasoning=why, error=why) for item_id, why in self._crashes.items()]
+        crashed = [
+            CrashedExample(id=item_id, score=None, reasoning=why, error=why) for item_id, why in self._crashes.items()
+        ]
         for _, output in self.evaluation_results:
             output.eval_output_items.extend(crashed)
 
@@ -228,7 +230,7 @@ class BusEvaluation(EvaluationRun):
         play.trajectory_ids.append(attempt.trajectory_id)
         if error is None or (is_last and play.keeps_failed):
             turns = [event.event_id for event in events if isinstance(event, TurnRecorded)]
-            play.played[attempt.example_id] = Played(attempt, episode, turns, error)
+            play.played[attempt.example_id] = PlayedAttempt(attempt, episode, turns, error)
         else:
             episode.end("error", error)
         return error

@@ -39,10 +39,10 @@ from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
 from rollbus.nemo.components import BusConfig
 from rollbus.nemo.own_adapter import on_ledger
-from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, what_next, write_run
+from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_output, hold_run, now, read_run, what_next, write_run
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.processes import Processes
-from rollbus.nemo.runs.run import Run, locked, opened_run
+from rollbus.nemo.runs.run import Run, opened_run
 from rollbus.nemo.show import logged
 from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError
 
@@ -65,7 +65,7 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
     """Run everything; False where a job failed. Raises what an operator must look at."""
     require_runnable(options)
     record = _record(options.plan, options.run, options.resume)
-    with started(options.plan, record, console) as processes:
+    with run_processes(options.plan, record, console) as processes:
         try:
             is_well = asyncio.run(_run(options, processes, record))
         except (KeyboardInterrupt, SystemExit) as signalled:
@@ -78,10 +78,10 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
 
 
 @contextmanager
-def held_run(plan: Plan, record: RunRecord, *, with_stages: bool = True) -> Iterator[Processes]:
+def hold_processes(plan: Plan, record: RunRecord, *, with_stages: bool = True) -> Iterator[Processes]:
     """Hold a run and its output, and start what is missing."""
     with (
-        locked(plan.config.finetuning.output_dir),
+        hold_output(plan.config.finetuning.output_dir),
         hold_run(record.folder),
         Processes(plan, record.run_id) as processes,
     ):
@@ -90,12 +90,12 @@ def held_run(plan: Plan, record: RunRecord, *, with_stages: bool = True) -> Iter
 
 
 @contextmanager
-def started(plan: Plan, record: RunRecord, console: Console, *, with_stages: bool = True) -> Iterator[Processes]:
+def run_processes(plan: Plan, record: RunRecord, console: Console, *, with_stages: bool = True) -> Iterator[Processes]:
     """Hold and start a run, and show what is said meanwhile."""
-    with ExitStack() as held:
-        held.enter_context(logged(console))
+    with ExitStack() as stack:
+        stack.enter_context(logged(console))
         with show_progress("starting what is missing: Kafka, ClickHouse, the stages, the ART server", console=console):
-            processes = held.enter_context(held_run(plan, record, with_stages=with_stages))
+            processes = stack.enter_context(hold_processes(plan, record, with_stages=with_stages))
         for line in processes.addresses():
             console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
         yield processes
@@ -104,19 +104,18 @@ def started(plan: Plan, record: RunRecord, console: Console, *, with_stages: boo
 def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console) -> dict[str, Any]:
     """Measure a run's newest weights on a dataset, by the run's own evaluator."""
     assert options.resume is not None
-    chosen = options.run.model_copy(update={"validation_dataset": dataset or options.run.validation_dataset})
-    if chosen.validation_dataset is None:
-        chosen = chosen.model_copy(update={"validation_dataset": chosen.dataset})
+    dataset = dataset or options.run.validation_dataset or options.run.dataset
+    chosen = options.run.model_copy(update={"validation_dataset": dataset})
 
     async def measure(processes: Processes, record: RunRecord) -> dict[str, Any]:
         async with (
             opened_run(options.plan, record, processes, resume=True) as run,
-            components(run, chosen) as made,
+            components(run, chosen) as parts,
         ):
-            return await made.trainer.run_validation_evaluation(len(run.log.view.windows), run.run_id)
+            return await parts.trainer.run_validation_evaluation(len(run.log.view.windows), run.run_id)
 
     before = options.resume
-    with started(options.plan, before, console) as processes:
+    with run_processes(options.plan, before, console) as processes:
         try:
             metrics = asyncio.run(measure(processes, before))
         finally:
@@ -129,7 +128,7 @@ def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console
 def serve_run(options: FinetuneOptions, console: Console) -> None:
     """Serve a run's newest weights until Ctrl-C."""
     assert options.resume is not None
-    with started(options.plan, options.resume, console, with_stages=False) as processes:
+    with run_processes(options.plan, options.resume, console, with_stages=False) as processes:
         model = f"{options.plan.model}@{options.resume.policy_version}"
         console.print(f"{model} is served at {processes.model_url()}; Ctrl-C ends it", highlight=False, soft_wrap=True)
         with suppress(KeyboardInterrupt):
@@ -146,12 +145,12 @@ async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Compo
         update={"run_configuration": chosen.model_copy(update={"config_file": config})}
     )
     only = config.model_copy(update={"functions": {}, "function_groups": {}, "llms": {}})
-    async with WorkflowBuilder() as made:
-        await made.populate_builder(only, skip_workflow=True)
-        builder = await made.get_trajectory_builder(tuning.trajectory_builder or "")
-        adapter = await made.get_trainer_adapter(tuning.trainer_adapter or "")
+    async with WorkflowBuilder() as workflow:
+        await workflow.populate_builder(only, skip_workflow=True)
+        builder = await workflow.get_trajectory_builder(tuning.trajectory_builder or "")
+        adapter = await workflow.get_trainer_adapter(tuning.trainer_adapter or "")
         on_ledger(adapter)
-        trainer = await made.get_trainer(tuning.trainer or "", trajectory_builder=builder, trainer_adapter=adapter)
+        trainer = await workflow.get_trainer(tuning.trainer or "", trajectory_builder=builder, trainer_adapter=adapter)
         logger.info("Initializing finetuning components...")
         run.attach(builder)
         try:
@@ -165,7 +164,7 @@ async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Compo
 
 
 @asynccontextmanager
-async def started_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIterator[Run]:
+async def begin_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIterator[Run]:
     """Start the processes of a run of `nat finetune`, and open it."""
     chosen = tuning.run_configuration
     assert chosen is not None
@@ -174,7 +173,7 @@ async def started_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIt
         raise ConfigurationError("the trainer needs the configuration; run `nat finetune` or `rollbus finetune`")
     plan = Plan(config, getattr(trainer, "bus", BusConfig()))
     record = _record(plan, chosen, None)
-    with held_run(plan, record) as processes:
+    with hold_processes(plan, record) as processes:
         async with opened_run(plan, record, processes, resume=False) as run:
             yield run
 
@@ -214,34 +213,34 @@ def _record(plan: Plan, chosen: FinetuneRunConfig, resumed: RunRecord | None) ->
     if resumed is not None:
         return replace(resumed, state="running", ended_at=None)
     run_id = name_run(plan.bus)
-    path, given = chosen.config_file, plan.bus.settings_file
+    path, settings_file = chosen.config_file, plan.bus.settings_file
     return RunRecord(
         run_id=run_id,
         config_file="" if isinstance(path, BaseModel) else str(Path(path).resolve()),
         options=chosen.model_dump(mode="json", exclude={"config_file"}),
         output_dir=str(plan.config.finetuning.output_dir.resolve()),
         model=plan.model,
-        settings_file=None if given is None else str(given.resolve()),
+        settings_file=None if settings_file is None else str(settings_file.resolve()),
         began_at=now(),
         folder=plan.bus.data_dir / run_id,
     )
 
 
-async def run_epochs(made: Components) -> Sequence[TrainingJobStatus]:
+async def run_epochs(parts: Components) -> Sequence[TrainingJobStatus]:
     """Run what is configured; raises RunStoppedError for what parts of a user's own raise."""
-    epochs = made.run.plan.config.finetuning.num_epochs
+    epochs = parts.run.plan.config.finetuning.num_epochs
     logger.info("Starting training for %d epochs...", epochs)
     try:
-        return await made.trainer.run(epochs)
+        return await parts.trainer.run(epochs)
     except RollbusError:
         raise
     except Exception as error:
         raise RunStoppedError(troubles.crash_in_words(error)) from error
 
 
-async def untrained_epochs(made: Components) -> dict[int, dict[str, int]]:
+async def untrained_epochs(parts: Components) -> dict[int, dict[str, int]]:
     """Return the epochs that trained nothing, with reasons, once every job has ended, also one nobody waited for."""
-    run, ledger = made.run, on_ledger(made.adapter)
+    run, ledger = parts.run, on_ledger(parts.adapter)
     for epoch in sorted(run.log.view.windows):
         await ledger.wait_until_complete(ledger.job_of(epoch))
     return run.untrained_epochs()
@@ -253,13 +252,13 @@ async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord
     for message in repeated_ids(options):
         logger.warning("%s", message)
     async with opened_run(options.plan, record, processes, resume=options.resume is not None) as run:
-        async with components(run, options.run) as made:
-            statuses = await run_epochs(made)
+        async with components(run, options.run) as parts:
+            statuses = await run_epochs(parts)
             for status in statuses:
                 logger.info("Job %s completed with status: %s", status.run_id, status.status.value)
-            metrics = await made.trainer.get_metrics(run_id)
+            metrics = await parts.trainer.get_metrics(run_id)
             brief = {name: value for name, value in metrics.items() if name not in ("jobs", "epochs", "curriculum")}
             logger.info("Final metrics: %s", json.dumps(brief, default=str))
-            untrained = await untrained_epochs(made)
+            untrained = await untrained_epochs(parts)
         run.is_well = concluded_well(statuses, untrained)
     return run.is_well

@@ -20,9 +20,8 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import PUBLISHED, has_pairs
-from rollbus.nemo.bus.transcripts import as_trajectory
-from rollbus.nemo.runs.run import Run, current_run
+from rollbus.nemo.bus.publishing import has_pairs, id_of
+from rollbus.nemo.runs.run import Run
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
@@ -44,8 +43,7 @@ class OwnAdapter(LedgerAdapter):
         await self.initialize_inner(run_config)
         if not await self.inner.is_healthy():
             raise UnavailableError(f"{type(self.inner).__name__}.is_healthy says no; see that its backend runs")
-        run = current_run("rollbus_trainer_adapter")
-        await run.host(AdapterBackend(self, run))
+        await self.run.host(AdapterBackend(self, self.run))
 
     async def is_healthy(self) -> bool:
         """Ask the user's adapter."""
@@ -55,12 +53,7 @@ class OwnAdapter(LedgerAdapter):
         """Submit an epoch; preference pairs, which are not episodes, go to the user's adapter as they are."""
         if has_pairs(trajectories):
             return await self.submit_inner(trajectories)
-        given = {
-            str((member.metadata or {}).get(PUBLISHED)): member
-            for group in trajectories.trajectories
-            for member in group
-        }
-        current_run("rollbus_trainer_adapter").given |= given
+        self.run.submitted |= {id_of(member): member for group in trajectories.trajectories for member in group}
         return await super().submit(trajectories)
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
@@ -80,7 +73,7 @@ class OwnAdapter(LedgerAdapter):
 
     def message(self, ref: TrainingJobRef) -> str:
         """Return what the user's adapter said last."""
-        return current_run("rollbus_trainer_adapter").said or super().message(ref)
+        return self.run.adapter_message or super().message(ref)
 
 
 def on_ledger(adapter: TrainerAdapter) -> LedgerAdapter:
@@ -103,7 +96,7 @@ class AdapterBackend(JournaledBackend):
 
     def __init__(self, adapter: OwnAdapter, run: Run) -> None:
         super().__init__(run.plan.model, run.folder)
-        self._adapter, self._served = adapter, run
+        self._adapter, self._run = adapter, run
 
     async def capabilities(self) -> Capabilities:
         """Return what the trainer loop should know."""
@@ -117,17 +110,16 @@ class AdapterBackend(JournaledBackend):
         status = await self._job(self._collection(request))
         if status.status is not TrainingStatusEnum.COMPLETED:
             raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
-        self._served.said = status.message
+        self._run.adapter_message = status.message
         metadata = status.metadata or {}
-        version = self.next_version()
         ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
         for trajectory_id in ids:
-            self._served.given.pop(trajectory_id, None)
+            self._run.submitted.pop(trajectory_id, None)
         self.record_result(
             TrainResult(
                 batch_hash=request.batch_hash,
                 base_version=request.base_version,
-                version=version,
+                version=self.next_version(),
                 state="completed",
                 trained_ids=ids,
                 dropped={},
@@ -140,9 +132,9 @@ class AdapterBackend(JournaledBackend):
         kind = type(self._adapter.inner).__name__
         try:
             ref = await self._adapter.submit_inner(collection)
-            troubles.checked(ref, TrainingJobRef, f"{kind}.submit")
+            troubles.require_type(ref, TrainingJobRef, f"{kind}.submit")
             status = await self._adapter.wait_for_inner(ref)
-            troubles.checked(status, TrainingJobStatus, f"{kind}.wait_until_complete")
+            troubles.require_type(status, TrainingJobStatus, f"{kind}.wait_until_complete")
         except RollbusError as error:
             raise RejectedError(str(error)) from error
         except Exception as error:  # a user's adapter may raise anything
@@ -152,9 +144,9 @@ class AdapterBackend(JournaledBackend):
     def _collection(self, request: TrainRequest) -> TrajectoryCollection:
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in request.trajectories:
-            given_trajectory = self._served.given.get(trajectory.trajectory_id)
-            toolkit_trajectory = given_trajectory or as_trajectory(
-                self._served.log.view.trajectories[trajectory.trajectory_id], trajectory.reward
+            trajectory_id = trajectory.trajectory_id
+            submitted = self._run.submitted.get(trajectory_id)
+            groups.setdefault(trajectory.group_id, []).append(
+                submitted or self._run.trajectory(trajectory_id, trajectory.reward)
             )
-            groups.setdefault(trajectory.group_id, []).append(toolkit_trajectory)
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=request.run_id)

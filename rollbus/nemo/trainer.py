@@ -22,10 +22,10 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.finetuning_runner import Trainer
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import count, has_pairs, reward_metrics, total
+from rollbus.nemo.bus.publishing import count, has_pairs, rewards_of, summary_of, total
 from rollbus.nemo.components import BusTrainerConfig
 from rollbus.nemo.curriculum import Chosen, choose, describe_choice
-from rollbus.nemo.evaluation import Crashed
+from rollbus.nemo.evaluation import CrashedExample
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.outputs import Outputs
 from rollbus.nemo.runs.recording import Tally
@@ -67,9 +67,9 @@ class BusTrainer(Trainer):
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Open the run, unless it is open, and initialize everything; a resumed curriculum continues from its state."""
         if CURRENT.get() is None:
-            from rollbus.nemo.finetune import started_run
+            from rollbus.nemo.finetune import begin_run
 
-            opened = await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
+            opened = await self._own_run.enter_async_context(begin_run(run_config, self.trainer_config))
             opened.attach(self.trajectory_builder)
         run = current_run("rollbus_trainer")
         self._ledger = on_ledger(self.trainer_adapter)
@@ -182,25 +182,24 @@ class BusTrainer(Trainer):
         )
         builder = self.trajectory_builder
         builder.run_config = self.run_config.model_copy(update={"run_configuration": validation})
-        self._run.tally = Tally()
+        run, no_result = self._run, {"epoch": epoch, "avg_reward": None, "num_examples": 0}
+        run.tally = Tally()
         try:
             results = dict((await builder.run_eval()).evaluation_results)
-            items = results[self._run.plan.reward].eval_output_items if self._run.plan.reward in results else ()
         except Exception as error:
             logger.exception("validation of epoch %d failed", epoch)
-            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": troubles.crash_in_words(error)}
+            return {**no_result, "error": troubles.crash_in_words(error)}
         finally:
             builder.run_config = self.run_config
-        failed = self._run.plan.attempts.failure_reward or 0.0
-        worths = (failed if isinstance(item, Crashed) else troubles.worth_of(item) for item in items)
+        items = results[run.plan.reward].eval_output_items if run.plan.reward in results else ()
+        failed = run.plan.attempts.failure_reward or 0.0
+        worths = (failed if isinstance(item, CrashedExample) else troubles.worth_of(item) for item in items)
         rewards = [worth for worth in worths if worth is not None]
         if not rewards:
-            why = self._run.tally.evaluator_errors.get(self._run.plan.reward)
-            message = "no example has a score" if why is None else f"the evaluator raised {why}"
-            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": message}
-        reward_summary = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
-        row = {"epoch": epoch, "dataset_type": "validation"}
-        return {**row, **reward_summary, "num_examples": len(rewards), "rewards": rewards}
+            why = run.tally.evaluator_errors.get(run.plan.reward)
+            return {**no_result, "error": "no example has a score" if why is None else f"the evaluator raised {why}"}
+        row = {"epoch": epoch, "dataset_type": "validation", **summary_of(rewards)}
+        return {**row, "num_examples": len(rewards), "rewards": rewards}
 
     @property
     def _run(self) -> Run:
@@ -208,10 +207,9 @@ class BusTrainer(Trainer):
 
     def _rejoin(self, epoch: int) -> TrainingJobRef | None:
         """Return the job of an epoch that an earlier process submitted: it is not played again by any trainer."""
-        closed_epoch = self._ledger.closed_epoch(epoch)
-        if closed_epoch is None:
+        collection = self._run.closed_epoch(epoch)
+        if collection is None:
             return None
-        ref, collection = closed_epoch
         decided = self._ledger.decided(collection, epoch)
         if self._run.plan.curriculum_on_bus:
             self._remember(decided)
@@ -219,7 +217,7 @@ class BusTrainer(Trainer):
             self.apply_curriculum_learning(collection, epoch)  # for what it remembers: the choice is on the log
         self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
         self._stop_where_flat(collection, decided.collection)
-        self._refs[epoch] = ref
+        ref = self._refs[epoch] = self._ledger.job_of(epoch)
         return ref
 
     async def _finish(self, epoch: int, ref: TrainingJobRef) -> TrainingJobStatus:
@@ -244,7 +242,7 @@ class BusTrainer(Trainer):
             raise troubles.preference_pairs()
         if not self._run.plan.curriculum_on_bus:
             chosen = self.apply_curriculum_learning(collection, epoch)
-            troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
+            troubles.require_type(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
             return chosen
         decided = await self._ledger.decide(collection, epoch)
         self._log_choice(collection, decided, epoch)
@@ -269,28 +267,26 @@ class BusTrainer(Trainer):
             "included_groups": set(chosen.included),
         }
 
-    def _epoch_metrics(self, collection: TrajectoryCollection, kept: TrajectoryCollection) -> dict[str, Any]:
+    def _epoch_metrics(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> dict[str, Any]:
         enabled = self.curriculum_config.enabled
-        groups = [group for group in collection.trajectories if group]
+        filtered = {f"filtered_{name}": value for name, value in summary_of(rewards_of(chosen)).items()}
         return {
-            **reward_metrics(collection),
+            **summary_of(rewards_of(collection)),
             "num_trajectories": count(collection),
-            "num_groups": len(groups),
-            "filtered_trajectories": count(kept),
-            "filtered_groups": len(kept.trajectories),
-            **reward_metrics(kept, "filtered_"),
+            "num_groups": len([*filter(None, collection.trajectories)]),
+            "filtered_trajectories": count(chosen),
+            "filtered_groups": len(chosen.trajectories),
+            **filtered,
             "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
         }
 
     def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
-        rewards = [[total(member) for member in group] for group in collection.trajectories if group]
-        plan = self._run.plan
+        plan, rewards = self._run.plan, rewards_of(collection)
         single = plan.is_from_log or plan.attempts.num_generations < 2
-        differ = single or any(max(group) > min(group) for group in rewards)
+        differ = single or any(len(set(map(total, group))) > 1 for group in collection.trajectories)
         self._flat = 0 if count(chosen) and differ else self._flat + 1
-        everything = [reward for group in rewards for reward in group]
-        if self._flat >= FLAT_EPOCHS and min(everything) < SOLVED:
-            raise troubles.rewards_flat(self._flat, sum(everything) / len(everything))
+        if self._flat >= FLAT_EPOCHS and min(rewards) < SOLVED:
+            raise troubles.rewards_flat(self._flat, fmean(rewards))
 
     async def _validate(self, epoch: int, *, last: bool = False) -> None:
         run = self.run_config.run_configuration
@@ -298,8 +294,7 @@ class BusTrainer(Trainer):
             return
         if epoch % run.validation_interval and not last:
             return
-        done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
-        if done:
+        if any(row["epoch"] == epoch and "error" not in row for row in self._outputs.validation_rows()):
             return
         logger.info("Running validation %s", "after the last epoch" if last else f"before epoch {epoch + 1}")
         metrics = await self.run_validation_evaluation(epoch, self._run.run_id)

@@ -5,9 +5,10 @@ own adapter (`own_adapter`). What became of them is read from the log. What a ca
 it submits is excluded before the window closes.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -16,19 +17,20 @@ from nat.data_models.finetuning import (
     TrainingJobRef,
     TrainingJobStatus,
     TrainingStatusEnum,
+    Trajectory,
     TrajectoryCollection,
 )
 from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.nemo import troubles
-from rollbus.nemo.art_server import register
-from rollbus.nemo.bus.publishing import PUBLISHED, count
-from rollbus.nemo.bus.run_log import RunLog
+from rollbus.nemo.art_server import is_healthy, register
+from rollbus.nemo.bus.publishing import count, id_of
 from rollbus.nemo.bus.run_view import RunView
 from rollbus.nemo.components import BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import Chosen
 from rollbus.nemo.runs.outputs import append_line
-from rollbus.nemo.runs.run import current_run
+from rollbus.nemo.runs.run import Run, current_run
+from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -51,84 +53,61 @@ class LedgerAdapter(TrainerAdapter):
         chosen = await self.decide(trajectories, epoch)
         number, groups = count(chosen.collection), len(chosen.collection.trajectories)
         logger.info("Submitted %d trajectories in %d groups for training", number, groups)
-        metadata = {"epoch": epoch, "num_trajectories": number, "num_groups": groups}
-        return TrainingJobRef(run_id=trajectories.run_id, backend=self.backend, metadata=metadata)
+        return self.job_of(epoch, run_id=trajectories.run_id, num_trajectories=number, num_groups=groups)
 
     async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
         """Close the epoch's window and return what the run's curriculum lets through."""
-        await current_run("rollbus_trainer_adapter").publish(trajectories, epoch)
+        await self.run.publish(trajectories, epoch)
         await self._exclude_left_out(trajectories, epoch)
-        await self._log().end_epoch(epoch)
+        await self.run.log.end_epoch(epoch)
         return self.decided(trajectories, epoch)
 
     def decided(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
         """Return what the run's curriculum has let through of an epoch."""
-        log = self._log()
-        window = log.view.windows[epoch]
-        positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
+        view = self.run.log.view
+        window, groups = view.windows[epoch], trajectories.trajectories
+        positions = {_group_id(view, group): index for index, group in enumerate(groups)}
         included = [positions[group_id] for group_id in window.admitted_group_ids if group_id in positions]
-        chosen_groups = [
-            [
-                trajectory
-                for trajectory in trajectories.trajectories[index]
-                if not _left_out(log.view, trajectory.metadata)
-            ]
-            for index in included
-        ]
+        chosen_groups = [[member for member in groups[index] if not _is_left_out(view, member)] for index in included]
         memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
-        collection = TrajectoryCollection(
-            trajectories=[chosen_group for chosen_group in chosen_groups if chosen_group], run_id=trajectories.run_id
-        )
+        collection = TrajectoryCollection(trajectories=[*filter(None, chosen_groups)], run_id=trajectories.run_id)
         return Chosen(collection, memory, tuple(included))
 
-    def closed_epoch(self, epoch: int) -> tuple[TrainingJobRef, TrajectoryCollection] | None:
-        """Return the job of an epoch whose window is closed, and what was collected; None of one still to be played."""
-        run = current_run("rollbus_trainer_adapter")
-        collection = run.closed_epoch(epoch)
-        if collection is None:
-            return None
-        return self.job_of(epoch), collection
-
-    def job_of(self, epoch: int) -> TrainingJobRef:
+    def job_of(self, epoch: int, *, run_id: str = "", **metadata: int) -> TrainingJobRef:
         """Return the job of an epoch whose window is closed."""
-        run_id = current_run("rollbus_trainer_adapter").run_id
-        return TrainingJobRef(run_id=run_id, backend=self.backend, metadata={"epoch": epoch})
+        return TrainingJobRef(
+            run_id=run_id or self.run.run_id, backend=self.backend, metadata={"epoch": epoch, **metadata}
+        )
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
-        await self._log().refresh()
+        await self.run.log.refresh()
         return self._status(ref)
 
     async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
         """Return once every batch has an outcome: the log is read as it grows, whatever the `poll_interval`."""
-        log = self._log()
-        await log.wait_for(lambda view: self._has_ended(ref), "the training of the epoch's batches")
+        log, running = self.run.log, TrainingStatusEnum.RUNNING
+        await log.wait_for(lambda view: self._status(ref).status is not running, "the training of the epoch's batches")
         return self._status(ref)
-
-    def metrics_of(self, ref: TrainingJobRef) -> dict[str, Any]:
-        """Return what the job's steps measured, on average, and the weights that came of them."""
-        view = self._log().view
-        steps = [
-            view.completed[batch.batch_hash]
-            for batch in view.batches_of(_epoch(ref))
-            if batch.batch_hash in view.completed
-        ]
-        if not steps:
-            return {}
-        names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
-        means = {name: fmean(step.metrics[name] for step in steps) for name in names}
-        return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
 
     def message(self, ref: TrainingJobRef) -> str:
         """Return what is said of a job that has trained."""
         return "Training completed"
 
+    @property
+    def run(self) -> Run:
+        """The open run."""
+        return current_run("rollbus_trainer_adapter")
+
     def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        view, epoch = self._log().view, _epoch(ref)
+        view, epoch = self.run.log.view, int((ref.metadata or {}).get("epoch", 0))
         if epoch not in view.windows:
             raise ValueError(f"No training job found with run_id {ref.run_id}, epoch {epoch + 1}")
-        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
         batches = view.batches_of(epoch)
+        metrics = _mean_metrics(
+            [view.completed[batch.batch_hash] for batch in batches if batch.batch_hash in view.completed]
+        )
+        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": metrics}
         failures = [view.last_failure(batch.batch_hash) for batch in batches if not view.is_closed(batch.batch_hash)]
         failure = next((failure for failure in failures if failure is not None and failure.final), None)
         skipped = [view.skipped[batch.batch_hash].reason for batch in batches if batch.batch_hash in view.skipped]
@@ -141,22 +120,14 @@ class LedgerAdapter(TrainerAdapter):
             message = f"{ended} of {len(admitted)} groups are trained"
             progress = 100.0 * ended / len(admitted)
             return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
-        message = self.message(ref) if shared["metadata"] else "No trajectories to train on"
-        message = f"Nothing trained: {', '.join(skipped)}" if skipped and not shared["metadata"] else message
+        nothing = f"Nothing trained: {', '.join(skipped)}" if skipped else "No trajectories to train on"
+        message = self.message(ref) if metrics else nothing
         return TrainingJobStatus(status=TrainingStatusEnum.COMPLETED, progress=100.0, message=message, **shared)
 
-    def _has_ended(self, ref: TrainingJobRef) -> bool:
-        return self._status(ref).status is not TrainingStatusEnum.RUNNING
-
     async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
-        log = self._log()
-        given = {
-            str(member.metadata[PUBLISHED])
-            for group in trajectories.trajectories
-            for member in group
-            if member.metadata
-        }
-        revisions = list(_exclusions(log.view, epoch, given))
+        log = self.run.log
+        submitted_ids = {id_of(member) for group in trajectories.trajectories for member in group}
+        revisions = list(_exclusions(log.view, epoch, submitted_ids))
         await log.publish([Publication(TRAJECTORIES, revised.group_hint, revised) for revised in revisions])
         await log.wait_for(  # the trainer reads among the scores what is left out
             lambda view: all(map(view.is_revised, revisions)), f"what was left out of epoch {epoch + 1}"
@@ -167,10 +138,7 @@ class LedgerAdapter(TrainerAdapter):
             for member in group:
                 if member.metadata and "epoch" in member.metadata:
                     return int(member.metadata["epoch"])
-        return self._log().view.next_epoch()
-
-    def _log(self) -> RunLog:
-        return current_run("rollbus_trainer_adapter").log
+        return self.run.log.view.next_epoch()
 
 
 class BusTrainerAdapter(LedgerAdapter):
@@ -181,13 +149,13 @@ class BusTrainerAdapter(LedgerAdapter):
     def __init__(self, adapter_config: BusTrainerAdapterConfig) -> None:
         super().__init__(adapter_config)
         self.config = adapter_config
-        self.health_url: str | None = f"{adapter_config.backend.url}/health"
+        self.health_url: str | None = adapter_config.backend.health_url
         """Asked for health; None where the run's backend is in memory."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Take in the configuration; raises UnavailableError where the configured address does not answer."""
         await super().initialize(run_config)
-        if current_run("rollbus_trainer_adapter").plan.art_backend is None:
+        if self.run.plan.art_backend is None:
             self.health_url = None
             return
         if not await self.is_healthy():
@@ -195,17 +163,8 @@ class BusTrainerAdapter(LedgerAdapter):
         await register(self.config.backend)
 
     async def is_healthy(self) -> bool:
-        """Ask the configured address; only 200 is healthy."""
-        if self.health_url is None:
-            return True
-        import httpx
-
-        try:
-            async with httpx.AsyncClient(timeout=10.0) as client:
-                return (await client.get(self.health_url)).status_code == 200
-        except httpx.HTTPError as error:
-            logger.warning("%s does not answer: %r", self.health_url, error)
-            return False
+        """Ask the configured address."""
+        return self.health_url is None or await asyncio.to_thread(is_healthy, self.health_url)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Append a line to trainer_adapter_<run>.jsonl."""
@@ -215,31 +174,34 @@ class BusTrainerAdapter(LedgerAdapter):
         append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
 
 
-def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[RewardRevised]:
-    """Yield an exclusion for every trajectory of the epoch that is grouped and not among those given."""
-    for played in view.played_in(epoch):
-        if played in view.group_of and played not in given:
-            record = view.trajectories[played]
+def _mean_metrics(steps: Sequence[StepCompleted]) -> dict[str, Any]:
+    """Return what steps measured, on average, and the weights that came of them."""
+    if not steps:
+        return {}
+    names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
+    means = {name: fmean(step.metrics[name] for step in steps) for name in names}
+    return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
+
+
+def _exclusions(view: RunView, epoch: int, submitted_ids: set[str | None]) -> Iterable[RewardRevised]:
+    """Yield an exclusion for every trajectory of the epoch that is grouped and was not submitted."""
+    for trajectory_id in view.played_in(epoch):
+        if trajectory_id in view.group_of and trajectory_id not in submitted_ids:
+            record = view.trajectories[trajectory_id]
             yield RewardRevised(
-                trajectory_id=record.trajectory_id,
+                trajectory_id=trajectory_id,
                 episode_id=record.episode_id,
                 group_hint=record.group_hint,
-                revision=view.revisions.get(played, 0) + 1,
+                revision=view.revisions.get(trajectory_id, 0) + 1,
                 rewards=record.rewards,
                 excluded=True,
                 revised_at_ms=record.assembled_at_ms,
             )
 
 
-def _group_id(view: RunView, group: list[Any]) -> str | None:
-    ids = (str(member.metadata[PUBLISHED]) for member in group if member.metadata and PUBLISHED in member.metadata)
-    return next((view.group_of[trajectory_id] for trajectory_id in ids if trajectory_id in view.group_of), None)
+def _group_id(view: RunView, group: Sequence[Trajectory]) -> str | None:
+    return next((view.group_of[record_id] for record_id in map(id_of, group) if record_id in view.group_of), None)
 
 
-def _left_out(view: RunView, metadata: dict[str, Any] | None) -> bool:
-    reason = view.dropped.get(str((metadata or {}).get(PUBLISHED)), "")
-    return reason.startswith(("curriculum", "excluded"))
-
-
-def _epoch(ref: TrainingJobRef) -> int:
-    return int((ref.metadata or {}).get("epoch", 0))
+def _is_left_out(view: RunView, trajectory: Trajectory) -> bool:
+    return view.dropped.get(id_of(trajectory) or "", "").startswith(("curriculum", "excluded"))

@@ -20,7 +20,7 @@ from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import count
 from rollbus.nemo.bus.transcripts import STEP_REWARD
 from rollbus.nemo.components import BusTrajectoryBuilderConfig
-from rollbus.nemo.evaluation import PLAY, Play, Played, evaluate
+from rollbus.nemo.evaluation import PLAY, Play, PlayedAttempt, evaluate
 from rollbus.nemo.runs.outputs import append_line
 from rollbus.nemo.runs.run import Run, current_run
 
@@ -78,12 +78,11 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             await self.end_play(play, output, meta)
         played = [trajectory_id for play in plays for trajectory_id in play.trajectory_ids]
         await run.settle(played, self._epochs[run_id])
-        groups = run.collected(played, include_tool_calls=self.config.include_tool_calls)
-        for trajectory in chain(*groups):
+        collection = TrajectoryCollection(trajectories=run.collected(played), run_id=run_id)
+        for trajectory in chain(*collection.trajectories):
             metadata = trajectory.metadata = trajectory.metadata or {}
             metadata["reasoning"] = self._reasoning.get(metadata["trajectory_id"])
-        collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
-        examples = len({str((group[0].metadata or {})["id"]) for group in groups if group})
+        examples = len({str((group[0].metadata or {})["id"]) for group in collection.trajectories})
         logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
         return collection
 
@@ -129,10 +128,10 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
     async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:
         worth = await self.compute_reward(item, meta)
         if worth is not None:
-            troubles.checked(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
+            troubles.require_type(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
         return worth if troubles.is_reward(worth) else None
 
-    def _end(self, played: Played, worth: float | None, item: Any) -> None:
+    def _end(self, played: PlayedAttempt, worth: float | None, item: Any) -> None:
         """Report what an attempt was worth, step by step and as a whole, and end its episode."""
         name = self._run().plan.reward
         shaped = [float(value) for value in getattr(item, "shaped_rewards", None) or ()]

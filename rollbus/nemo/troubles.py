@@ -30,12 +30,12 @@ def no_connection(url: str, detail: str = "") -> UnavailableError:
 
 
 def no_trajectories(
-    epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int], recorded: str
+    epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int], attempts: str
 ) -> RunStoppedError:
-    """An epoch without a trajectory that could be trained; `recorded` says what its attempts were."""
-    summary = "; ".join(filter(None, (recorded, counted(reasons))))
+    """An epoch without a trajectory that could be trained; `attempts` says what was recorded."""
+    summary = "; ".join(filter(None, (attempts, counted(reasons))))
     is_without = bool(reasons) and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons)
-    if is_without or NO_TOKEN_IDS in recorded:
+    if is_without or NO_TOKEN_IDS in attempts:
         return RunStoppedError(
             f"No valid assistant messages with logprobs in epoch {epoch + 1} ({summary}): the endpoint must return "
             "log-probs and token ids (`logprobs: true`, vLLM: `return_token_ids`); see `base_url` under `llms`, and "
@@ -120,8 +120,7 @@ def worth_of(item: Any) -> float | None:
     return worth if is_reward(worth) else None
 
 
-def checked(value: Any, expected: Any, method: str, told: str = "") -> Any:
-    """Return what a user's method returned; raises RunStoppedError where it is of another shape."""
+def require_type(value: Any, expected: Any, method: str, words: str = "") -> None:
+    """Raise RunStoppedError where a user's method returned something else than is expected."""
     if not isinstance(value, expected):
-        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {told or expected.__name__}")
-    return value
+        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {words or expected.__name__}")

@@ -17,9 +17,8 @@ from rollbus.cli.root import rollbus as command
 from rollbus.nemo.checks import FinetuneOptions
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.finetune import concluded_well, name_run
-from rollbus.nemo.runs.folder import RunRecord, hold_run, newest_run, read_run, write_run
+from rollbus.nemo.runs.folder import RunRecord, hold_output, hold_run, newest_run, read_run, write_run
 from rollbus.nemo.runs.processes import Processes
-from rollbus.nemo.runs.run import locked
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.nemo.world import document
@@ -183,11 +182,11 @@ def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, m
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
-    with locked(tmp_path / "output"):
+    with hold_output(tmp_path / "output"):
         result = invoke("--config_file", path)
     assert result.exit_code == 1
     assert "another run writes to" in result.output
-    with locked(tmp_path / "output"):
+    with hold_output(tmp_path / "output"):
         pass
 
 

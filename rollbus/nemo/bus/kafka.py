@@ -4,7 +4,7 @@ The log of the agents, of which a run may be played, is read here too.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -51,6 +51,7 @@ class KafkaBus:
         self._connection, self._namespace = connection, namespace
         self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
         self._steps = TRAINING_STEPS.full_name(namespace)
+        self._shared_topics = {topic.full_name(namespace) for topic in OTHERS_TOO}
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
         self._partitions: list[TopicPartition] = []
         self._consumer: AIOKafkaConsumer | None = None
@@ -77,29 +78,26 @@ class KafkaBus:
 
     async def _start(self) -> None:
         self._producer = await start_client(new_producer(self._connection))
-        self._consumer = await start_client(new_reader(self._connection))
-        self._consumer.assign(self._partitions)
-        await self._consumer.seek_to_beginning()
+        consumer = self._consumer = await start_client(new_reader(self._connection))
+        consumer.assign(self._partitions)
+        await consumer.seek_to_beginning()
         if self._since_ms is not None:
-            for place, offset in (await _starts_at(self._consumer, self._partitions, self._since_ms)).items():
-                if place.topic in (topic.full_name(self._namespace) for topic in OTHERS_TOO):
-                    self._consumer.seek(place, offset)
+            shared = [place for place in self._partitions if place.topic in self._shared_topics]
+            for place, offset in (await _starts_at(consumer, shared, self._since_ms)).items():
+                consumer.seek(place, offset)
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Send everything and await every acknowledgement."""
         if self._producer is None:
             raise UnavailableError("the run's log is not open")
-        sent: list[Awaitable[Any]] = []
+        acknowledgements: list[Awaitable[Any]] = []
         with kafka_errors(self._connection, "writing to the run's log"):
             for publication in publications:
-                topic = publication.topic.full_name(self._namespace)
+                topic, data = publication.topic.full_name(self._namespace), encode(publication.record)
                 partition = 0 if publication.topic.partitions == "one" else None
-                sent.append(
-                    await self._producer.send(
-                        topic, encode(publication.record), key=publication.key.encode(), partition=partition
-                    )
-                )
-            await asyncio.gather(*sent)  # a flush would wait for them, too, and keep their errors to itself
+                key = publication.key.encode()
+                acknowledgements.append(await self._producer.send(topic, data, key=key, partition=partition))
+            await asyncio.gather(*acknowledgements)  # a flush would wait for them, too, and keep their errors to itself
 
     async def poll(self) -> list[Any]:
         """Return what is new and can be read; what cannot is a dead letter of the stage that reads it.
@@ -107,16 +105,16 @@ class KafkaBus:
         Raises DataLossError if it is a record of a step: the run could train again what was trained.
         """
         with kafka_errors(self._connection, "reading the run's log"):
-            return await self._poll(self._opened())
+            fetched = await self._opened().getmany(timeout_ms=POLL_MS)
+        return [*self._decoded(message for messages in fetched.values() for message in messages)]
 
     async def catch_up(self) -> list[Any]:
         """Read up to the ends that hold now, however long the broker takes."""
-        records = []
+        records, consumer = [], self._opened()
         with kafka_errors(self._connection, "reading the run's log"):
-            consumer = self._opened()
             ends = await consumer.end_offsets(self._partitions)
             while [partition for partition, end in ends.items() if await consumer.position(partition) < end]:
-                records += await self._poll(consumer)
+                records += await self.poll()
         return records
 
     async def close(self) -> None:
@@ -130,24 +128,14 @@ class KafkaBus:
             raise UnavailableError("the run's log is not open")
         return self._consumer
 
-    async def _poll(self, consumer: AIOKafkaConsumer) -> list[Any]:
-        records = []
-        for messages in (await consumer.getmany(timeout_ms=POLL_MS)).values():
-            for message in messages:
-                record = self._read(message)
-                if record is not None:
-                    records.append(record)
-        return records
-
-    def _read(self, one: Any) -> Any:
-        if one.value is None or record_name(one.value) in _UNREAD:
-            return None
-        if one.topic == self._steps:
-            return decode_ledger_record(Frame(one.topic, one.offset, one.key, one.value))
-        try:
-            return decode(one.value)
-        except RecordError:
-            return None
+    def _decoded(self, messages: Iterable[Any]) -> Iterator[Any]:
+        for message in messages:
+            if message.value is not None and record_name(message.value) not in _UNREAD:
+                if message.topic == self._steps:
+                    yield decode_ledger_record(Frame(message.topic, message.offset, message.key, message.value))
+                else:
+                    with suppress(RecordError):
+                        yield decode(message.value)
 
 
 async def read_since(connection: KafkaConnection, topic: str, since_ms: int | None) -> list[Any]:

@@ -5,9 +5,9 @@ carry (`prompt_token_ids`, `token_ids`), never a re-tokenisation; without them a
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from itertools import count as count_from
 from statistics import fmean
 from typing import Any
 
@@ -78,14 +78,15 @@ def total(trajectory: Trajectory) -> float:
     return float(trajectory.reward) + sum(trajectory.shaped_rewards or ())
 
 
-def reward_metrics(collection: TrajectoryCollection, prefix: str = "") -> dict[str, float | None]:
-    """Return mean, least and greatest of the rewards; None of nothing."""
-    rewards = [total(trajectory) for group in collection.trajectories for trajectory in group]
-    return {
-        f"{prefix}avg_reward": fmean(rewards) if rewards else None,
-        f"{prefix}min_reward": min(rewards, default=None),
-        f"{prefix}max_reward": max(rewards, default=None),
-    }
+def rewards_of(collection: TrajectoryCollection) -> list[float]:
+    """Return what each trajectory is worth."""
+    return [total(trajectory) for trajectory in chain(*collection.trajectories)]
+
+
+def summary_of(rewards: Sequence[float]) -> dict[str, Any]:
+    """Return mean, least and greatest of rewards, by the toolkit's names; None of nothing."""
+    mean = fmean(rewards) if rewards else None
+    return {"avg_reward": mean, "min_reward": min(rewards, default=None), "max_reward": max(rewards, default=None)}
 
 
 def count(collection: TrajectoryCollection) -> int:
@@ -93,25 +94,26 @@ def count(collection: TrajectoryCollection) -> int:
     return sum(map(len, collection.trajectories))
 
 
+def id_of(trajectory: Trajectory) -> str | None:
+    """Return which record a trajectory is; None of one that is not on the log yet."""
+    record_id = (trajectory.metadata or {}).get(PUBLISHED)
+    return None if record_id is None else str(record_id)
+
+
 def has_pairs(collection: TrajectoryCollection) -> bool:
     """Whether these are preference pairs, which are not episodes."""
-    return any(
-        isinstance(item, DPOItem) for group in collection.trajectories for member in group for item in member.episode
-    )
+    return any(isinstance(item, DPOItem) for member in chain(*collection.trajectories) for item in member.episode)
 
 
 def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
-    seen: Counter[str] = Counter()
     taken: set[str] = set()
     for index, group in enumerate(collection.trajectories):
         ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
-        name = example_name = next(ids, str(index))
-        while example_name in taken or not seen[name]:
-            seen[name] += 1
-            example_name = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        taken.add(example_name)
-        yield example_name
+        first_id = next(ids, str(index))
+        names = chain([first_id], (f"{first_id}#{number}" for number in count_from(2)))
+        taken.add(name := next(name for name in names if name not in taken))
+        yield name
 
 
 def labels_of(attempt: ExampleAttempt) -> dict[str, str]:
@@ -119,11 +121,11 @@ def labels_of(attempt: ExampleAttempt) -> dict[str, str]:
     return {"run": attempt.run_id, "epoch": str(attempt.epoch), "generation": str(attempt.generation)}
 
 
-def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs: Any, model: str) -> Exchange:
+def _exchange(messages: list[dict[str, Any]], completion: Mapping[str, Any], logprobs: Any, model: str) -> Exchange:
     values = tuple(_field(token, "logprob") for token in _field(logprobs, "content") or ())
     choice = AnswerChoice(
-        content=said["content"],
-        tool_calls=said.get("tool_calls", ()),
+        content=completion["content"],
+        tool_calls=completion.get("tool_calls", ()),
         finish_reason="stop",
         logprobs=values,
         token_ids=_field(logprobs, "token_ids"),
@@ -134,8 +136,9 @@ def _exchange(messages: list[dict[str, Any]], said: Mapping[str, Any], logprobs:
         completion_tokens=len(values),
         choices=(choice,),
     )
-    given = {name: value for name in NEUTRAL if (value := _field(logprobs, name)) is not None}
-    sampling = {**NEUTRAL, **given} if "temperature" in given else given
+    sampling = {name: value for name in NEUTRAL if (value := _field(logprobs, name)) is not None}
+    if "temperature" in sampling:
+        sampling = {**NEUTRAL, **sampling}
     request = {"messages": list(messages), **sampling}
     return Exchange(request=request, answer=answer, logprob_mode=_field(logprobs, "logprob_mode") or "raw")
 

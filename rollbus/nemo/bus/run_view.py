@@ -79,9 +79,9 @@ class RunView:
     """Hashes of the batches that the trainer is at work on."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     """By policy version: where its weights are, as the backend names it."""
-    started: set[str] = field(default_factory=set)
+    started_episodes: set[str] = field(default_factory=set)
     """Episode ids."""
-    ended: dict[str, str] = field(default_factory=dict)
+    stop_reasons: dict[str, str] = field(default_factory=dict)
     """Episode id → stop reason."""
 
     def take(self, records: Iterable[Any]) -> None:
@@ -157,9 +157,9 @@ class RunView:
             case RewardRevised() if record.trajectory_id in self.trajectories and not record.excluded:
                 self.revisions[record.trajectory_id] = record.revision
             case EpisodeStarted() if record.labels.get("run") == self.run_id:
-                self.started.add(record.episode_id)
+                self.started_episodes.add(record.episode_id)
             case EpisodeEnded():
-                self.ended.setdefault(record.episode_id, record.stop_reason)
+                self.stop_reasons.setdefault(record.episode_id, record.stop_reason)
             case Drop() if record.run_id in (None, self.run_id):
                 self._drop(record)
             case _ if getattr(record, "run_id", None) == self.run_id:

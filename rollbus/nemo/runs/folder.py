@@ -8,7 +8,7 @@ seconds to import.
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -116,11 +116,19 @@ def delete_run(record: RunRecord) -> None:
         shutil.rmtree(record.folder)
 
 
-@contextmanager
-def hold_run(folder: Path) -> Iterator[None]:
+def hold_run(folder: Path) -> AbstractContextManager[None]:
     """Keep a run to one process; raises ConfigurationError where another has it. A kill lets it go."""
+    return _hold(folder, f"run {folder.name!r} is running; wait for its end, or stop it")
+
+
+def hold_output(folder: Path) -> AbstractContextManager[None]:
+    """Keep a run's output folder to one process; raises ConfigurationError where another has it."""
+    return _hold(folder, f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir")
+
+
+@contextmanager
+def _hold(folder: Path, refusal: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    refusal = f"run {folder.name!r} is running; wait for its end, or stop it"
     with hold_file(folder / LOCK_FILE, lambda _: refusal):
         yield
 

@@ -13,7 +13,6 @@ from nat.data_models.intermediate_step import (
     IntermediateStep,
     IntermediateStepPayload,
     IntermediateStepType,
-    StreamEventData,
 )
 
 from rollbus.nemo.bus.transcripts import logprobs_with_tokens
@@ -108,26 +107,20 @@ def _pair_texts(texts: Mapping[int, str], turns: Sequence[TurnRecorded]) -> tupl
     return turn_by_step, unclear
 
 
-def _tool_steps(call: ToolCalled, asked_by: IntermediateStep) -> Iterator[IntermediateStep]:
+def _tool_steps(call: ToolCalled, model_step: IntermediateStep) -> Iterator[IntermediateStep]:
     """Yield the start and the end of a tool's run, as the framework's callbacks would have reported them."""
     end_s = call.occurred_at_ms / 1000
     begin_s = end_s - (call.latency_ms or 0) / 1000
-    shared: dict[str, Any] = {"name": call.name, "framework": asked_by.payload.framework, "UUID": call.event_id}
-    begun = StreamEventData(input=call.arguments)
-    ended = StreamEventData(input=call.arguments, output=call.result if call.error is None else call.error)
+    shared: dict[str, Any] = {"name": call.name, "framework": model_step.payload.framework, "UUID": call.event_id}
+    at_start = {"event_timestamp": begin_s, "data": {"input": call.arguments}}
+    result = call.result if call.error is None else call.error
+    at_end = {"event_timestamp": end_s, "data": {"input": call.arguments, "output": result}}
     for payload in (
-        IntermediateStepPayload(
-            event_type=IntermediateStepType.TOOL_START, event_timestamp=begin_s, data=begun, **shared
-        ),
-        IntermediateStepPayload(
-            event_type=IntermediateStepType.TOOL_END,
-            event_timestamp=end_s,
-            span_event_timestamp=begin_s,
-            data=ended,
-            **shared,
-        ),
+        {"event_type": IntermediateStepType.TOOL_START, **at_start},
+        {"event_type": IntermediateStepType.TOOL_END, "span_event_timestamp": begin_s, **at_end},
     ):
-        yield asked_by.model_copy(update={"payload": payload})
+        step = IntermediateStepPayload.model_validate(shared | payload)
+        yield model_step.model_copy(update={"payload": step})
 
 
 def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:

@@ -7,8 +7,8 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,9 +19,8 @@ from nat.data_models.evaluate_runtime import EvaluationRunOutput
 from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
-from rollbus.local.process.state import hold_file
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
+from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, id_of, record_trajectory
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.bus.run_view import ExampleAttempt
 from rollbus.nemo.bus.transcripts import as_trajectory
@@ -59,11 +58,11 @@ class Run:
     """Begins to bring a backend in this process the run's batches."""
     folder: Path | None = None
     """Where such a backend keeps its journal."""
-    given: dict[str, Trajectory] = field(default_factory=dict)
+    submitted: dict[str | None, Trajectory] = field(default_factory=dict)
     """What was submitted to it and is not trained yet, by trajectory id."""
     is_well: bool = True
     """Whether no job has failed."""
-    said: str | None = None
+    adapter_message: str | None = None
     """What it said of its last job."""
     built_epochs: set[int] = field(default_factory=set)
     """Epochs whose trajectories are episodes, and not preference pairs."""
@@ -101,7 +100,7 @@ class Run:
             if epoch is not None and (closed := self.closed_epoch(epoch)) is not None:
                 return closed
             collection = await finalize(run_id, meta)
-            troubles.checked(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
+            troubles.require_type(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
             epoch = int((meta or {}).get("epoch", epoch or 0))
             if not has_pairs(collection):
                 self.built_epochs.add(epoch)
@@ -116,18 +115,15 @@ class Run:
             return None
         return TrajectoryCollection(trajectories=self.collected(view.played_in(epoch)), run_id=self.run_id)
 
-    def collected(self, ids: Iterable[str], *, include_tool_calls: bool = True) -> list[list[Trajectory]]:
+    def collected(self, ids: Iterable[str]) -> list[list[Trajectory]]:
         """Return what the stages keep of trajectories, by groups."""
-        view = self.log.view
-        return [
-            [
-                as_trajectory(
-                    view.trajectories[member.trajectory_id], member.reward, include_tool_calls=include_tool_calls
-                )
-                for member in group.members
-            ]
-            for group in view.groups_of(ids)
-        ]
+        groups = self.log.view.groups_of(ids)
+        return [[self.trajectory(member.trajectory_id, member.reward) for member in group.members] for group in groups]
+
+    def trajectory(self, trajectory_id: str, worth: float) -> Trajectory:
+        """Return a trajectory of the log in the toolkit's form, with what its builder asks for."""
+        include_tool_calls = self.plan.attempts.include_tool_calls
+        return as_trajectory(self.log.view.trajectories[trajectory_id], worth, include_tool_calls=include_tool_calls)
 
     async def settle(self, ids: Collection[str], epoch: int) -> None:
         """Wait until the stages have grouped or dropped each trajectory, and remember why they dropped any."""
@@ -165,7 +161,7 @@ class Run:
             "model": f"{self.plan.model}@{view.newest_version()}",
             "function": self.plan.config.finetuning.target_functions[0],
         }
-        recorded, ids, earlier = [], [], []
+        recordings, ids, earlier_ids = [], [], []
         for name, group in zip(example_names(collection), collection.trajectories, strict=True):
             for position, trajectory in enumerate(group):
                 metadata = trajectory.metadata = dict(trajectory.metadata or {})
@@ -173,29 +169,31 @@ class Run:
                     attempt, is_finished = self.next_attempt(ExampleAttempt(self.run_id, epoch, name, position))
                     metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
                     if is_finished:
-                        earlier.append(attempt.trajectory_id)
+                        earlier_ids.append(attempt.trajectory_id)
                     else:
                         size = len(group)
-                        recorded.append(
+                        recordings.append(
                             record_trajectory(self.recording, attempt, trajectory, group_size=size, **shared)
                         )
                 ids.append(str(metadata[PUBLISHED]))
-        await asyncio.gather(*recorded)
+        await asyncio.gather(*recordings)
         await self.settle(ids, epoch)
-        there = {
-            _id_of(member): member for group in self.collected(earlier) for member in group if _id_of(member) in earlier
-        }
+        logged = {id_of(member): member for group in self.collected(earlier_ids) for member in group}
         groups = [
-            [there.get(_id_of(member), member) for member in group if _id_of(member) in view.group_of]
+            [
+                logged[record_id] if record_id in earlier_ids else member
+                for member in group
+                if (record_id := id_of(member)) in view.group_of
+            ]
             for group in collection.trajectories
         ]
-        return TrajectoryCollection(trajectories=[group for group in groups if group], run_id=collection.run_id)
+        return TrajectoryCollection(trajectories=[*filter(None, groups)], run_id=collection.run_id)
 
     def next_attempt(self, attempt: ExampleAttempt) -> tuple[ExampleAttempt, bool]:
         """Return the attempt to make now, and whether an earlier process has finished it."""
         view = self.log.view
-        while attempt.episode_id in view.started or attempt.episode_id in view.ended:
-            reason = view.ended.get(attempt.episode_id)
+        while attempt.episode_id in view.started_episodes or attempt.episode_id in view.stop_reasons:
+            reason = view.stop_reasons.get(attempt.episode_id)
             if reason == "completed":
                 return attempt, True
             if reason is None:
@@ -203,10 +201,6 @@ class Run:
                     episode.exclude("the process that played it was killed; it is played again")
             attempt = replace(attempt, number=attempt.number + 1)
         return attempt, False
-
-
-def _id_of(trajectory: Trajectory) -> str:
-    return str((trajectory.metadata or {})[PUBLISHED])
 
 
 CURRENT: ContextVar[Run | None] = ContextVar("rollbus_run", default=None)
@@ -220,15 +214,6 @@ def current_run(part: str) -> Run:
             f"{part} needs a run on the bus; name a trainer of `_type: rollbus_trainer`, or run `rollbus finetune`"
         )
     return run
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a run's output folder to one process; raises ConfigurationError where another has it. A kill lets it go."""
-    folder.mkdir(parents=True, exist_ok=True)
-    refusal = f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir"
-    with hold_file(folder / ".lock", lambda _: refusal):
-        yield
 
 
 @asynccontextmanager
@@ -259,30 +244,30 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
     """Open a run's log; its processes run. At a good end ClickHouse has everything, and the record says how it was."""
     from rollbus.nemo.runs.settings import processed_logprobs
 
-    run_id, ended = record.run_id, replace(record, state="failed")
+    run_id, final_record = record.run_id, replace(record, state="failed")
     bus = processes.bus(resume=resume, began_at=record.began_at)
     recording = RunRecording(processes.namespace, bus.sink, processed=processed_logprobs(plan.config))
     log = RunLog(bus, run_id, recording, check=processes.check)
     await bus.open()
     try:
         await log.begin(resume=resume)
-        async with AsyncExitStack() as hosted:
+        async with AsyncExitStack() as hosting:
 
             async def host(backend: Backend) -> None:
-                await hosted.enter_async_context(training(processes.trainer_settings(), backend, log))
+                await hosting.enter_async_context(training(processes.trainer_settings(), backend, log))
 
             CURRENT.set(run := Run(plan, run_id, log, resume, host, record.folder))
             write_run(record)
             try:
                 yield run
-                ended = replace(ended, state="completed" if run.is_well else "failed")
+                final_record = replace(record, state="completed" if run.is_well else "failed")
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # a signal, which ends this process
-                ended = replace(ended, state="interrupted")
+                final_record = replace(record, state="interrupted")
                 raise
             finally:
                 version = log.view.newest_version()
                 checkpoint = log.view.checkpoints.get(version, "")
-                write_run(replace(ended, ended_at=now(), policy_version=version, checkpoint=checkpoint))
+                write_run(replace(final_record, ended_at=now(), policy_version=version, checkpoint=checkpoint))
         await processes.drain()
     finally:
         CURRENT.set(None)

@@ -104,8 +104,8 @@ def run_processes(plan: Plan, record: RunRecord, console: Console, *, with_stage
 def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console) -> dict[str, Any]:
     """Measure a run's newest weights on a dataset, by the run's own evaluator."""
     assert options.resume is not None
-    dataset = dataset or options.run.validation_dataset or options.run.dataset
-    chosen = options.run.model_copy(update={"validation_dataset": dataset})
+    examples = dataset or options.run.validation_dataset or options.run.dataset
+    chosen = options.run.model_copy(update={"validation_dataset": examples})
 
     async def measure(processes: Processes, record: RunRecord) -> dict[str, Any]:
         async with (

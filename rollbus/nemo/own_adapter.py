@@ -96,7 +96,7 @@ class AdapterBackend(JournaledBackend):
 
     def __init__(self, adapter: OwnAdapter, run: Run) -> None:
         super().__init__(run.plan.model, run.folder)
-        self._adapter, self._run = adapter, run
+        self._adapter, self._finetune_run = adapter, run
 
     async def capabilities(self) -> Capabilities:
         """Return what the trainer loop should know."""
@@ -110,11 +110,11 @@ class AdapterBackend(JournaledBackend):
         status = await self._job(self._collection(request))
         if status.status is not TrainingStatusEnum.COMPLETED:
             raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
-        self._run.adapter_message = status.message
+        self._finetune_run.adapter_message = status.message
         metadata = status.metadata or {}
         ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
         for trajectory_id in ids:
-            self._run.submitted.pop(trajectory_id, None)
+            self._finetune_run.submitted.pop(trajectory_id, None)
         self.record_result(
             TrainResult(
                 batch_hash=request.batch_hash,
@@ -145,8 +145,8 @@ class AdapterBackend(JournaledBackend):
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in request.trajectories:
             trajectory_id = trajectory.trajectory_id
-            submitted = self._run.submitted.get(trajectory_id)
+            submitted = self._finetune_run.submitted.get(trajectory_id)
             groups.setdefault(trajectory.group_id, []).append(
-                submitted or self._run.trajectory(trajectory_id, trajectory.reward)
+                submitted or self._finetune_run.trajectory(trajectory_id, trajectory.reward)
             )
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=request.run_id)

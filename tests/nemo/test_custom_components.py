@@ -481,12 +481,28 @@ class Buying(Endpoint):
         return answer
 
 
-async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
-    async def buy(question: str, llm: Any) -> str:
-        asked = [HumanMessage(question), await llm.ainvoke(question)]
-        call = asked[-1].tool_calls[0]
-        return str((await llm.ainvoke([*asked, ToolMessage("4", tool_call_id=call["id"])])).content)
+async def buy(question: str, llm: Any) -> str:
+    """Ask, run the tool that the model calls, and answer with what it makes of the result."""
+    messages = [HumanMessage(question), await llm.ainvoke(question)]
+    call = messages[-1].tool_calls[0]
+    return str((await llm.ainvoke([*messages, ToolMessage("4", tool_call_id=call["id"])])).content)
 
+
+async def test_a_closed_epoch_is_read_again_as_its_builder_asks(tmp_path: Path) -> None:
+    plain = document(tmp_path, examples=1, workflow=buy)
+    plain["trajectory_builders"]["b"]["include_tool_calls"] = False
+    plan = read(tmp_path, plain)
+    bus = memory_bus(plan)
+    async with opened(plan, bus, Buying()) as made:
+        await run_epochs(made, 1)
+    async with opened(plan, bus, Endpoint(), resume=True) as made:
+        closed_epoch = made.run.closed_epoch(0)
+    assert closed_epoch is not None
+    roles = [[item.role.value for item in trajectory.episode] for trajectory in closed_epoch.trajectories[0]]  # type: ignore[union-attr]
+    assert roles == [["user", "assistant", "assistant"]] * 2
+
+
+async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
     async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})

@@ -47,18 +47,14 @@ class RunLog:
 
     async def begin(self, *, resume: bool) -> None:
         """Read everything that is there; raises ConfigurationError where a new run has the name of another."""
-        await self.read_to_the_end()
+        async with self._reading:
+            self.view.take(await self.bus.catch_up())
+            self.view.failures.clear()  # after a restart the trainer tries again what failed for good before
         if self.view.commands and not resume:
             raise ConfigurationError(
                 f"run {self.run_id!r} is on this broker already, with {len(self.view.commands)} epochs; name another "
                 "under `rollbus: run_id`, or continue it with --resume in its folder"
             )
-
-    async def read_to_the_end(self) -> None:
-        """Read everything that is there: after a restart, whose trainer tries again what failed for good before."""
-        async with self._reading:
-            self.view.take(await self.bus.catch_up())
-            self.view.failures.clear()
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
         """Read on until a condition holds; raises UnavailableError if nothing new arrives in the log."""

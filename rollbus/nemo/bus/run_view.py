@@ -3,7 +3,8 @@
 Epoch and curriculum window are one: an epoch ends with one `end_window`, so window n is epoch n.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,13 +143,10 @@ class RunView:
         """Return the epoch whose window is still open."""
         return max(self.windows, default=-1) + 1
 
-    def reasons(self, trajectories: Iterable[str]) -> Mapping[str, int]:
+    def reasons(self, trajectories: Iterable[str]) -> dict[str, int]:
         """Return how many of these were dropped, by reason."""
-        counts: dict[str, int] = {}
-        for trajectory in trajectories:
-            if trajectory not in self.group_of and trajectory in self.dropped:
-                counts[self.dropped[trajectory]] = counts.get(self.dropped[trajectory], 0) + 1
-        return dict(sorted(counts.items()))
+        reasons = (self.dropped[name] for name in trajectories if name not in self.group_of and name in self.dropped)
+        return dict(sorted(Counter(reasons).items()))
 
     def _take(self, record: Any) -> None:
         match record:

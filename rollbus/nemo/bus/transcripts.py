@@ -21,7 +21,7 @@ ROLES = {
 """Any other role is OTHER."""
 STEP_REWARD = "step"
 """Added to the reward's name where a single step is rewarded."""
-_KEPT = ("tool_call_id", "tool_calls", "name")
+_METADATA = ("tool_call_id", "tool_calls", "name")
 
 
 def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_calls: bool = True) -> Trajectory:
@@ -51,14 +51,9 @@ def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_call
     )
 
 
-def role_of(name: str) -> EpisodeItemRole:
-    """Return a role by any of its names."""
-    return ROLES.get(name, EpisodeItemRole.OTHER)
-
-
 def _item(message: Message, logprobs: dict[str, Any]) -> EpisodeItem:
-    role = role_of(message.role)
-    metadata = {name: value for name in _KEPT if (value := getattr(message, name)) is not None}
+    role = ROLES.get(message.role, EpisodeItemRole.OTHER)
+    metadata = {name: value for name in _METADATA if (value := getattr(message, name)) is not None}
     return EpisodeItem(
         role=role,
         content=message.content or "",

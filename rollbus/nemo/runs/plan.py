@@ -54,16 +54,19 @@ class Plan:
         return isinstance(self.builder, LogTrajectoryBuilderConfig)
 
     @property
+    def backend(self) -> ARTBackendConfig | None:
+        """What is trained, and where; None where an adapter of the user's own trains."""
+        return self.adapter.backend if isinstance(self.adapter, BusTrainerAdapterConfig) else None
+
+    @property
     def model(self) -> str:
         """The name of the trained model."""
-        return self.adapter.backend.name if isinstance(self.adapter, BusTrainerAdapterConfig) else "agent"
+        return "agent" if self.backend is None else self.backend.name
 
     @property
     def trained(self) -> tuple[str, str] | None:
         """The base model's name and the trained one's; None where the model is trained elsewhere."""
-        if not isinstance(self.adapter, BusTrainerAdapterConfig):
-            return None
-        return self.adapter.backend.base_model, self.adapter.backend.name
+        return None if self.backend is None else (self.backend.base_model, self.backend.name)
 
     @property
     def art_backend(self) -> ARTBackendConfig | None:
@@ -71,9 +74,7 @@ class Plan:
         setting: Any = self.bus.settings
         for key in ("trainer", "backend", "type"):
             setting = setting.get(key) if isinstance(setting, Mapping) else None
-        if isinstance(self.adapter, BusTrainerAdapterConfig) and setting in (None, "art-server"):
-            return self.adapter.backend
-        return None
+        return self.backend if setting in (None, "art-server") else None
 
     @property
     def curriculum_on_bus(self) -> bool:

@@ -30,7 +30,7 @@ from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.art_server import is_healthy
 from rollbus.nemo.bus.kafka import KafkaBus
-from rollbus.nemo.components import ARTBackendConfig, BusTrainerAdapterConfig
+from rollbus.nemo.components import ARTBackendConfig
 from rollbus.nemo.runs.folder import SETTINGS_FILE
 from rollbus.nemo.runs.own_stack import LOOPBACK, services_here
 from rollbus.nemo.runs.plan import Plan
@@ -236,7 +236,7 @@ class Processes:
     def _stages(self, settings_file: Path) -> Iterator[Service]:
         from rollbus.consumers.clickhouse.questions.saved import has_tables
 
-        is_ours = isinstance(self._plan.adapter, BusTrainerAdapterConfig)
+        is_ours = self._plan.backend is not None
         for service in stage_rows(settings_file, self._run_id, has_tables=lambda: has_tables(self.settings.clickhouse)):
             if service.name in self._missing_stages and (service.name != TRAINER or is_ours):
                 yield service

@@ -129,8 +129,7 @@ class Run:
         """Wait until the stages have grouped or dropped each trajectory, and remember why they dropped any."""
         await self.recording.flush()
         await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch + 1}")
-        reasons = dict(self.log.view.reasons(ids))
-        if reasons:
+        if reasons := self.log.view.reasons(ids):
             logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
         self.reasons[epoch] = self.reasons.get(epoch, {}) | reasons
 

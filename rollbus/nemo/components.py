@@ -12,6 +12,7 @@ from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, Traj
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from rollbus.nemo.runs.folder import DATA_DIR
 from rollbus.nemo.training_args import USED, refusals
@@ -24,6 +25,8 @@ ART_TYPES = {
     "openpipe_art_trainer": "rollbus_trainer",
 }
 """The guides' `_type`s, and what `rollbus finetune` reads them as."""
+REFUSED_FIELDS = "refused_fields"
+"""Type of an error whose context has `messages`, by field."""
 NO_KEY = "default"
 """The toolkit's word for no key."""
 
@@ -119,7 +122,8 @@ class ARTTrainingConfig(BaseModel):
     def _refuse_unused(cls, values: Any) -> Any:
         fields = values if isinstance(values, Mapping) else {}
         if messages := refusals(str(name) for name, value in fields.items() if value is not None):
-            raise ValueError("; ".join(messages))
+            text = "; ".join(f"{name} {message}" for name, message in messages.items())
+            raise PydanticCustomError(REFUSED_FIELDS, "{text}", {"text": text, "messages": messages})
         return values
 
     @property

@@ -27,7 +27,7 @@ from nat.utils.io.yaml_tools import yaml_load
 from pydantic import BaseModel, ValidationError
 
 from rollbus.nemo import troubles
-from rollbus.nemo.components import ART_TYPES, BusConfig, LogTrajectoryBuilderConfig
+from rollbus.nemo.components import ART_TYPES, REFUSED_FIELDS, BusConfig, LogTrajectoryBuilderConfig
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.toolkit_version import require_toolkit
 from rollbus.schemas.errors import ConfigurationError, nearest
@@ -74,7 +74,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        details += [((), detail, values, Config) for detail in error.errors()]
+        details += [((), detail, values, Config) for detail in _by_field(error)]
     others = [detail for detail in details if not _is_of(detail, first_mistakes, lines)]
     mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in others)]
     if not mistakes:
@@ -208,6 +208,16 @@ def _is_of(detail: tuple[Place, Any, Any, type[BaseModel]], mistakes: list[str],
     place: Place = (*section, *_place(error["loc"], values))
     texts = (f"  {line_of(at, lines)}: {dotted(at)}: " for at in (place, (*place, "_type")))
     return any(mistake.startswith(text) for text in texts for mistake in mistakes)
+
+
+def _by_field(error: ValidationError) -> Iterator[Any]:
+    """Yield pydantic's errors; one that refuses several fields is one of each of them."""
+    for detail in error.errors():
+        if detail["type"] != REFUSED_FIELDS:
+            yield detail
+            continue
+        for name, message in detail["ctx"]["messages"].items():
+            yield {**detail, "loc": (*detail["loc"], name), "msg": message}
 
 
 def _describe_error(

@@ -69,6 +69,6 @@ ELSEWHERE = {
 INSTEAD: Mapping[str, str] = {name: instead for instead, names in ELSEWHERE.items() for name in names.split()}
 
 
-def refusals(names: Iterable[str]) -> list[str]:
+def refusals(names: Iterable[str]) -> dict[str, str]:
     """Return a message for each of the names that is refused."""
-    return [f"{name} is not used here; instead: {INSTEAD[name]}" for name in names if name in INSTEAD]
+    return {name: f"is not used here; instead: {INSTEAD[name]}" for name in names if name in INSTEAD}

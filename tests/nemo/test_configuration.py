@@ -143,8 +143,16 @@ def test_every_field_of_arts_trainer_arguments_is_used_or_refused_by_name(tmp_pa
     assert not USED.keys() & INSTEAD.keys()
     path = tmp_path / "config.yml"
     path.write_text((GUIDES / "art.yml").read_text().replace("learning_rate:", "warmup_steps: 5\n      learning_rate:"))
-    with pytest.raises(ConfigurationError, match="training: warmup_steps is not used here; instead: nothing"):
-        load(path)
+    line = path.read_text().splitlines().index("      warmup_steps: 5") + 1
+    adapter = "trainer_adapters.art_adapter.training"
+    with pytest.raises(ConfigurationError) as caught:
+        load_plan(path, [(f"{adapter}.max_steps", "9")])
+    first, *mistakes = str(caught.value).splitlines()
+    assert first.startswith("2 mistake(s)")
+    assert mistakes == [
+        f"  line {line}: {adapter}.warmup_steps: is not used here; instead: nothing: the rate is constant",
+        f"  -o {adapter}.max_steps: {adapter}.max_steps: is not used here; instead: `finetuning.num_epochs`",
+    ]
 
 
 def test_what_training_names_reaches_the_trainer() -> None:

@@ -6,16 +6,16 @@
 import csv
 import re
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from nat.data_models.finetuning import TrainingJobRef, TrainingStatusEnum
 
+from rollbus.local.process.ports import find_free_port
 from rollbus.nemo.components import BusTrainerAdapterConfig
 from rollbus.nemo.trainer_adapter import BusTrainerAdapter
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
 from tests.nemo.world import RUN, document, new_run, run_epochs
+from tests.web import QuietHandler, serve
 
 TESTS = Path(__file__).parents[1]
 ROWS = list(csv.DictReader((TESTS / "nemo" / "toolkit_tests.csv").read_text(encoding="utf-8").splitlines()))
@@ -76,17 +76,20 @@ async def test_a_running_job_says_how_far_it_is(tmp_path: Path) -> None:
     assert running.message == "0 of 3 groups are trained"
 
 
-@pytest.mark.parametrize(("answer", "healthy"), [(200, True), (404, False), (503, False), (None, False)])
-async def test_only_an_answer_of_200_is_healthy(
-    answer: int | None, healthy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def get(self: Any, url: str) -> httpx.Response:
-        if answer is None:
-            raise httpx.ConnectError("refused")
-        assert url == "http://127.0.0.1:9/health"
-        return httpx.Response(answer)
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (404, False), (503, False)])
+async def test_only_an_answer_of_200_is_healthy(status: int, healthy: bool) -> None:
+    paths: list[str] = []
 
-    monkeypatch.setattr(httpx.AsyncClient, "get", get)
-    backend = {"ip": "127.0.0.1", "port": 9}
-    adapter = BusTrainerAdapter(BusTrainerAdapterConfig.model_validate({"backend": backend}))
-    assert await adapter.is_healthy() is healthy
+    class Health(QuietHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.answer({}, status)
+
+    async def is_healthy(port: int) -> bool:
+        backend = {"ip": "127.0.0.1", "port": port}
+        return await BusTrainerAdapter(BusTrainerAdapterConfig.model_validate({"backend": backend})).is_healthy()
+
+    with serve(Health) as address:
+        assert await is_healthy(int(address.rpartition(":")[2])) is healthy
+    assert paths == ["/health"]
+    assert not await is_healthy(find_free_port()), "nothing answers"

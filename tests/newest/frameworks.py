@@ -39,8 +39,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "instructor": Framework(("instructor",), tools=False, agents=False),
     "autogen": Framework(("autogen-agentchat", "autogen-ext[openai]", OTEL)),
     "strands": Framework(("strands-agents[openai]>=1", OTEL)),
-    "haystack": Framework(("haystack-ai", "opentelemetry-haystack", OTEL), call_ids=False),
-    "agno": Framework(("agno", "openai", "openinference-instrumentation-agno", OTEL), call_ids=False),
-    "crewai": Framework(("crewai", "openinference-instrumentation-crewai", OTEL), call_ids=False),
+    "haystack": Framework(("haystack-ai", "opentelemetry-haystack", OTEL)),
+    "agno": Framework(("agno", "openai", "openinference-instrumentation-agno", OTEL)),
+    "crewai": Framework(("crewai", "openinference-instrumentation-crewai", OTEL)),
     "dspy": Framework(("dspy", "openinference-instrumentation-dspy", OTEL), call_ids=False, agents=False),
 }

@@ -104,7 +104,7 @@ PURE: Mapping[str, Room] = {
         (
             *("producers/capture/surface.py", "producers/capture/chat.py", "producers/capture/chat_stream.py"),
             *("producers/capture/completions.py", "producers/capture/responses.py", "producers/capture/attributes.py"),
-            *("producers/capture/hiding.py", "producers/capture/messages.py", "producers/capture/contents.py"),
+            *("producers/capture/hiding.py", "producers/capture/without_tokens.py"),
         ),
         ("schemas/records", "producers/turns"),
     ),

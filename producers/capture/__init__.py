@@ -2,5 +2,5 @@
 
 In: an HTTP client's requests and responses. Out: an `Exchange` per call, given to its episode.
 Read first: endpoints (what is a call), call, answer_tap and hiding (the answer's bytes), then httpx_hook and
-openai_client (whose calls), surface and the three APIs (chat, completions, responses).
+openai_client (whose calls), surface and the APIs (chat, completions, responses, without_tokens).
 """

@@ -6,10 +6,9 @@ from typing import Any
 from rollbus.producers.capture.call import Capture, RecordedCall
 from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.capture.completions import COMPLETIONS
-from rollbus.producers.capture.contents import CONTENTS
-from rollbus.producers.capture.messages import MESSAGES
 from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.capture.surface import Surface
+from rollbus.producers.capture.without_tokens import CONTENTS, MESSAGES
 from rollbus.producers.episode import context
 from rollbus.schemas.ids import parse_json
 

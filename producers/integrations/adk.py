@@ -23,10 +23,10 @@ from google.genai import types
 
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, canonical
+from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
+from rollbus.producers.turns.foreign_messages import read_messages
+from rollbus.producers.turns.sampled_message import choice_of
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
-
-_ROLES = {"model": "assistant", None: "user"}
 
 
 @guard_hooks
@@ -131,33 +131,17 @@ def _tool(context: ToolContext) -> Hashable:
 def _exchange(context: CallbackContext, response: LlmResponse) -> Exchange:
     """Return what ADK saw of a call: texts and counts, no tokens."""
     usage = response.usage_metadata
-    content, calls = _texts_and_calls(response.content)
+    said = read_messages([_fields_of(response.content)]) if response.content else []
     answer = ServerAnswer(
         model=response.model_version or "",
         prompt_tokens=usage.prompt_token_count if usage else None,
         completion_tokens=usage.candidates_token_count if usage else None,
-        choices=(AnswerChoice(content=content, tool_calls=calls),),
+        choices=(choice_of(said[-1]) if said else AnswerChoice(),),
     )
     events = context.session.events
-    messages = [_message(event.content) for event in events if event.content is not None and not event.partial]
-    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED)
+    contents = [_fields_of(event.content) for event in events if event.content is not None and not event.partial]
+    return Exchange(request={"messages": read_messages(contents)}, answer=answer, withheld=NOT_CAPTURED)
 
 
-def _message(content: types.Content) -> dict[str, Any]:
-    text, calls = _texts_and_calls(content)
-    results = [part.function_response.response for part in content.parts or () if part.function_response]
-    if results:
-        return {"role": "tool", "content": canonical(results)}
-    message: dict[str, Any] = {"role": _ROLES.get(content.role, content.role), "content": text}
-    return {**message, "tool_calls": list(calls)} if calls else message
-
-
-def _texts_and_calls(content: types.Content | None) -> tuple[str | None, tuple[dict[str, Any], ...]]:
-    parts = (content.parts if content else None) or ()
-    texts = [part.text for part in parts if part.text and not part.thought]
-    calls = tuple(
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": canonical(call.args or {})}}
-        for call in (part.function_call for part in parts)
-        if call is not None
-    )
-    return "".join(texts) or None, calls
+def _fields_of(content: types.Content) -> dict[str, Any]:
+    return dict(content.model_dump(mode="json", exclude_none=True))

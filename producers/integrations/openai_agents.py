@@ -7,9 +7,9 @@
 The SDK calls its hooks in tasks of their own, so each agent has a client wrapped under its name instead of a context.
 """
 
-import json
 import weakref
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from agents import (
@@ -27,9 +27,9 @@ from agents.tool_context import ToolContext
 from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor, get_current_span
 from openai import AsyncOpenAI
 
+from rollbus.producers.capture.responses import RESPONSES
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Context = TypeVar("Context")
@@ -178,7 +178,7 @@ class RollbusHooks(RunHooks[Context]):
     def __init__(self, recorder: Recorder) -> None:
         """Record into the current episode."""
         self._recorder, self._structure = recorder, Structure(recorder, "openai-agents")
-        self._prompts: dict[Hashable, tuple[int, list[Any]]] = {}
+        self._prompts: dict[Hashable, tuple[int, Mapping[str, Any]]] = {}
         _WITH_HOOKS.add(recorder)
 
     async def on_llm_start(
@@ -190,8 +190,8 @@ class RollbusHooks(RunHooks[Context]):
     ) -> None:
         """A model is about to be called."""
         if not isinstance(agent.model, RecordedModel):
-            system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-            self._prompts[(id(context), agent.name)] = (_captured(self._recorder), [*system, *input_items])
+            prompt = {"instructions": system_prompt, "input": list(input_items)}
+            self._prompts[(id(context), agent.name)] = (_captured(self._recorder), prompt)
 
     async def on_llm_end(
         self, context: RunContextWrapper[Context], agent: Agent[Context], response: ModelResponse
@@ -221,21 +221,8 @@ def _key(context: RunContextWrapper[Any], tool: Tool) -> Hashable:
     return "tool", id(context) if not isinstance(context, ToolContext) else context.tool_call_id, tool.name
 
 
-def _exchange(prompt: list[Any], response: ModelResponse) -> Exchange:
+def _exchange(prompt: Mapping[str, Any], response: ModelResponse) -> Exchange:
     """Return what the SDK saw of a call: texts and counts, no tokens."""
-    texts, calls = [], []
-    for item in response.output:
-        fields = item.model_dump(exclude_unset=True)
-        if fields.get("type") == "message":
-            texts += [part["text"] for part in fields.get("content") or () if part.get("text")]
-        elif fields.get("type") == "function_call":
-            function = {"name": fields.get("name"), "arguments": fields.get("arguments")}
-            calls.append({"id": fields.get("call_id"), "type": "function", "function": function})
-    answer = ServerAnswer(
-        response_id=response.response_id,
-        prompt_tokens=response.usage.input_tokens,
-        completion_tokens=response.usage.output_tokens,
-        choices=(AnswerChoice(content="".join(texts) or None, tool_calls=tuple(calls)),),
-    )
-    messages = [item if "role" in item else {"role": "tool", "content": json.dumps(item)} for item in map(dict, prompt)]
-    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED, hook="openai-agents")
+    answer = replace(RESPONSES.read_response(response), response_id=response.response_id)
+    request = RESPONSES.convert_request(prompt)
+    return Exchange(request=request, answer=answer, withheld=NOT_CAPTURED, hook="openai-agents")

@@ -11,16 +11,11 @@ from typing import Any
 from rollbus.producers.capture.attributes import Attributes
 from rollbus.producers.capture.completions import COMPLETIONS
 from rollbus.producers.capture.responses import RESPONSES
-from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_tools
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, answer_of, count_of, read, text_of
+from rollbus.producers.turns.foreign_messages import Message, read_json, read_messages, read_tools
+from rollbus.producers.turns.sampled_message import choice_of, spell_finish_reason
 
 INPUT_TOKENS = ("prompt_tokens", "input_tokens", "input", "promptTokens", "inputTokens")
-FINISH_REASONS = {
-    **dict.fromkeys(("tool_call", "tool_calls", "tool_use", "tool-calls"), "tool_calls"),
-    **dict.fromkeys(("stop", "end_turn", "stop_sequence", "completed"), "stop"),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), "length"),
-    **dict.fromkeys(("content_filter", "content-filter", "safety"), "content_filter"),
-}
 OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output", "completionTokens", "outputTokens")
 
 
@@ -74,27 +69,6 @@ def read_answer(
         prompt_tokens=answer.prompt_tokens if answer.prompt_tokens is not None else prompt,
         completion_tokens=answer.completion_tokens if answer.completion_tokens is not None else completion,
         choices=choices,
-    )
-
-
-def spell_finish_reason(reason: str | None) -> str | None:
-    """Return why an answer ended, as the OpenAI API spells it, whichever name another API or a tracing tool has."""
-    return None if reason is None else FINISH_REASONS.get(reason.lower(), reason)
-
-
-def choice_of(message: Mapping[str, Any], index: int = 0) -> AnswerChoice:
-    """Return a message of the OpenAI form as a sampled one."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping)) or None
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return AnswerChoice(
-        index=index,
-        content=text_of(content),
-        refusal=text_of(message.get("refusal")),
-        reasoning=text_of(reasoning),
-        tool_calls=tuple(message.get("tool_calls") or ()),
-        finish_reason=text_of(message.get("finish_reason")),
     )
 
 

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rollbus.producers.episode.open_calls import OpenCalls
-from rollbus.producers.imports.formats.trace import MS, ImportedCall, ImportedScore, ImportedSpan, ImportedTool, Trace
+from rollbus.producers.imports.formats.trace import (
+    MS,
+    NO_CONTENT,
+    ImportedCall,
+    ImportedScore,
+    ImportedSpan,
+    ImportedTool,
+    Trace,
+)
 from rollbus.producers.imports.formats.tree import find_missing_parents, place_spans
 from rollbus.producers.turns.answer import json_of, text_of, token_ids_of
 from rollbus.producers.turns.prompt_log import PromptLog
@@ -29,7 +37,7 @@ from rollbus.schemas.records.events import (
 
 NO_TOKEN_IDS = "no_token_ids"
 FAILED_CALL = "failed_call"
-"""Reason of a turn whose call has no answer: an error, or an answer that was not recorded."""
+"""Reason of a turn whose call ended in an error, without an answer."""
 KEYED = -1
 MAX_ERROR_CHARACTERS = 500
 SESSION = "session"
@@ -133,7 +141,8 @@ class EpisodeWriter:
 
     def _turns(self, span: ImportedSpan, call: ImportedCall, function: str) -> Iterator[TurnRecorded]:
         sampled = [token_ids_of(choice) for choice in call.answer.choices]
-        withheld = None if sampled and all(sampled) else NO_TOKEN_IDS if sampled else FAILED_CALL
+        unanswered = NO_CONTENT if span.error is None else FAILED_CALL
+        withheld = None if sampled and all(sampled) else NO_TOKEN_IDS if sampled else unanswered
         withheld = call.answer.problem or withheld
         at_ms = max(span.start_ns, span.end_ns) // MS
         exchange = Exchange(

@@ -9,20 +9,23 @@ has the conventions' names for models, settings and counts, and names of its own
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
+from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
-from rollbus.producers.imports.formats.messages import Message, read_json, read_messages, read_result, read_tools
-from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
+from rollbus.producers.imports.formats.trace import NO_CONTENT, Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
+from rollbus.producers.turns.foreign_messages import Message, read_json, read_messages, read_result, read_tools
+from rollbus.producers.turns.sampled_message import choice_of
 
 CALLS = ("chat", "text_completion", "generate_content")
 TOOLS = ("execute_tool",)
 AGENTS = ("invoke_agent", "create_agent", "invoke_workflow")
 DETAILS = "gen_ai.client.inference.operation.details"
+ADK_EVENT = "gcp.vertex.agent.event_id"
+"""Is in the spans of Google's ADK, which has each piece of a stream as a message, and all of it as the last one, unless
+the stream was left.
+"""
 EVALUATION = "gen_ai.evaluation.result"
 CHOICE = "gen_ai.choice"
-NO_CONTENT = "no_content"
-"""The reason of a turn whose trace holds no texts, as most tools are set up at first."""
 MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
@@ -63,6 +66,8 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     tools = fields.take("gen_ai.tool.definitions", "gen_ai.request.tools", "ai.prompt.tools")
     flat_tools = nest(fields.below("llm.request.functions."))
     messages, outputs = _read_messages(fields, events)
+    if fields.take(ADK_EVENT) and len(outputs) > 1 and not outputs[-1].get("finish_reason"):
+        outputs = [{**outputs[0], "content": "".join(output.get("content") or "" for output in outputs)}]
     request = read_request({"messages": messages}, model=model, **sampling)
     request["tools"] = read_tools(tools) or read_tools(flat_tools) or None
     reasons = [str(reason) for reason in finish] if isinstance(finish, list) else []
@@ -74,6 +79,7 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
         usage=usage,
     )
     is_stream = (fields.text("ai.operationId") or "").endswith("doStream")
+    is_stream = is_stream or "time_to_first_chunk" in fields.below("gen_ai.client.operation.")
     streamed = is_stream or fields.take("llm.is_streaming", "gen_ai.is_streaming") is True
     if answer is None and model is None:
         return None

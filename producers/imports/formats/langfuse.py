@@ -7,18 +7,16 @@ its blob storage export (snake_case; one file per table, or enriched observation
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
-from rollbus.producers.imports.formats.messages import read_json, read_result
+from rollbus.producers.imports.formats.langfuse_observation import AGENTS, FINISH_REASON, read_observation
 from rollbus.producers.imports.formats.trace import (
     Fields,
     ForeignDocumentError,
     ImportedCall,
     ImportedScore,
     ImportedSpan,
-    ImportedTool,
     Trace,
     TracePart,
     labels_of,
@@ -26,44 +24,20 @@ from rollbus.producers.imports.formats.trace import (
     score_number,
     text_field,
 )
-from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer, text_of
+from rollbus.producers.turns.answer import text_of
+from rollbus.producers.turns.foreign_messages import read_json
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
 """Fields of a trace, or of an enriched observation, that become labels, and their names there."""
 BOOKKEEPING = (
-    *("project_id", "created_at", "updated_at", "public", "bookmarked", "html_path", "latency", "total_cost", "level"),
-    *(
-        "time_to_first_token",
-        "completion_start_time",
-        "model_id",
-        "internal_model_id",
-        "is_root_observation",
-        "config_id",
-    ),
-    *(
-        "author_user_id",
-        "queue_id",
-        "dataset_run_id",
-        "data_type",
-        "unit",
-        "event_ts",
-        "is_deleted",
-        "execution_trace_id",
-    ),
+    *("project_id", "created_at", "updated_at", "public", "bookmarked", "html_path", "latency", "total_cost"),
+    *("level", "time_to_first_token", "completion_start_time", "model_id", "internal_model_id"),
+    *("is_root_observation", "config_id", "author_user_id", "queue_id", "dataset_run_id", "data_type", "unit"),
+    *("event_ts", "is_deleted", "execution_trace_id"),
 )
 """Fields that say nothing of what was asked, answered or thought of it: read, and not kept."""
 PRICES = re.compile(r".*(cost|price|pricing).*")
-AGENTS = ("AGENT",)
-CALLS = ("GENERATION",)
-TOOLS = ("TOOL",)
-FINISH_REASON = "finish_reason"
-"""In the metadata of a streamed call that Langfuse's own client for OpenAI has seen."""
-
-MIXED_CHOICES, MAX_CHOICES = "mixed_choices", 128
-"""The reason of turns whose texts are lost: of several choices, Langfuse's own client keeps the first, or of a stream
-all in one text.
-"""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
@@ -192,52 +166,9 @@ def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> ImportedSpan:
         start_ns=start,
         end_ns=max(start, ns_of(ended, "end_time")) if ended else start,
         content=read_observation(kind, name, fields, text_of(metadata.get(FINISH_REASON))),
-        agent=name if kind in AGENTS else None,
+        agent=name if kind in AGENTS or metadata.get("lc_agent_name") == name else None,
         error=(message or "the observation failed") if failed else None,
     )
-
-
-def read_observation(
-    kind: str, name: str, fields: Fields, finish_reason: str | None
-) -> ImportedCall | ImportedTool | None:
-    """Return the call or the tool that an observation is."""
-    inputs, outputs = fields.take("input"), fields.take("output")
-    is_stream = fields.take("completion_start_time") is not None
-    model = fields.text("model", "provided_model_name")
-    parameters = read_json(fields.take("model_parameters"))
-    usage = read_json(fields.take("usage_details", "provided_usage_details", "usage"))
-    if kind in CALLS:
-        more = parameters if isinstance(parameters, Mapping) else {}
-        answer = read_answer(outputs, model=model, usage=usage, finish_reason=finish_reason)
-        choices = more.get("n")
-        if answer is not None and isinstance(choices, int) and len(answer.choices) < choices <= MAX_CHOICES:
-            empty = tuple(AnswerChoice(index=index) for index in range(choices))
-            answer = replace(answer, choices=empty, problem=MIXED_CHOICES)
-        inputs, tools = _split_tools(read_json(inputs))
-        request = read_request(inputs, **{**more, "model": model})
-        if tools := read_json(fields.take("tool_definitions")) or tools:
-            request.setdefault("tools", tools if isinstance(tools, list) else None)
-        fields.take("tool_calls", "tool_call_names")  # they are in the output
-        return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""), streamed=is_stream)
-    if kind in TOOLS:
-        result, call_id = read_result(read_json(outputs))
-        return ImportedTool(
-            name=name, arguments=read_json(inputs) if inputs is not None else "", result=result, call_id=call_id
-        )
-    return None
-
-
-def _split_tools(inputs: Any) -> tuple[Any, list[Any]]:
-    """Return what was asked, and the schemas of tools that Langfuse's callback for LangChain has among the messages."""
-    if not isinstance(inputs, list):
-        return inputs, []
-    schemas = [message["content"] for message in inputs if _is_schema(message)]
-    return [message for message in inputs if not _is_schema(message)], schemas
-
-
-def _is_schema(message: Any) -> bool:
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, Mapping) and content.get("type") == "function" and message.get("role") == "tool"
 
 
 def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | None:

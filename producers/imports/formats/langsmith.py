@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
-from rollbus.producers.imports.formats.messages import read_json, read_result
 from rollbus.producers.imports.formats.trace import (
     Fields,
     ForeignDocumentError,
@@ -21,43 +20,22 @@ from rollbus.producers.imports.formats.trace import (
     text_field,
 )
 from rollbus.producers.turns.answer import ServerAnswer, text_of
+from rollbus.producers.turns.foreign_messages import read_json, read_result
 
 SESSIONS, USERS = ("session_id", "thread_id", "conversation_id"), ("user_id", "user")
 """Names in a run's metadata."""
 BOOKKEEPING = (
     *("id", "trace_id", "dotted_order", "parent_run_id", "parent_run_ids", "child_run_ids", "direct_child_run_ids"),
-    *(
-        "child_runs",
-        "session_id",
-        "session_name",
-        "app_path",
-        "manifest_id",
-        "serialized",
-        "events",
-        "status",
-        "tenant_id",
-    ),
-    *(
-        "first_token_time",
-        "last_queued_at",
-        "execution_order",
-        "in_dataset",
-        "share_token",
-        "trace_tier",
-        "ttl_seconds",
-    ),
-    *("total_tokens", "total_cost", "prompt_cost", "completion_cost", "prompt_cost_details", "completion_cost_details"),
-    *("prompt_token_details", "completion_token_details", "price_model_id", "inputs_preview", "outputs_preview"),
-    *("trace_first_received_at", "trace_min_start_time", "trace_max_start_time", "start_time", "end_time", "run_type"),
+    *("child_runs", "session_id", "session_name", "app_path", "manifest_id", "serialized", "events", "status"),
+    *("tenant_id", "first_token_time", "last_queued_at", "execution_order", "in_dataset", "share_token"),
+    *("trace_tier", "ttl_seconds", "total_tokens", "total_cost", "prompt_cost", "completion_cost"),
+    *("prompt_cost_details", "completion_cost_details", "prompt_token_details", "completion_token_details"),
+    *("price_model_id", "inputs_preview", "outputs_preview", "trace_first_received_at", "trace_min_start_time"),
+    *("trace_max_start_time", "start_time", "end_time", "run_type"),
 )
 """Fields of a run that say nothing of what was asked and answered, or that are read elsewhere."""
 FROM_METADATA = (
-    "usage_metadata",
-    "ls_provider",
-    "ls_model_name",
-    "ls_model_type",
-    "ls_temperature",
-    "ls_max_tokens",
+    *("usage_metadata", "ls_provider", "ls_model_name", "ls_model_type", "ls_temperature", "ls_max_tokens"),
     "ls_stop",
 )
 
@@ -114,6 +92,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         spans=spans,
         scores=scores,
         labels=labels,
+        agent=next((span.agent for span in spans if span.agent), ""),
         example_id=str(root["reference_example_id"]) if root.get("reference_example_id") else None,
         error=str(root["error"]) if root.get("error") else None,
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollbus.producers.imports.formats.answers import choice_of, read_answer, read_request
+from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.trace import (
     Fields,
     ForeignDocumentError,
@@ -22,6 +22,7 @@ from rollbus.producers.imports.formats.trace import (
     text_field,
 )
 from rollbus.producers.turns.answer import ServerAnswer
+from rollbus.producers.turns.sampled_message import choice_of
 
 TIMES = ("created", "created_at", "timestamp")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rollbus.producers.imports.formats.answers import read_answer, read_request
 from rollbus.producers.imports.formats.attributes import nest
-from rollbus.producers.imports.formats.messages import read_json, read_messages, read_result, read_tools
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import ServerAnswer
+from rollbus.producers.turns.foreign_messages import read_json, read_messages, read_result, read_tools
 
 KIND = "openinference.span.kind"
 CALLS = ("LLM",)

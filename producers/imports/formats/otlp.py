@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollbus.producers.imports.formats import genai
-from rollbus.producers.imports.formats.messages import read_json
 from rollbus.producers.imports.formats.spans import read_agent, read_content
 from rollbus.producers.imports.formats.trace import (
     Fields,
@@ -26,6 +25,7 @@ from rollbus.producers.imports.formats.trace import (
     score_number,
     text_field,
 )
+from rollbus.producers.turns.foreign_messages import read_json
 
 SESSIONS = (
     "session.id",

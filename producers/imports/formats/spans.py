@@ -6,14 +6,20 @@ of OpenLLMetry.
 
 from collections.abc import Mapping, Sequence
 
-from rollbus.producers.imports.formats import genai, langfuse, openinference
-from rollbus.producers.imports.formats.messages import read_json
+from rollbus.producers.imports.formats import genai, openinference
+from rollbus.producers.imports.formats import langfuse_observation as langfuse
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import text_of
+from rollbus.producers.turns.foreign_messages import read_json
 
-AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "graph.node.name", "graph.node.id", "traceloop.entity.name")
+AGENT_NAMES = (
+    *("gen_ai.agent.name", "gen_ai.workflow.name", "agent.name", "graph.node.name", "graph.node.id"),
+    "traceloop.entity.name",
+)
 HAYSTACK_COMPONENT = "haystack.component.name"
 """Haystack's name of an agent, as a component of a pipeline."""
+LANGCHAIN_AGENT = "lc_agent_name"
+"""In the metadata of what LangChain traces: the agent that it is in."""
 ADK_MERGED = "(merged tools)"
 """What Google's ADK names a span that stands for those of several tools at once."""
 VERCEL_AGENTS = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")
@@ -46,7 +52,10 @@ def read_agent(name: str, fields: Fields) -> str | None:
 def _langchain_agent(fields: Fields) -> str | None:
     """Return the name of the agent of LangChain that a span is in; the agent's own span has its name."""
     metadata = read_json(fields.take("metadata"))
-    return metadata.get("lc_agent_name") if isinstance(metadata, Mapping) else None
+    if isinstance(metadata, Mapping):
+        return metadata.get(LANGCHAIN_AGENT)
+    named = fields.text(f"{LANGFUSE}metadata.{LANGCHAIN_AGENT}")
+    return None if named is None else named.strip('"')
 
 
 def is_tool(fields: Fields) -> bool:

@@ -21,6 +21,8 @@ MS = 1_000_000
 """Nanoseconds in a millisecond."""
 LATEST_NS = 253_402_300_800 * 10**9
 """The year 10000: a time beyond it, or before 1970, is a mistake."""
+NO_CONTENT = "no_content"
+"""The reason of a turn whose trace holds no texts, as most tools are set up at first, or no answer, and no error."""
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 

@@ -19,10 +19,12 @@ def calls_of(turn: TurnRecorded) -> list[Any]:
     return list(json.loads(turn.completion.tool_calls or "[]"))
 
 
-def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids() -> None:
-    document = json.loads((EXPORTS / "vercel-ai-6.0.326.json").read_text())
+@pytest.mark.parametrize("names", ["today", "legacy"])
+def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids(names: str) -> None:
+    (document,) = json.loads((EXPORTS / "vercel-ai-7.0.173.json").read_text())[names]
     spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    for trace_id in {span["traceId"] for span in spans}:
+    is_streamed: list[bool] = []
+    for trace_id in {span["traceId"]: None for span in spans}:
         of_trace = [span for span in spans if span["traceId"] == trace_id]
         read = Read("otlp", [{"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": of_trace}]}]}])
         first, last = read.turns
@@ -41,9 +43,10 @@ def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids() 
             ("agent@3", 0.5, 3, 2)
         }
         assert {turn.untrainable_reason for turn in read.turns} == {"no_token_ids"}
-        assert len({turn.streamed for turn in read.turns}) == 1
+        is_streamed += [turn.streamed for turn in read.turns]
         assert first.tools is not None
         assert json.loads(first.tools)[0]["function"]["name"] == "stock"
+    assert is_streamed == [False, False, True, True]
 
 
 # The same calls through each SDK, as `exports/make.py` makes them
@@ -83,6 +86,13 @@ NO_REASON: dict[str, Any] = {
     **{name: [(*CALLED[:3], None, (3, 2)), (*LAST[:3], None, (3, 2)), TOOLS] for name in ("tools", "tools streamed")},
     "left early": [turn(None, None, tokens=NOTHING)],
 }
+UNANSWERED, NAMELESS = turn(None, None, tokens=NOTHING), sorted(("None", *rest) for _, *rest in TOOLS)
+ADK_ASK = ('You are an agent. Your internal name is "keeper".', *PROMPT)
+ADK_AGENT: list[Any] = [
+    turn(None, "stop", *CALLS, prompt=ADK_ASK),
+    turn("There are 7.", "stop", prompt=[f'{{"result":"{result}"}}' for *_, result in TOOLS]),
+    [(call_id, item, f'{{"result": "{result}"}}') for call_id, item, result in TOOLS],
+]
 FILES: Mapping[str, Mapping[str, Any]] = {
     "openinference-openai-0.1.66": CLIENT,
     "openllmetry-openai-0.62.4": CLIENT,
@@ -96,6 +106,13 @@ FILES: Mapping[str, Mapping[str, Any]] = {
         "two": UNREAD,
         "two streamed": UNREAD,
     },
+    # neither why an answer ended, nor that there was another choice, nor what a stream that was left had said
+    "langfuse-5.0.4-langchain-1.5.2": {
+        **AGENT,
+        **NO_REASON,
+        "two": [turn("Hello there", None, tokens=(3, 4))],
+        "cut off": [turn("Hello there", None, tokens=NOTHING)],
+    },
     "openinference-langchain-0.1.80": AGENT,
     # usage is added up once for each choice
     "openllmetry-langchain-0.62.4": {**AGENT, "two": [(*choice[:4], (6, 8)) for choice in TWO]},
@@ -108,13 +125,24 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     },
     # neither why an answer ended, nor what a stream that was left had said
     "openai-agents-0.24.0-openinference-2.6.0": {**AGENT, **NO_REASON},
+    # of a chat model only the prompts: what was answered is in the next one
+    "openai-agents-0.24.0-openllmetry-0.62.4": {
+        **{case: [UNANSWERED] for case in AGENT},
+        **{case: [UNANSWERED, (LAST[0], *UNANSWERED[1:]), NAMELESS] for case in ("tools", "tools streamed")},
+    },
+    # that an answer ended with calls of tools; a stream is read on after it was left
+    "adk-2.13.0": {
+        **{case: [turn("Hello there", "stop", prompt=ADK_ASK)] for case in ("plain", "streamed")},
+        **dict.fromkeys(("tools", "tools streamed"), ADK_AGENT),
+        **{case: [turn("Hello there", None, prompt=ADK_ASK, tokens=NOTHING)] for case in ("left early", "cut off")},
+        "failed": [turn(None, None, prompt=ADK_ASK, tokens=NOTHING)],
+    },
 }
 """What the SDKs' files are read as; a comment says what an SDK does not write down."""
 
 
-def reading_of(name: str, documents: Any) -> list[Any]:
+def reading_of(read: Read) -> list[Any]:
     """The turns of a case, and its tools if there are any."""
-    read = Read("langsmith" if name.startswith("langsmith") else "otlp", documents)
     turns: list[Any] = []
     for recorded in read.turns:
         calls = tuple((call["id"], json.loads(call["function"]["arguments"])["item"]) for call in calls_of(recorded))
@@ -129,6 +157,13 @@ def reading_of(name: str, documents: Any) -> list[Any]:
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_calls_are_read_the_same_from_what_each_sdk_exports(name: str) -> None:
     exports = json.loads((EXPORTS / f"{name}.json").read_text())
-    readings = {case: reading_of(name, documents) for case, documents in exports.items()}
+    format_name = "langsmith" if name.startswith("langsmith") else "otlp"
+    read_by_case = {case: Read(format_name, documents) for case, documents in exports.items()}
+    readings = {case: reading_of(read) for case, read in read_by_case.items()}
     assert readings == {case: FILES[name][case] for case in exports}
     assert {"two", "tools", "failed"} <= exports.keys() or {"tools", "left early", "failed"} <= exports.keys()
+    for case, read in read_by_case.items():
+        reasons = {turn.untrainable_reason for turn in read.turns}
+        assert case == "left early" or ("failed_call" in reasons) == (case == "failed")
+        if read.tools:
+            assert {turn.function for turn in read.turns} == {"keeper"}

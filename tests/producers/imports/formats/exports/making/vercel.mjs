@@ -1,7 +1,10 @@
-// Writes spans.json: what Vercel's AI SDK traces of an agent with three calls of one tool, blocking and streamed.
-// npm i ai @ai-sdk/openai-compatible @opentelemetry/api @opentelemetry/sdk-trace-node @opentelemetry/sdk-trace-base zod && node vercel.mjs
+// Writes what Vercel's AI SDK traces of an agent with three calls of one tool, blocking and streamed: by its names of
+// today, and by those that it had until version 6. It needs Node 22.
+// npm i ai @ai-sdk/otel @ai-sdk/openai-compatible @opentelemetry/api @opentelemetry/sdk-trace-node @opentelemetry/sdk-trace-base zod
+// node vercel.mjs vercel.json
 import http from "node:http"; import fs from "node:fs";
 import { generateText, streamText, tool, stepCountIs } from "ai";
+import { LegacyOpenTelemetry, OpenTelemetry } from "@ai-sdk/otel";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { NodeTracerProvider } from "@opentelemetry/sdk-trace-node";
 import { InMemorySpanExporter, SimpleSpanProcessor } from "@opentelemetry/sdk-trace-base";
@@ -19,16 +22,22 @@ await new Promise(r => server.listen(0, "127.0.0.1", r));
 const exporter = new InMemorySpanExporter();
 const provider = new NodeTracerProvider({ spanProcessors: [new SimpleSpanProcessor(exporter)] });
 provider.register();
-const tracer = provider.getTracer("ai");
 const ai = createOpenAICompatible({ name: "local", baseURL: `http://127.0.0.1:${server.address().port}/v1`, apiKey: "k", includeUsage: true });
 const stock = tool({ description: "Count.", inputSchema: z.object({ item: z.string() }), execute: async ({ item }) => `${item}: 7` });
-const options = { model: ai("agent"), tools: { stock }, stopWhen: stepCountIs(3), system: "You count.", prompt: "How many?", temperature: 0.5, experimental_telemetry: { isEnabled: true, functionId: "keeper", metadata: { user: "u1" }, tracer } };
-await generateText(options);
-const s = streamText(options); for await (const _ of s.textStream) {}
+const options = { model: ai("agent"), tools: { stock }, stopWhen: stepCountIs(3), instructions: "You count.", prompt: "How many?", temperature: 0.5 };
 const val = v => Array.isArray(v) ? {arrayValue:{values:v.map(val)}} : typeof v==="number" ? (Number.isInteger(v)?{intValue:String(v)}:{doubleValue:v}) : typeof v==="boolean" ? {boolValue:v} : {stringValue:String(v)};
 const attrs = o => Object.entries(o).map(([key,value]) => ({key, value: val(value)}));
 const ns = ([a,b]) => String(BigInt(a)*1000000000n+BigInt(b));
-const spans = exporter.getFinishedSpans().map(x => ({traceId:x.spanContext().traceId, spanId:x.spanContext().spanId, parentSpanId:x.parentSpanContext?.spanId, name:x.name, kind:1, startTimeUnixNano:ns(x.startTime), endTimeUnixNano:ns(x.endTime), attributes:attrs(x.attributes), events:x.events.map(e=>({timeUnixNano:ns(e.time), name:e.name, attributes:attrs(e.attributes??{})})), status:{code:x.status.code===2?2:0}}));
-fs.writeFileSync("spans.json", JSON.stringify({resourceSpans:[{resource:{attributes:[]}, scopeSpans:[{scope:{name:"ai"}, spans}]}]}));
+async function trace(integration) {
+  const telemetry = { functionId: "keeper", integrations: [integration] };
+  await generateText({ ...options, telemetry });
+  for await (const _ of streamText({ ...options, telemetry }).textStream) {}
+  await new Promise(r => setTimeout(r, 200));
+  const spans = exporter.getFinishedSpans().map(x => ({traceId:x.spanContext().traceId, spanId:x.spanContext().spanId, parentSpanId:x.parentSpanContext?.spanId, name:x.name, kind:1, startTimeUnixNano:ns(x.startTime), endTimeUnixNano:ns(x.endTime), attributes:attrs(x.attributes), events:x.events.map(e=>({timeUnixNano:ns(e.time), name:e.name, attributes:attrs(e.attributes??{})})), status:{code:x.status.code===2?2:0}}));
+  exporter.reset();
+  return [{resourceSpans:[{resource:{attributes:[]}, scopeSpans:[{scope:{name:"ai"}, spans}]}]}];
+}
+const today = await trace(new OpenTelemetry()), legacy = await trace(new LegacyOpenTelemetry());
+fs.writeFileSync(process.argv[2], JSON.stringify({ today, legacy }) + "\n");
 server.close();
 process.exit(0);

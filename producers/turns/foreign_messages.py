@@ -1,9 +1,11 @@
 """Chat messages of any tool → the OpenAI form.
 
-Reads OpenAI's own, OpenTelemetry's `parts`, Anthropic's content blocks, those of Vercel's AI SDK, LangChain's objects
-(dumped or serialised), and JSON text of all of these. What has no such form stays a part of the content, as it came.
+Reads OpenAI's own, OpenTelemetry's and Google's `parts`, Anthropic's content blocks, those of Vercel's AI SDK,
+LangChain's objects (dumped or serialised), and JSON text of all of these. What has no such form stays a part of the
+content, as it came.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +30,9 @@ CARRIED = ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning", 
 """Fields of a message that have the same name everywhere."""
 RESULTS = ("tool_result", "tool_call_response", "tool-result")
 CALLS = ("tool_use", "tool_call", "tool-call")
-REASONING = ("reasoning", "thinking")
+REASONING = ("reasoning", "thinking", "redacted_thinking")
+GOOGLE_CALLS, GOOGLE_RESULTS = ("functionCall", "function_call"), ("functionResponse", "function_response")
+"""Fields of Google's parts: as its API writes them, and as its Python package does."""
 Message = dict[str, Any]
 
 
@@ -84,7 +88,13 @@ def is_message(value: Any) -> bool:
     """Say whether a value is one message, in any of the known forms."""
     if not isinstance(value, Mapping):
         return False
-    return "role" in value or _is_langchain(value) or (value.get("type") == "constructor" and "kwargs" in value)
+    has_parts = isinstance(value.get("parts"), list)
+    return (
+        "role" in value
+        or has_parts
+        or _is_langchain(value)
+        or (value.get("type") == "constructor" and "kwargs" in value)
+    )
 
 
 def _is_langchain(value: Mapping[str, Any]) -> bool:
@@ -128,7 +138,7 @@ def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Ite
     left: list[Any] = []
     results: list[Message] = []
     called = bool(calls)
-    for block in blocks:
+    for block in map(_typed_block, blocks):
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind in RESULTS:
             results.append(_result(block))
@@ -140,10 +150,21 @@ def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Ite
         else:
             left.append(_content_block(block))
     texts = [block.get("text") for block in left if block.get("type") == "text"]
-    content: Any = left if len(texts) < len(left) else "".join(map(str, texts)) if texts else None
+    content: Any = left if len(texts) < len(left) else "".join(map(str, texts)) or None
     if content is None and not calls and results:
         return results
     return [*results, _finished(message, content, calls)]
+
+
+def _typed_block(part: Any) -> Any:
+    """Return a part of a message of Google's as a block that says what it is; anything else as it came."""
+    if not isinstance(part, Mapping) or "type" in part:
+        return part
+    if call := next((part[name] for name in GOOGLE_CALLS if part.get(name)), None):
+        return {**call, "type": "tool_call", "args": json.dumps(call.get("args") or {})}
+    if result := next((part[name] for name in GOOGLE_RESULTS if part.get(name)), None):
+        return {**result, "type": "tool_call_response"}
+    return {"type": "reasoning" if part.get("thought") else "text", **part} if "text" in part else part
 
 
 def _content_block(block: Any) -> Message:

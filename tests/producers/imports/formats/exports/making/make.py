@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any, ClassVar
 
-from programs import Cases, agents_cases, client_cases, langchain_cases, pydantic_cases
+from programs import Cases, adk_cases, agents_cases, client_cases, langchain_cases, pydantic_cases
 from server import Server, play, request_of
 
 
@@ -48,6 +48,11 @@ def langfuse_client(url: str) -> Cases:
     return client_cases(import_module("langfuse.openai").OpenAI(base_url=url, api_key="k", max_retries=0))
 
 
+def langfuse_langchain(url: str) -> Cases:
+    """The cases of LangChain with Langfuse's callback."""
+    return langchain_cases(url, [import_module("langfuse.langchain").CallbackHandler()])
+
+
 def logfire_pydantic(url: str) -> Cases:
     """The cases of pydantic-ai as Logfire has it instrumented."""
     logfire = import_module("logfire")
@@ -72,12 +77,20 @@ SDKS: dict[str, Callable[[str], Cases]] = {
     "openai-v2": instrumented("opentelemetry.instrumentation.openai_v2", "OpenAIInstrumentor", client_program),
     # langfuse
     "langfuse": langfuse_client,
+    # langfuse langchain langchain-openai
+    "langfuse-langchain": langfuse_langchain,
     # pydantic-ai-slim[openai] logfire
     "logfire": logfire_pydantic,
     # openai-agents openinference-instrumentation-openai-agents
     "agents-openinference": instrumented(
         "openinference.instrumentation.openai_agents", "OpenAIAgentsInstrumentor", agents_cases
     ),
+    # openai-agents opentelemetry-instrumentation-openai-agents
+    "agents-openllmetry": instrumented(
+        "opentelemetry.instrumentation.openai_agents", "OpenAIAgentsInstrumentor", agents_cases
+    ),
+    # google-adk litellm, which writes spans by itself
+    "adk": adk_cases,
     # langsmith
     "langsmith": lambda url: client_cases(import_module("langsmith.wrappers").wrap_openai(new_client(url))),
     # langsmith langchain langchain-openai
@@ -93,7 +106,7 @@ def trace_spans(name: str, server: Server, path: str) -> None:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     exporter, flush = InMemorySpanExporter(), list
-    if name == "langfuse":
+    if name.startswith("langfuse"):
         langfuse = import_module("langfuse")
         client = langfuse.Langfuse(
             public_key="pk", secret_key="sk", base_url="http://127.0.0.1:9", span_exporter=exporter

@@ -5,7 +5,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server import STOCK
@@ -48,7 +48,7 @@ def client_cases(client: Any) -> Cases:
     }
 
 
-def langchain_cases(url: str) -> Cases:
+def langchain_cases(url: str, callbacks: Sequence[Any] = ()) -> Cases:
     """The calls of a chat model of LangChain, and of an agent."""
     from langchain.agents import create_agent
     from langchain_core.messages import HumanMessage
@@ -66,25 +66,27 @@ def langchain_cases(url: str) -> Cases:
             **options,
         )
 
+    config = {"callbacks": list(callbacks)}
+
     def run(streaming: bool) -> None:
         agent = create_agent(model(streaming=streaming), [tool(stock)], name="keeper")
         asked = {"messages": [{"role": "user", "content": ASK}]}
-        list(agent.stream(asked, stream_mode="messages")) if streaming else agent.invoke(asked)
+        list(agent.stream(asked, config, stream_mode="messages")) if streaming else agent.invoke(asked, config)
 
     def leave() -> None:
-        stream = model().stream(ASK)
+        stream = model().stream(ASK, config)
         next(stream)
         stream.close()
 
     return {
-        "plain": lambda: model().invoke(ASK),
-        "streamed": lambda: list(model().stream(ASK)),
-        "two": lambda: model(n=2).generate([[HumanMessage(ASK)]]),
+        "plain": lambda: model().invoke(ASK, config),
+        "streamed": lambda: list(model().stream(ASK, config)),
+        "two": lambda: model(n=2).generate([[HumanMessage(ASK)]], **config),
         "tools": lambda: run(False),
         "tools streamed": lambda: run(True),
         "left early": leave,
-        "cut off": lambda: list(model().stream(ASK)),
-        "failed": lambda: model().invoke(ASK),
+        "cut off": lambda: list(model().stream(ASK, config)),
+        "failed": lambda: model().invoke(ASK, config),
     }
 
 
@@ -141,4 +143,39 @@ def agents_cases(url: str) -> Cases:
         "left early": lambda: asyncio.run(stream(plain, leave=True)),
         "cut off": lambda: asyncio.run(stream(plain)),
         "failed": lambda: asyncio.run(Runner.run(plain, ASK)),
+    }
+
+
+def adk_cases(url: str) -> Cases:
+    """The runs of an agent of Google's ADK."""
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.run_config import RunConfig, StreamingMode
+    from google.adk.models.lite_llm import LiteLlm
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    async def run(*tools: Any, mode: StreamingMode = StreamingMode.NONE, leave: bool = False) -> None:
+        model = LiteLlm(model="openai/agent", api_base=url, api_key="k", num_retries=0)
+        settings = types.GenerateContentConfig(temperature=0.5)
+        keeper = LlmAgent(name="keeper", model=model, tools=list(tools), generate_content_config=settings)
+        runner = InMemoryRunner(agent=keeper, app_name="shop")
+        session = await runner.session_service.create_session(app_name="shop", user_id="u")
+        message = types.Content(role="user", parts=[types.Part(text=ASK)])
+        config = RunConfig(streaming_mode=mode)
+        events = runner.run_async(user_id="u", session_id=session.id, new_message=message, run_config=config)
+        async for _ in events:
+            if leave:
+                break
+        await events.aclose()
+        await runner.close()
+
+    streamed = {"mode": StreamingMode.SSE}
+    return {
+        "plain": lambda: asyncio.run(run()),
+        "streamed": lambda: asyncio.run(run(**streamed)),
+        "tools": lambda: asyncio.run(run(stock)),
+        "tools streamed": lambda: asyncio.run(run(stock, **streamed)),
+        "left early": lambda: asyncio.run(run(**streamed, leave=True)),
+        "cut off": lambda: asyncio.run(run(**streamed)),
+        "failed": lambda: asyncio.run(run()),
     }

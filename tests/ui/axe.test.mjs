@@ -96,5 +96,9 @@ test("a chart gives its numbers as CSV, its picture and its SQL, and the spread 
   assert.match(await page.locator("#dialog").innerText(), /thin_steps[\s\S]*FROM steps FINAL/);
   await page.keyboard.press("Escape");
   for (const name of ["spread reward", "spread advantage"]) await card(name).locator("canvas").waitFor();
+  await card("spread reward").locator("summary").click();
+  const bins = (await card("spread reward").locator(".scroll tr").allInnerTexts()).map((row) => row.replace(/\s+/g, " "));
+  assert.equal(bins.length, 21, "a bin without a trajectory is there too");
+  for (const [at, bin] of [[0, /^reward trajectories$/], [1, /^0 to 0\.050 \d,\d+$/], [2, /^0\.050 to 0\.100 0$/], [20, /^0\.950 to 1 \d,\d+$/]]) assert.match(bins[at], bin);
   if (SCREENSHOTS) await page.screenshot({ path: join(SCREENSHOTS, "overview.png"), fullPage: true });
 });

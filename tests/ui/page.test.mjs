@@ -124,6 +124,7 @@ test("the newest step leads to its groups, a group's trajectories, the conversat
   await card("conversation").waitFor();
   assert.match(await text("decided"), /trained in step 50 lag 2 training-steps 0:50/);
   assert.match(await text("conversation"), /user The board is X/);
+  assert.match(await text("trajectory"), /ended without a reason/);
   await card("conversation").locator('[data-kind="TurnRecorded"] .head a').first().click();
   await card("raw turn_tokens").waitFor();
   const raw = JSON.parse(await card("raw events").locator("pre").innerText());

@@ -1,7 +1,7 @@
 // Rows → uPlot charts in the colours of the page, each with its numbers as a table for whoever cannot see it.
 
 import { askSql } from "./ask.js";
-import { clock, make, shown, table } from "./dom.js";
+import { clock, make, many, shown, table } from "./dom.js";
 import { openDialog } from "./keys.js";
 
 const HEIGHT = 190;
@@ -23,27 +23,28 @@ export function closeCharts(root) {
 }
 
 /**
- * A chart over rows: x and series are {title, of, colour?, width?, dash?, points?}; band fills between two series by
- * their numbers; bars draws the first series as bars; with `times`, x is in milliseconds and `marks` are
+ * A chart over rows: x and series are {title, of, colour?, width?, dash?, points?}, and x may have a `name` for what its
+ * number stands for in a row; band fills between two series by their numbers; bars is the width of a bar, in x, if the
+ * first series is bars; `ticks` are the words under bars 0, 1, …; with `times`, x is in milliseconds and `marks` are
  * {from, to?, colour, label} at its times, else at its numbers. Without `gaps`, a line goes on over what is missing.
  */
-export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [], gaps = false, question = null } = {}) {
+export function chart(title, rows, x, series, { band = null, bars = 0, ticks = null, height = HEIGHT, times = false, marks = [], gaps = false, question = null } = {}) {
   if (!rows.length) return make("p", { class: "empty" }, "Nothing yet.");
   const data = [rows.map((row) => (times ? x.of(row) / 1000 : x.of(row))), ...series.map((each) => rows.map((row) => each.of(row) ?? null))];
-  const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x, series, times) });
-  const at = times ? clock : shown;
-  const options = () => ({
+  const nameOf = (row) => (times ? clock : shown)((x.name ?? x.of)(row));
+  const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x.title, nameOf, series) });
+  const options = (place) => ({
     width: Math.max(220, place.clientWidth),
     height,
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     legend: { live: true },
     hooks: { ready: [newest], setCursor: [newest], drawClear: [(plot) => drawMarks(plot, place.marks, times ? 1000 : 1)] },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: times, range: bars ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => padded(low, high, bars) } },
-    axes: [{ ...axis(ticks, times), size: times ? 42 : 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
+    scales: { x: { time: times, range: bars ? (_, low, high) => [low - 0.6 * bars, high + 0.6 * bars] : undefined }, y: { range: (_, low, high) => padded(low, high, bars > 0) } },
+    axes: [{ ...axis(ticks, times, bars > 0), size: times ? 42 : 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
     bands: band ? [{ series: band, fill: colour("band") }] : [],
     series: [
-      { label: x.title, value: (_, value) => (value === null ? "–" : ticks ? ticks[value] ?? "" : times ? clock(value * 1000) : shown(value)) },
+      { label: x.title, value: (_, value, __, at) => (value === null ? "–" : nameOf(place.rows[at])) },
       ...series.map((each) => ({
         label: each.title,
         stroke: colour(each.colour ?? "one"),
@@ -52,15 +53,15 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
         dash: each.dash,
         spanGaps: !gaps,
         points: { show: each.points ?? rows.length < 2, size: 6 },
-        paths: bars ? uPlot.paths.bars({ size: [0.62, 60] }) : undefined,
+        paths: bars ? uPlot.paths.bars({ size: [ticks ? 0.62 : 0.94, 60] }) : undefined,
         value: (_, value) => shown(value),
       })),
     ],
   });
-  Object.assign(place, { data, marks, options, shape: series.map((each) => each.title).join("|"), plot: null, ...LIFE });
-  const columns = [{ ...x, of: (row) => at(x.of(row)) }, ...series.map((each) => ({ ...each, of: (row) => shown(each.of(row)) }))].map((each) => ({ ...each, number: true }));
+  Object.assign(place, { data, rows, marks, options, shape: JSON.stringify([series.map((each) => each.title), bars, ticks]), plot: null, ...LIFE });
+  const columns = [{ ...x, of: nameOf }, ...series.map((each) => ({ ...each, of: (row) => shown(each.of(row)) }))].map((each) => ({ ...each, number: true }));
   return make("figure", { "aria-label": title }, place, make("details", {}, make("summary", {}, "Numbers"),
-    make("p", { class: "verdicts" }, button("CSV", `${title}: download as CSV`, () => save(title, "csv", csv([x, ...series], rows, (row) => (ticks ? ticks[x.of(row)] : x.of(row))))),
+    make("p", { class: "verdicts" }, button("CSV", `${title}: download as CSV`, () => save(title, "csv", csv([x, ...series], place.rows, x.name ?? x.of))),
       button("PNG", `${title}: download as PNG`, () => save(title, "png", picture(place))),
       question ? button("SQL", `${title}: SQL of its question`, () => showQuestion(question)) : null),
     table(title, columns, rows, { hidden: true })));
@@ -98,13 +99,13 @@ async function showQuestion(name) {
 const LIFE = {
   draw() {
     if (this.plot) return;
-    this.plot = new uPlot(this.options(), this.data, this);
+    this.plot = new uPlot(this.options(this), this.data, this);
     this.sizes = new ResizeObserver(() => this.plot.setSize({ width: Math.max(220, this.clientWidth), height: this.plot.height }));
     this.sizes.observe(this);
   },
   renew(made) {
     const isSame = made.shape === this.shape && this.plot;
-    Object.assign(this, { data: made.data, marks: made.marks, options: made.options, shape: made.shape });
+    Object.assign(this, { data: made.data, rows: made.rows, marks: made.marks, options: made.options, shape: made.shape });
     if (isSame) this.plot.setData(this.data);
     else this.close();
   },
@@ -144,13 +145,14 @@ function digits(step) {
   return places;
 }
 
-function axis(ticks, times = false) {
+function axis(ticks, times = false, isBars = false) {
   return {
     stroke: colour("quiet"),
     font: "12px system-ui, sans-serif",
-    grid: { stroke: colour("line"), width: 1, show: !ticks },
+    grid: { stroke: colour("line"), width: 1, show: !isBars },
     ticks: { show: false },
-    ...(times ? { values: (_, values, __, ___, step) => moments(values, step) } : ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks } : { values: (_, values) => values.map((value) => (Number.isInteger(value) ? shown(value) : "")) }),
+    ...(times ? { values: (_, values, __, ___, step) => moments(values, step) } : ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks }
+      : { values: (_, values, __, ___, step) => values.map((value) => (isBars ? marked(value, digits(step)) : Number.isInteger(value) ? shown(value) : "")) }),
   };
 }
 
@@ -172,7 +174,7 @@ function padded(low, high, fromZero) {
   return [fromZero ? 0 : from - space, high + space];
 }
 
-function describe(title, rows, x, series, times) {
+function describe(title, rows, axis, nameOf, series) {
   const last = rows[rows.length - 1];
-  return `${title}: ${rows.length} points; at ${x.title} ${(times ? clock : shown)(x.of(last))}, ${series.map((each) => `${each.title} ${shown(each.of(last))}`).join(", ")}`;
+  return `${title}: ${many(rows.length, "point")}; at ${axis} ${nameOf(last)}, ${series.map((each) => `${each.title} ${shown(each.of(last))}`).join(", ")}`;
 }

@@ -1,6 +1,6 @@
 // Events of an episode → what was said, with each sampled token coloured by its log-prob.
 
-import { make, percent, shown, table, time } from "./dom.js";
+import { make, many, percent, shown, table, time } from "./dom.js";
 import { formatted } from "./markdown.js";
 import { LONGEST, more, seen, told } from "./text.js";
 import { tree } from "./tree.js";
@@ -101,11 +101,11 @@ function tokens(event, advantage) {
   if (!ids.length) return [make("p", { class: "empty" }, `No tokens were recorded${event.untrainable_reason ? `: ${event.untrainable_reason.replaceAll("_", " ")}` : ""}.`)];
   const mean = logprobs.reduce((sum, each) => sum + each, 0) / Math.max(1, logprobs.length);
   const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at], advantage));
-  const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": `${ids.length} sampled tokens` }, from(0, MOST_TOKENS));
+  const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": many(ids.length, "sampled token") }, from(0, MOST_TOKENS));
   return [make("div", { class: "sampled" }, sampled,
     ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => { sampled.isUnfolded = true; sampled.append(...from(MOST_TOKENS)); }) : null,
     make("p", { class: "label legend" }, advantage === null ? null : make("span", { class: `push ${pushed(advantage)}` }, `advantage ${advantage > 0 ? "+" : ""}${shown(advantage)}`),
-      advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${shown(ids.length)} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
+      advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${many(ids.length, "token")}, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
       make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`),
     asTable(ids, logprobs, texts, advantage))];
 }

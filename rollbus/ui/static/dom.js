@@ -35,6 +35,8 @@ export function shown(value) {
   return String(value);
 }
 
+/** A count with its noun. */
+export const many = (count, noun) => `${shown(count)} ${noun}${count === 1 ? "" : "s"}`;
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 export const short = (id) => (id.length > 14 ? `${id.slice(0, 12)}…` : id);
 /** Milliseconds since 1970 as a moment in UTC. */

@@ -42,9 +42,9 @@ export function flow(rows, to) {
   }
   return make("figure", { "aria-label": "Fates" }, picture, make("details", {}, make("summary", {}, "Numbers"),
     table("Fates", [
-      { title: "fate", of: (row) => row.fate },
+      { title: "fate", of: (row) => (row.fate === "all" ? "all" : make("a", { href: to(row), "aria-label": [row.fate, row.stage, row.reason].filter(Boolean).join(", ") }, row.fate)) },
       { title: "stage", of: (row) => row.stage || "–" },
-      { title: "reason", of: (row) => (row.fate === "all" ? "–" : make("a", { href: to(row) }, row.reason || row.fate)) },
+      { title: "reason", of: (row) => row.reason.replaceAll("_", " ") || "–" },
       { title: "episodes", of: (row) => shown(row.trajectories), number: true },
       { title: "share", of: (row) => percent(row.share), number: true },
     ], rows, { hidden: true })));

@@ -32,8 +32,8 @@ export async function compare(run, asked) {
     card("Rewards", "The difference is right − left, with its 95 % interval; the interval is missing where a side has fewer than two episodes, or all of them have one reward.", rewardTable(rewards, names), { wide: true, name: "rewards" }),
     ...(isSame ? [] : [
       card("Fates", "Share of the trajectories.", fateTable(each.map(([fates]) => fates), names), { wide: true, name: "both fates" }),
-      card("Reward by policy version", null, both(each.map(([, , found]) => found.map((row) => ({ at: row.policy_version, mean: row.reward_mean }))), names, "version", "thin_rewards"), { wide: true, name: "both rewards" }),
-      ...METRICS.map(([title, metric, remark]) => card(title, remark, both(each.map(([, steps]) => steps.filter((row) => row.metric === metric).map((row) => ({ at: row.step, mean: row.mean }))), names, "step", "thin_steps", title), { name: `both ${title}` })),
+      card("Reward by policy version", null, both(each.map(([, , found]) => found.map((row) => ({ at: row.policy_version, to: row.last_version, mean: row.reward_mean }))), names, "version", "thin_rewards"), { wide: true, name: "both rewards" }),
+      ...METRICS.map(([title, metric, remark]) => card(title, remark, both(each.map(([, steps]) => steps.filter((row) => row.metric === metric).map((row) => ({ at: row.step, to: row.last_step, mean: row.mean }))), names, "step", "thin_steps", title), { name: `both ${title}` })),
     ]),
   ];
 }
@@ -71,5 +71,6 @@ function both(sides, [left, right], x, question, title = "Reward by policy versi
   const rows = new Map();
   sides.forEach((points, at) => points.forEach((point) => rows.set(point.at, (rows.get(point.at) ?? [null, null]).with(at, point.mean))));
   const ordered = [...rows].sort(([one], [other]) => one - other);
-  return chart(title, ordered, { title: x, of: ([at]) => at }, [{ title: left, of: ([, means]) => means[0], colour: "one" }, { title: right, of: ([, means]) => means[1], colour: "two" }], { question });
+  const isThinned = sides.flat().some((point) => point.to > point.at);
+  return chart(title, ordered, { title: isThinned ? `from ${x}` : x, of: ([at]) => at }, [{ title: left, of: ([, means]) => means[0], colour: "one" }, { title: right, of: ([, means]) => means[1], colour: "two" }], { question });
 }

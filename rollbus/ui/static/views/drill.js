@@ -85,13 +85,17 @@ export async function trajectory(run, id) {
       link("trajectory", row.trajectory_id), ` version ${shown(row.policy_version)}, reward ${shown(row.reward)} `, make("a", { href: pairOf(id, row.trajectory_id), "aria-label": `side by side with ${row.trajectory_id}` }, "side by side")))), { wide: true, name: "alike" }) : null,
     card("What it is", null, facts([
       ["task", found.task], ["example", found.example_id], ["episode", link("episode", found.episode_id, found.episode_id)], ["agent", found.agent], ["labels", labels(found.labels)],
-      ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
+      ["started", time(found.started_at)], ["ended", endOf(found)], ["turns", found.turns], ["tokens", found.tokens],
       ["sampled", found.sampled_tokens], ["reward", found.reward], ["components", shown(found.components)],
       ["advantage", found.advantage], ["group", found.group_id ? link("group", found.group_id) : null],
       ["not trainable", found.trainable ? null : found.untrainable_reason || "yes"], ["in the log", placeOf(found)],
     ]), { wide: true, name: "trajectory" }),
   ];
 }
+
+const CLOSED = { ended: "without a reason", inactivity: "given up: no end came, and nothing else", pause: "paused, and nothing resumed it" };
+// What closed an episode that gave no reason.
+const endOf = (row) => (row.stop_reason ? row.stop_reason.replaceAll("_", " ") : CLOSED[row.closed_by] ?? row.closed_by);
 
 /** What became of it under other rewards or groups. */
 const inReplays = (rows) => card("In this log and in replays", "The same trajectory under what each was replayed with.", table("In this log and in replays", [

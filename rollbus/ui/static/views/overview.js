@@ -2,7 +2,7 @@
 
 import { ask, askHealth, askLag } from "../ask.js";
 import { chart } from "../charts.js";
-import { card, make, percent, shown, table, time } from "../dom.js";
+import { card, make, many, percent, shown, table, time } from "../dom.js";
 import { flow } from "../flow.js";
 import { funnelOf } from "../funnel.js";
 import { timeline } from "../timeline.js";
@@ -18,10 +18,13 @@ export const METRICS = [
 ];
 
 const SPREADS = [
-  ["rewards", "reward", "How they are spread over all scored trajectories."],
-  ["lengths", "length", "Sampled tokens of a trajectory."],
-  ["advantages", "advantage", "Of the members of this run's groups."],
+  ["rewards", "reward", "reward", "How they are spread over all scored trajectories."],
+  ["lengths", "length", "sampled tokens", "Sampled tokens of a trajectory."],
+  ["advantages", "advantage", "advantage", "Of the members of this run's groups."],
 ];
+
+const BINS = 20;
+// Of the question `distributions`, which gives those that hold a trajectory.
 
 /** The run's overview, as cards. */
 export async function overview(run) {
@@ -42,7 +45,7 @@ export async function overview(run) {
     card("Dropped", "Every unit that a stage dropped, by reason: events and episodes, too, which become no trajectory.", dropTable(drops), { wide: true, name: "drops" }),
     ...METRICS.map(([title, metric, remark]) => card(title, remark, metricChart(title, metrics.filter((row) => row.metric === metric)), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
-    ...SPREADS.map(([title, kind, remark]) => card(title, remark, spreadChart(title, spread.filter((row) => row.kind === kind)), { name: `spread ${kind}` })),
+    ...SPREADS.map(([title, kind, what, remark]) => card(title, remark, spreadChart(title, what, binsOf(spread.filter((row) => row.kind === kind))), { name: `spread ${kind}` })),
     card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
     card("Consumer lag", "Offsets between what a consumer group has committed and the end of its topic, from Kafka.", groupTable(groups), { name: "groups lag" }),
     ...(decisions.length ? [card("Who serves", "The life of each version: every decision, with the difference in reward that it was made on.", decisionTable(decisions), { wide: true, name: "decisions" })] : []),
@@ -66,16 +69,19 @@ function figures(rewards, fates, steps, sink, letters, metrics) {
     ["steps", shown(step?.steps ?? 0), broken ? make("span", { class: "alarm" }, `${shown(broken)} with a loss that is no number`) : step ? `newest made version ${step.policy_version}` : "none yet"],
     ["episodes", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
     ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
-    ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${letters.length} kinds` : "none"],
+    ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${many(letters.length, "kind")}` : "none"],
   ];
   return make("ul", { class: "figures", "aria-label": "At a glance" }, each.map(([name, value, remark]) =>
     make("li", {}, make("span", { class: "label" }, name), make("strong", {}, value), make("span", { class: "label" }, remark))));
 }
 
-const versions = (row) => (row.last_version === row.policy_version ? `version ${row.policy_version}` : `versions ${row.policy_version}–${row.last_version}`);
+const versions = (row) => `version${row.last_version === row.policy_version ? "" : "s"} ${shown(spanOf(row.policy_version, row.last_version))}`;
+const spanOf = (first, last) => (first === last ? first : `${shown(first)}–${shown(last)}`);
 
 function rewardChart(rewards) {
-  return chart("Reward by policy version", rewards, { title: "version", of: (row) => row.policy_version }, [
+  const isThinned = rewards.some((row) => row.last_version > row.policy_version);
+  const x = { title: isThinned ? "versions" : "version", of: (row) => row.policy_version, name: (row) => spanOf(row.policy_version, row.last_version) };
+  return chart("Reward by policy version", rewards, x, [
     { title: "mean", of: (row) => row.reward_mean, colour: "one" },
     { title: "smoothed", of: (row) => row.smoothed, colour: "two" },
     { title: "low", of: (row) => row.reward_low, colour: "band-edge", width: 0.5 },
@@ -91,9 +97,9 @@ function metricChart(title, rows) {
   const ends = ["low", "high"].map((name) => ({ title: name, of: (row) => row[name], colour: "band-edge", width: 0.5 }));
   const isThinned = rows.some((row) => row.last_step > row.step);
   const broken = rows.filter((row) => row.broken > 0);
-  const drawn = chart(title, rows, { title: isThinned ? "from step" : "step", of: (row) => row.step }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])],
+  const drawn = chart(title, rows, { title: isThinned ? "steps" : "step", of: (row) => row.step, name: (row) => spanOf(row.step, row.last_step) }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])],
     { band: isThinned ? [3, 2] : null, gaps: true, question: "thin_steps", marks: broken.map((row) => ({ from: row.first_broken, colour: "dropped", tall: true })) });
-  return broken.length ? [make("p", { class: "failure", role: "status" }, `No number in ${shown(brokenIn(rows))} steps, from step ${broken[0].first_broken} on: NaN or infinite. Red lines mark them.`), drawn] : drawn;
+  return broken.length ? [make("p", { class: "failure", role: "status" }, `No number in ${many(brokenIn(rows), "step")}, from step ${broken[0].first_broken} on: NaN or infinite. Red lines mark them.`), drawn] : drawn;
 }
 
 const brokenIn = (rows) => rows.reduce((sum, row) => sum + row.broken, 0);
@@ -108,18 +114,28 @@ const dropTable = (rows) => rows.length ? table("Dropped", [
 ], rows, { hidden: true, key: (row) => `${row.stage} ${row.reason} ${row.unit} ${row.run_id}` }) : make("p", { class: "empty" }, "Nothing was dropped.");
 
 function stalenessChart(rows) {
-  const names = rows.map((row) => String(row.lag));
-  return chart("Staleness", rows.map((row, at) => ({ ...row, at })), { title: "steps old", of: (row) => row.at }, [
+  return chart("Staleness", rows.map((row, at) => ({ ...row, at })), { title: "steps old", of: (row) => row.at, name: (row) => row.lag }, [
     { title: "trajectories", of: (row) => row.trajectories, width: 0 },
-  ], { bars: true, ticks: names, question: "staleness" });
+  ], { bars: 1, ticks: rows.map((row) => String(row.lag)), question: "staleness" });
 }
 
 /** A metric of a step; what is no number is said, and is not what was not reported. */
 const number = (row, name) => (row.not_finite.includes(name) ? make("span", { class: "alarm" }, "no number") : shown(row[name]));
 
-function spreadChart(title, rows) {
-  const names = rows.map((row) => shown(row.from_value));
-  return chart(title, rows.map((row, at) => ({ ...row, at })), { title: "from", of: (row) => row.at }, [{ title: "trajectories", of: (row) => row.trajectories, width: 0 }], { bars: true, ticks: names, question: "distributions" });
+/** Every bin between the least and the greatest value, those without a trajectory too: {from, to, width, trajectories}. */
+export function binsOf(rows) {
+  if (!rows.length) return [];
+  const [first] = rows, width = first.to_value - first.from_value;
+  const counts = new Map(rows.map((row) => [row.bin, row.trajectories]));
+  const edge = (bin) => Number((first.from_value + (bin - first.bin) * width).toPrecision(12)) || 0;
+  return Array.from({ length: width ? BINS : 1 }, (_, bin) => ({ from: edge(bin), to: edge(bin + 1), width, trajectories: counts.get(bin) ?? 0 }));
+}
+
+/** Bars on an axis of numbers, each as wide as what it counts. */
+function spreadChart(title, what, bins) {
+  const edge = (value, width) => shown(Math.abs(value) < width / 1e6 ? 0 : value);
+  const x = { title: what, of: ({ from, to }) => (from + to) / 2, name: ({ from, to, width }) => (width ? `${edge(from, width)} to ${edge(to, width)}` : from) };
+  return chart(title, bins, x, [{ title: "trajectories", of: (bin) => bin.trajectories, width: 0 }], { bars: bins[0]?.width || 1, question: "distributions" });
 }
 
 const stepTable = (steps) => steps.length ? table("Newest steps", [

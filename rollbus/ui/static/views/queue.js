@@ -1,7 +1,7 @@
 // A search, looked at one case after another: where in it one is, what is judged, and a key to the next.
 
 import { ask } from "../ask.js";
-import { card, make, shown } from "../dom.js";
+import { card, make, many, shown } from "../dom.js";
 import { keyed } from "../keys.js";
 import { trajectory } from "./drill.js";
 import { isJudged } from "./judging.js";
@@ -22,7 +22,7 @@ export async function queue(run, asked) {
   await load(run, search, Math.floor(at / PAGE));
   if (id && held.rows[at]?.trajectory_id !== id) at = Math.max(at, held.rows.findIndex((row) => row?.trajectory_id === id));
   const row = held.rows[at];
-  if (!row) return [make("h1", {}, "A search, case by case"), make("p", { class: "empty" }, held.all ? `There are ${shown(held.all)} cases. ` : "None matches. ", make("a", { href: searchFor(search) }, "Change the search"))];
+  if (!row) return [make("h1", {}, "A search, case by case"), make("p", { class: "empty" }, held.all ? `There ${held.all === 1 ? "is" : "are"} ${many(held.all, "case")}. ` : "None matches. ", make("a", { href: searchFor(search) }, "Change the search"))];
   current = [search, at, row];
   return [card("Case by case", null, draw(...current), { wide: true, name: "queue" }), ...await trajectory(run, row.trajectory_id)];
 }

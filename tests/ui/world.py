@@ -23,13 +23,15 @@ async def write(connection: KafkaConnection) -> None:
     settings = StreamSettings(kafka=connection, event_partitions=1)
     await ensure_topics(settings)
     now_ms = int(time.time() * 1000)
-    beats = [make_beat("worker", 1, HOUR_MS), make_beat("worker", 2, HOUR_MS), make_beat("sink", 3, 1)]
     step = replace(make_step(7), started_at_ms=now_ms - 301_000, completed_at_ms=now_ms - 300_000)
     async with running(connection, new_producer(connection)) as producer:
-        for beat in beats:
-            await producer.send_and_wait(HEARTBEATS.full_name(settings.namespace), encode(beat), beat.process.encode())
         await producer.send_and_wait(TRAINING_STEPS.full_name(settings.namespace), encode(step), b"main")
         await producer.send_and_wait(DEAD_LETTERS.full_name(settings.namespace), b"one", b"key")
+        topic = HEARTBEATS.full_name(settings.namespace)
+        await producer.partitions_for(topic)  # a beat that waits to be sent is of a clock that is slow
+        for kind, number, interval_ms in (("worker", 1, HOUR_MS), ("worker", 2, HOUR_MS), ("sink", 3, 1)):
+            beat = make_beat(kind, number, interval_ms)
+            await producer.send_and_wait(topic, encode(beat), beat.process.encode())
 
 
 def make_beat(kind: str, number: int, interval_ms: int) -> Heartbeat:

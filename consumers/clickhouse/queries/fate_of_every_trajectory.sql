@@ -7,18 +7,18 @@ SELECT
     if(grouping(found) = 1, 'all', found) AS fate,
     stage,
     reason,
-    count() AS trajectories,
+    sum(number) AS trajectories,
     ifNotFinite(trajectories / max(trajectories) OVER (), 0) AS share,
-    countIf(trained_again) AS more_than_once
+    sum(again) AS more_than_once
 FROM
 (
-    SELECT fate AS found, stage, reason, trained_again
-    FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
+    SELECT fate AS found, stage, reason, trajectories AS number, trained_again AS again
+    FROM counted_fates(namespace = {namespace:String}, run = {run:String})
     UNION ALL
-    SELECT 'open', 'assembly', if(is_paused, 'paused', ''), false
+    SELECT 'open', 'assembly', if(is_paused, 'paused', ''), 1, 0
     FROM open_episodes(namespace = {namespace:String})
     UNION ALL
-    SELECT 'dropped', stage, reason, false
+    SELECT 'dropped', stage, reason, 1, 0
     FROM
     (
         SELECT toString(any(stage)) AS stage, toString(any(reason)) AS reason

@@ -40,7 +40,7 @@ export function chart(title, rows, x, series, { band = null, bars = 0, ticks = n
     legend: { live: true },
     hooks: { ready: [newest], setCursor: [newest], drawClear: [(plot) => drawMarks(plot, place.marks, times ? 1000 : 1)] },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: times, range: bars ? (_, low, high) => [low - 0.6 * bars, high + 0.6 * bars] : undefined }, y: { range: (_, low, high) => padded(low, high, bars > 0) } },
+    scales: { x: { time: times, range: bars || !times ? (_, low, high) => around(low, high, bars) : undefined }, y: { range: (_, low, high) => padded(low, high, bars > 0) } },
     axes: [{ ...axis(ticks, times, bars > 0), size: times ? 42 : 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
     bands: band ? [{ series: band, fill: colour("band") }] : [],
     series: [
@@ -166,6 +166,9 @@ export function moments(values, step) {
     return isNew ? `${hour}\n${date}` : hour;
   });
 }
+
+/** The reach of an axis of numbers: half a bar beyond bars, and a step on both sides of a point that is alone. */
+const around = (low, high, bars) => (bars ? [low - 0.6 * bars, high + 0.6 * bars] : low === high && low !== null ? [low - 1, high + 1] : [low, high]);
 
 function padded(low, high, fromZero) {
   if (low === null || high === null) return [0, 1];

@@ -27,7 +27,7 @@ export function shown(value) {
   if (value === null || value === undefined || value === "") return "–";
   if (typeof value === "number") {
     if (Number.isInteger(value)) return value.toLocaleString("en");
-    return Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 0.01 ? value.toFixed(3) : value.toPrecision(2);
+    return Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : Math.abs(value) >= 0.01 ? value.toFixed(3) : value.toPrecision(2);
   }
   if (typeof value === "object") {
     return Object.entries(value).map(([name, each]) => `${name} ${shown(each)}`).join(", ") || "–";

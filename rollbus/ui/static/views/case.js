@@ -9,9 +9,8 @@ import { fateOf, link } from "./links.js";
 const BRIEF = 1_200;
 // Characters of a question or an answer; all of it is in the conversation below.
 
-/** The card of a trajectory or of an episode without one. */
-export async function caseOf(run, { trajectory = null, episode, events, rewards }) {
-  const [fate] = trajectory === null ? [] : await ask("fate_of_case", { run, trajectory: trajectory.trajectory_id });
+/** The card of a trajectory, whose rewards may still be on their way, or of an episode without one. */
+export async function caseOf({ trajectory = null, fate = null, events, rewards }) {
   const turns = events.filter((event) => event.kind === "TurnRecorded");
   const asked = turns.flatMap(added).filter((message) => message?.role === "user").map(words);
   const answered = turns.length ? words(turns.at(-1).completion) : "";
@@ -19,7 +18,7 @@ export async function caseOf(run, { trajectory = null, episode, events, rewards 
     ["asked", asked.length ? [excerpt(asked[0]), asked.length > 1 ? make("p", { class: "label" }, `and ${shown(asked.length - 1)} more of the user`) : null] : "nothing was recorded"],
     ["answered", answered ? excerpt(answered) : turns.length ? "no text: see the tool calls below" : "nothing was recorded"],
     ...errors(events).map((error) => ["error", make("div", { class: "failure" }, told("p", {}, error))]),
-    ["reward", rewardsIn(rewards, trajectory)],
+    ["reward", rewardsIn(await rewards, trajectory)],
     ["fate", await fateIn(fate)],
   ];
   return card("The case", null, make("dl", { class: "case" }, rows.map(([name, content], at) =>

@@ -66,17 +66,17 @@ function advantage(value, reached) {
 
 /** A trajectory: the case in plain words, a place to judge it, what was said, and then all that is known of it. */
 export async function trajectory(run, id) {
-  const [[found], events, decided] = await Promise.all([
-    ask("trajectory", { run, trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
+  const [[found], events, [fate], decided, alike, replays] = await Promise.all([
+    ask("trajectory", { run, trajectory: id }), ask("conversation", { trajectory: id }), ask("fate_of_case", { run, trajectory: id }),
+    ask("why_not_trained", { run, id }), ask("attempts_alike", { trajectory: id }), ask("in_replays", { run, trajectory: id }),
   ]);
   if (!found) return nothing(`Trajectory ${id}`);
-  const [rewards, family, alike, replays] = await Promise.all([
-    ask("rewards_of_episode", { trajectory: id, episode: found.episode_id }), familyOf(run, found.episode_id), ask("attempts_alike", { trajectory: id }), ask("in_replays", { run, trajectory: id }),
-  ]);
+  const rewards = ask("rewards_of_episode", { trajectory: id, episode: found.episode_id });
+  const [atAGlance, judgement, family] = await Promise.all([caseOf({ trajectory: found, fate, events, rewards }), judging(run, found, rewards), familyOf(run, found.episode_id)]);
   return [
     make("h1", {}, "Trajectory ", make("code", {}, id)),
-    await caseOf(run, { trajectory: found, episode: found.episode_id, events, rewards }),
-    await judging(run, found, rewards),
+    atAGlance,
+    judgement,
     family,
     card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
     decisions(decided),
@@ -113,7 +113,7 @@ export async function episode(run, id) {
   if (!events.length && !decided.length) return nothing(`Episode ${id}`);
   return [
     make("h1", {}, "Episode ", make("code", {}, id)),
-    found.length ? null : await caseOf(run, { episode: id, events, rewards }),
+    found.length ? null : await caseOf({ events, rewards }),
     card("Trajectories", found.length ? null : "It became none.", found.length ? make("ul", {}, found.map((row) => make("li", {}, link("trajectory", row.trajectory_id), " ", fateOf(row)))) : null, { wide: true, name: "trajectories" }),
     await familyOf(run, id),
     decisions(decided),

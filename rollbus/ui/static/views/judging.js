@@ -15,24 +15,24 @@ const remembered = (name, otherwise) => localStorage.getItem(`rollbus-${name}`) 
 /** Who has judged a row of a search, in words; an empty text for nobody. */
 export const isJudged = (row) => [...new Set([...row.judges, ...(given.has(row.episode_id) ? [given.get(row.episode_id).judge] : [])])].join(", ");
 
-/** The card of a trajectory; without a session, the way to one. */
+/** The card of a trajectory, whose rewards may still be on their way; without a session, the way to one. */
 export async function judging(run, found, rewards) {
   if (who() === null) {
     return card("Judge", "A verdict is a reward like any other, with its author. Log in to give one.",
       make("p", {}, make("button", { type: "button", class: "more", onclick: logIn, ...keyed("l") }, "log in")), { wide: true, name: "judging" });
   }
-  const sets = !mayAct() ? [] : await ask("data_sets", { trajectory: found.trajectory_id });
+  const [sets, reports, excluding] = await Promise.all([mayAct() ? ask("data_sets", { trajectory: found.trajectory_id }) : [], rewards, doing(run, ["exclude"], { episode: found.episode_id })]);
   const field = (name, title, more = {}) => make("label", { "data-key": name }, title, make("input", { name, autocomplete: "off", ...more }));
   const say = (key, title, value) => make("button", { type: "button", class: "say", "data-key": title, onclick: (event) => judge(event.currentTarget, found, value), ...keyed(key) }, title, make("kbd", { "aria-hidden": "true" }, key.split(" ")[0]));
   return card("Judge", `As ${who()}. A second verdict replaces your first; another judge's stays. “?” lists the keys.`, make("div", { class: "own" },
     make("div", { class: "verdicts", role: "group", "aria-label": "Verdict" }, say("u", "good", 1), say("d", "bad", 0), ...SCORES.map((value, at) => say(String(at + 1), String(value), value)), say("x", "take back", null)),
-    make("form", { class: "search", "data-key": "words", "aria-label": "What goes with a verdict", onsubmit: (event) => { event.preventDefault(); comment(event.currentTarget, found, rewards); } },
+    make("form", { class: "search", "data-key": "words", "aria-label": "What goes with a verdict", onsubmit: (event) => { event.preventDefault(); comment(event.currentTarget, found, reports); } },
       field("comment", "comment: Enter adds it to your verdict", { ...keyed("c") }), field("name", "name of the reward", { value: remembered("reward", "reward"), required: true, maxlength: 100 })),
     !mayAct() ? null : make("form", { class: "search", "data-key": "data-sets", "aria-label": "Put into this data set", onsubmit: (event) => { event.preventDefault(); intoSet(event.currentTarget, found); } },
       field("data_set", "data set", { required: true, list: "data-sets", value: remembered("set", "") }), make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set }))),
       make("button", { type: "submit", ...keyed("i") }, "Put into this data set ", make("kbd", { "aria-hidden": "true" }, "i"))),
     memberOf(found, sets.filter((row) => row.has_it)),
-    await doing(run, ["exclude"], { episode: found.episode_id }),
+    excluding,
     make("p", { class: "answer label", role: "status", "data-key": "answer" })), { wide: true, name: "judging" });
 }
 

@@ -4,6 +4,7 @@ ibis, another SQLAlchemy dialect and JDBC look at the same views in `make test-c
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     write(client, "rollbus.", [group for group in groups if group[2] is not None], first_offset=5000)
     write(client, "rollbus.", [("run-log", "second", make_removal("second"))], first_offset=6000)
     write(client, "replay-b.", story())
+    write(client, "replay-scored.", [record for record in story() if record[0] in ("scores", "run-log")])
     write(client, "family.", list(family()))
     write(client, "contested.", list(contested()))
     yield settings
@@ -180,9 +182,10 @@ def test_a_record_that_was_delivered_twice_is_there_once(engine: sa.Engine) -> N
 
 
 @pytest.mark.parametrize(
-    ("namespace", "run", "count"), [("rollbus.", "main", 9), ("rollbus.", "second", 9), ("contested.", "main", 7)]
+    ("namespace", "run", "count"),
+    [("rollbus.", "main", 9), ("rollbus.", "second", 9), ("contested.", "main", 7), ("replay-scored.", "main", 8)],
 )
-def test_the_plain_fates_are_those_of_the_view_with_parameters(
+def test_the_plain_fates_and_their_counts_are_those_of_the_view_with_parameters(
     settings: ClickHouseSettings, engine: sa.Engine, namespace: str, run: str, count: int
 ) -> None:
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)
@@ -196,6 +199,12 @@ def test_the_plain_fates_are_those_of_the_view_with_parameters(
     fates_of_view = ask(settings, sql, {"namespace": namespace, "run": run}).rows
     assert (plain, len(plain)) == (set(fates_of_view), count)
     assert len(fates_of_view) == count
+    sql = (
+        "SELECT fate, stage, reason, trajectories "
+        "FROM counted_fates(namespace = {namespace:String}, run = {run:String})"
+    )
+    counted = {tuple(row[:3]): row[3] for row in ask(settings, sql, {"namespace": namespace, "run": run}).rows}
+    assert counted == Counter((fate, stage, reason) for _, fate, _, stage, reason in fates_of_view)
 
 
 def test_the_plain_fates_carry_task_version_and_newest_reward(engine: sa.Engine) -> None:

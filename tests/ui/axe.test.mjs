@@ -68,6 +68,7 @@ test("a chart of two runs gives its numbers, its picture and its SQL", async () 
   await card("both loss").locator("summary").click();
   for (const kind of ["CSV", "PNG"]) await card("both loss").getByRole("button", { name: `download as ${kind}` }).waitFor();
   await card("both loss").getByRole("button", { name: "SQL of its question" }).click();
+  await page.locator("#dialog pre").waitFor();
   assert.match(await page.locator("#dialog").innerText(), /thin_steps[\s\S]*FROM steps FINAL/);
 });
 
@@ -93,6 +94,7 @@ test("a chart gives its numbers as CSV, its picture and its SQL, and the spread 
   const picture = readFileSync(await (await saved("download as PNG")).path());
   assert.equal(picture.subarray(1, 4).toString(), "PNG");
   await card("metric loss").getByRole("button", { name: "SQL of its question" }).click();
+  await page.locator("#dialog pre").waitFor();
   assert.match(await page.locator("#dialog").innerText(), /thin_steps[\s\S]*FROM steps FINAL/);
   await page.keyboard.press("Escape");
   for (const name of ["spread reward", "spread advantage"]) await card(name).locator("canvas").waitFor();

@@ -75,7 +75,7 @@ FROM
 )
 GROUP BY trajectory_key;
 
--- How many trajectories have each fate: marks are counted before they become words, a third of the time of the view above.
+-- How many trajectories have each fate: marks are counted before they become words, in about half the time.
 CREATE OR REPLACE VIEW counted_fates AS
 WITH (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {run:String})) AS is_removed
 SELECT

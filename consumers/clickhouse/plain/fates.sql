@@ -29,7 +29,6 @@ WITH
         GROUP BY namespace, run
         HAVING max(removed_at) > max(configured_at)
     ),
-    assembled AS (SELECT DISTINCT namespace FROM ${database}.trajectories),
     facts AS
     (
         SELECT namespace, arrayJoin(runs) AS run, trajectory_key, trajectory_id AS id, '' AS said, 0 AS in_step,
@@ -39,13 +38,11 @@ WITH
             SELECT namespace, trajectory_key, trajectory_id FROM ${database}.trajectories
             UNION ALL
             SELECT namespace, trajectory_key, trajectory_id FROM ${database}.scores
-            WHERE namespace NOT IN (SELECT namespace FROM assembled)
         ) AS known
         INNER JOIN every_run USING namespace
         UNION ALL
         SELECT namespace, toString(run_id), trajectory_key, trajectory_id, '', 0, '', '', toDateTime64(0, 3, 'UTC')
         FROM ${database}.group_members
-        WHERE namespace NOT IN (SELECT namespace FROM assembled)
         UNION ALL
         SELECT namespace, toString(run_id), trajectory_key, trajectory_id, toString(fate), step,
             ifNull(toString(reason), ''), 'trainer', ended_at

@@ -35,20 +35,19 @@ FROM fate_records(namespace = {namespace:String}, run = {run:String})
 GROUP BY trajectory_key;
 
 -- Trajectories that have or will have a fate. A replay that begins after assembly has none of its own, and knows those
--- that it scored or compared; where there are any, scores and groups name no other.
+-- that it scored or compared.
 CREATE OR REPLACE VIEW known_trajectories AS
-WITH (SELECT count() FROM (SELECT 1 FROM trajectories WHERE namespace = {namespace:String} LIMIT 1)) AS is_assembled
 SELECT trajectory_key, trajectory_id
 FROM trajectories
 WHERE namespace = {namespace:String}
 UNION ALL
 SELECT trajectory_key, trajectory_id
 FROM scores
-WHERE namespace = {namespace:String} AND NOT is_assembled
+WHERE namespace = {namespace:String}
 UNION ALL
 SELECT trajectory_key, trajectory_id
 FROM group_members
-WHERE namespace = {namespace:String} AND run_id = {run:String} AND NOT is_assembled;
+WHERE namespace = {namespace:String} AND run_id = {run:String};
 
 -- The one definition of a trajectory's fate: decided, or pending while no record has decided it.
 CREATE OR REPLACE VIEW trajectory_fates AS

@@ -52,6 +52,17 @@ def sleeper(log: Path) -> Iterator[ProcessIdentity]:
     end(identity, grace_s=5)
 
 
+def test_a_process_keeps_no_file_that_the_caller_has_open(log: Path) -> None:
+    """A script that holds a lock while it runs a command would else hold it as long as the stack is up."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    identity = spawn(SLEEP, log_path=log)
+    os.close(writing)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    end(identity, grace_s=5)
+
+
 def test_a_started_process_runs_until_it_is_ended(sleeper: ProcessIdentity) -> None:
     assert is_running(sleeper)
     assert identify(sleeper.pid) == sleeper

@@ -8,7 +8,7 @@ be ended by another command. Linux only.
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ POLL_S = 0.05
 TERMINATE_GRACE_S = 20.0
 """Between SIGTERM and SIGKILL: Kafka needs a few seconds to close its logs cleanly."""
 KILL_WAIT_S = 10.0
+STANDARD_ERROR = 2
 
 _STATE = 0
 _SESSION = 3
@@ -47,7 +48,7 @@ def spawn(
     log_path: Path,
     env: Mapping[str, str] | None = None,
 ) -> ProcessIdentity:
-    """Start `command` as leader of a new session, its output appended to `log_path`.
+    """Start `command` as leader of a new session, its output appended to `log_path`, without this one's open files.
 
     posix_spawn and not Popen: the process may outlive this one, and a Popen object warns about that.
     """
@@ -61,6 +62,7 @@ def spawn(
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                *((os.POSIX_SPAWN_CLOSE, number) for number in _inheritable_files()),
             ],
             setsid=True,
             setsigmask=[],
@@ -73,6 +75,14 @@ def spawn(
     if identity is None:  # cannot happen before the child is reaped, and only we can reap it
         raise ConfigurationError(f"{command[0]!r} (pid {pid}) ended at once; see {log_path}")
     return identity
+
+
+def _inheritable_files() -> Iterator[int]:
+    """Yield the open files beside the standard ones that a child would keep: a lock that our caller holds, a pipe."""
+    for number in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # that of the folder itself
+            if number > STANDARD_ERROR and os.get_inheritable(number):
+                yield number
 
 
 def identify(pid: int) -> ProcessIdentity | None:

@@ -32,13 +32,23 @@ def other(base_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFac
 
 
 def make_turn(
-    model: nn.Module, *, seed: int = 0, source: str = "shop", version: int = 3, temperature: float = 1.0
+    model: nn.Module,
+    *,
+    seed: int = 0,
+    source: str = "shop",
+    version: int = 3,
+    temperature: float = 1.0,
+    most_likely: int | None = None,
 ) -> TurnTokens:
-    """Sample twelve tokens at a temperature; the record names temperature 1, as of a client that left it out."""
+    """Sample twelve tokens at a temperature, of the most likely ones; the record names neither, as of a client that
+    left them out.
+    """
     generator, token_ids, logprobs = torch.Generator().manual_seed(seed), list(PROMPT), []
     for _ in range(12):
         with torch.no_grad():
             logits_V = head(model, trunk(model, torch.tensor([token_ids])))[0, -1] / temperature
+        if most_likely is not None:
+            logits_V[logits_V < logits_V.topk(most_likely).values[-1]] = -torch.inf
         at_V = torch.log_softmax(logits_V, dim=-1)
         token_ids.append(int(torch.multinomial(at_V.exp(), 1, generator=generator)))
         logprobs.append(float(at_V[token_ids[-1]]))
@@ -72,6 +82,18 @@ def test_a_temperature_that_nobody_stated_refuses_the_batch_and_is_found(model: 
 def test_other_weights_under_the_name_of_a_version_refuse_the_batch(model: nn.Module, other: nn.Module) -> None:
     with pytest.raises(RejectedError, match="may have served other weights than this version"):
         require(AgreementCheck(), model, make_turn(other))
+
+
+def test_the_weights_of_the_version_before_under_a_newer_name_are_named(model: nn.Module, other: nn.Module) -> None:
+    with pytest.raises(RejectedError, match=r"recorded from version 3 .* they agree with version 0, .*Nothing was"):
+        require(AgreementCheck(), model, make_turn(other), loaded=other)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_that_the_server_left_out_are_named(model: nn.Module, temperature: float) -> None:
+    turns = [make_turn(model, seed=seed, temperature=temperature, most_likely=40) for seed in range(4)]
+    with pytest.raises(RejectedError, match=r"the server left tokens out \(top_p, top_k, min_p or a grammar\)"):
+        require(AgreementCheck(), model, *turns)
 
 
 def test_one_source_among_many_cannot_hide_behind_their_mean(model: nn.Module, other: nn.Module) -> None:

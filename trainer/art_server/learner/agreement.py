@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.art_server.model.model import head, trunk
-from rollbus.trainer.backends.agreement import Agreement, describe_disagreement
+from rollbus.trainer.backends.agreement import (
+    UNKNOWN_CAUSE,
+    Agreement,
+    describe_disagreement,
+    is_cut,
+    name_cut,
+    name_temperature,
+    name_version,
+)
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 
 logger = logging.getLogger(__name__)
@@ -54,8 +62,9 @@ class AgreementCheck:
                 continue
             agreement = measure(network, source, version, turns)
             if not agreement.difference <= most:  # NaN is no agreement
-                temperature = find_temperature(network, turns, most=most)
-                raise RejectedError(describe_disagreement(agreement, temperature, most=most))
+                others = sorted({version - 1, version + 1, 0} - {version, -1})
+                cause = find_cause(network, turns, most=most, versions=others, load=load)
+                raise RejectedError(describe_disagreement(agreement, cause, most=most))
             self._agreed.add(source)
             differences.append(agreement.difference)
         return {"source_difference_max": max(differences)} if differences else {}
@@ -82,28 +91,43 @@ class AgreementCheck:
 
 def measure(model: nn.Module, source: str, version: int, turns: Sequence[TurnTokens]) -> Agreement:
     """Compute the turns again, and compare token by token."""
-    differences = torch.cat([_recorded_logprobs(turn) - _learner_logprobs(model, turn) for turn in turns]).abs()
-    return Agreement(source, version, float(differences.mean()), len(differences))
+    differences = _differences(model, turns)
+    return Agreement(source, version, float(differences.abs().mean()), len(differences))
 
 
-def find_temperature(model: nn.Module, turns: Sequence[TurnTokens], *, most: float) -> float | None:
-    """Return the temperature at which the turns would agree, if that explains the difference."""
-    best = None
-    for temperature in TEMPERATURES:
-        differences = torch.cat(
-            [_recorded_logprobs(turn) - _learner_logprobs(model, turn, temperature) for turn in turns]
-        ).abs()
-        if (difference := float(differences.mean())) <= most and (best is None or difference < best[0]):
-            best = (difference, temperature)
-    return best[1] if best else None
+def find_cause(
+    model: nn.Module,
+    turns: Sequence[TurnTokens],
+    *,
+    most: float,
+    versions: Iterable[int],
+    load: Callable[[int], nn.Module | None],
+) -> str:
+    """Say what explains the difference: a temperature, the weights of another version, or tokens that were left out."""
+    by_temperature = {temperature: _differences(model, turns, temperature) for temperature in (1.0, *TEMPERATURES)}
+    distance, temperature = min((float(diffs.abs().mean()), temp) for temp, diffs in by_temperature.items())
+    if distance <= most:
+        return name_temperature(temperature)
+    for version in versions:
+        other = load(version)
+        if other is not None and float(_differences(other, turns).abs().mean()) <= most:
+            return name_version(version)
+    cuts = [temperature for temperature, differences in by_temperature.items() if is_cut(differences.tolist())]
+    return name_cut(cuts[0]) if cuts else UNKNOWN_CAUSE
 
 
 def _length(turn: TurnTokens) -> tuple[int, bytes]:
     return (len(turn.prompt_token_ids) + len(turn.completion_token_ids)) // 4, turn.completion_token_ids
 
 
-def _recorded_logprobs(turn: TurnTokens) -> Tensor:
-    return torch.tensor(list(decode_logprobs(turn.logprobs)))
+def _differences(model: nn.Module, turns: Sequence[TurnTokens], temperature: float | None = None) -> Tensor:
+    """Return recorded − own log-prob of each sampled token [T], all turns together."""
+    return torch.cat(
+        [
+            torch.tensor(list(decode_logprobs(turn.logprobs))) - _learner_logprobs(model, turn, temperature)
+            for turn in turns
+        ]
+    )
 
 
 @torch.no_grad()

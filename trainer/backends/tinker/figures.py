@@ -7,7 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.agreement import Agreement, describe_disagreement
+from rollbus.trainer.backends.agreement import (
+    UNKNOWN_CAUSE,
+    Agreement,
+    describe_disagreement,
+    is_cut,
+    name_cut,
+)
 from rollbus.trainer.backends.tinker.sequences import TrainSequence
 from rollbus.trainer.backends.tinker.service import LossSequence, PassOutput, ServiceLoss
 
@@ -45,19 +51,24 @@ def require_agreement(
 
     RejectedError names a source beyond `most`. Turns of older versions differ by what was trained since.
     """
-    sums: dict[str, list[float]] = {}
+    differences_by_source: dict[str, list[float]] = {}
+    means: list[float] = []
     for sequence, current in zip(sequences, output.logprobs, strict=True):
         for span in sequence.spans:
             if span.turn.policy_version == base_version:
                 pairs = zip(
                     sequence.sequence.logprobs[span.start : span.end], current[span.start : span.end], strict=True
                 )
-                sums.setdefault(span.turn.source, []).extend(abs(logprob - other) for logprob, other in pairs)
-    for source, differences in sorted(sums.items()):
-        agreement = Agreement(source, base_version, math.fsum(differences) / len(differences), len(differences))
-        if not agreement.difference <= most:  # NaN is no agreement
-            raise RejectedError(describe_disagreement(agreement, None, most=most))
-    means = [math.fsum(differences) / len(differences) for differences in sums.values()]
+                differences_by_source.setdefault(span.turn.source, []).extend(
+                    logprob - other for logprob, other in pairs
+                )
+    for source, differences in sorted(differences_by_source.items()):
+        mean = math.fsum(map(abs, differences)) / len(differences)
+        if not mean <= most:  # NaN is no agreement
+            cause = name_cut(1.0) if is_cut(differences) else UNKNOWN_CAUSE
+            agreement = Agreement(source, base_version, mean, len(differences))
+            raise RejectedError(describe_disagreement(agreement, cause, most=most))
+        means.append(mean)
     return {"source_difference_max": max(means)} if means else {}
 
 

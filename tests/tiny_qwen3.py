@@ -1,6 +1,6 @@
-"""A Qwen3 of two layers with random weights in Hugging Face's layout, which SkyRL can train.
+"""A Qwen3 of two layers with random weights in Hugging Face's layout, which SkyRL can train and vLLM can serve.
 
-Run as `python -m tests.tinker.base_model FOLDER`: importing transformers' models warns of much.
+Run as `python -m tests.tiny_qwen3 FOLDER HEAD_DIM`: importing transformers' models warns of much.
 """
 
 import sys
@@ -10,7 +10,7 @@ VOCABULARY = 384
 TEXTS = ["system user assistant", "choose a letter of the word and say it again"]
 
 
-def make_base_model(folder: Path) -> None:
+def make_base_model(folder: Path, head_dim: int) -> None:
     """Write the model and its tokenizer."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -25,7 +25,7 @@ def make_base_model(folder: Path) -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=512,
         eos_token_id=tokenizer.eos_token_id,
         tie_word_embeddings=False,
@@ -37,4 +37,4 @@ def make_base_model(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    make_base_model(Path(sys.argv[1]))
+    make_base_model(Path(sys.argv[1]), int(sys.argv[2]))

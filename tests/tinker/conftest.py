@@ -1,7 +1,6 @@
 """One service for all tests of a run, and the Kafka of the tests of services."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,9 @@ import pytest
 os.environ["TINKER_API_KEY"] = "tml-none"  # SkyRL takes any key
 os.environ.setdefault("TINKER_TELEMETRY", "0")
 
+from tests.environments import run_command
 from tests.services.conftest import kafka, namespace
-from tests.tinker.skyrl import ROOT, make_service
+from tests.tinker.skyrl import make_service
 
 __all__ = ["kafka", "namespace"]
 
@@ -21,7 +21,7 @@ __all__ = ["kafka", "namespace"]
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the base model; its path is its name at the service."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    subprocess.run([sys.executable, "-m", "tests.tinker.base_model", folder], cwd=ROOT, check=True)
+    run_command([sys.executable, "-m", "tests.tiny_qwen3", folder, 16])
     return folder
 
 

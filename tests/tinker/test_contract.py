@@ -25,7 +25,7 @@ from rollbus.trainer.backends.tinker.service import (
 )
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from tests.contracts.backend import MODEL, BackendContract
-from tests.tinker.base_model import VOCABULARY
+from tests.tiny_qwen3 import VOCABULARY
 
 pytestmark = [pytest.mark.tinker, pytest.mark.timeout(1800)]
 

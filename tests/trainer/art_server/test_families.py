@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
@@ -256,6 +257,19 @@ def test_weights_that_cannot_be_run_are_refused(
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigurationError, match=says):
         load_model(path)
+
+
+def test_every_other_causal_model_of_transformers_is_refused_by_name_with_what_runs_it() -> None:
+    others = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)
+    assert len(others) > 100
+    for kind in others:
+        with pytest.raises(ConfigurationError, match=rf"type '{kind}'; .*`art_server: art:`.*`art_server: tinker:`"):
+            ModelConfig.from_hf({**SHAPE, "model_type": kind})
+
+
+def test_of_a_model_that_reads_pictures_too_the_text_part_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"type 'gemma3'; .*its text part, 'gemma3_text', runs as a model"):
+        ModelConfig.from_hf({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
 
 
 def test_a_llama_without_key_value_heads_in_its_config_has_as_many_as_heads() -> None:

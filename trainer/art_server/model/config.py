@@ -191,9 +191,12 @@ class ModelConfig:
     def from_hf(cls, config: dict[str, Any], *, max_tokens: int | None = None) -> "ModelConfig":
         """ConfigurationError for a model that this service does not run, which names what it cannot do."""
         if (kind := config.get("model_type")) not in FAMILIES:
+            part = config.get("text_config")
+            text = part.get("model_type") if isinstance(part, Mapping) else None
+            hint = f"its text part, {text!r}, runs as a model of its own; " if text in FAMILIES else ""
             raise ConfigurationError(
-                f"base model is of type {kind!r}; this service runs {', '.join(FAMILIES)}; use ART's own service "
-                "(`art_server: art:`, on a GPU) for others"
+                f"base model is of type {kind!r}; this service runs {', '.join(FAMILIES)}; {hint}for others use ART's "
+                "own service (`art_server: art:`, on a GPU), or one with the Tinker API (`art_server: tinker:`)"
             )
         if lacking := [name for name in REQUIRED if name not in config]:
             raise ConfigurationError(f"the base model's config.json lacks {', '.join(map(repr, lacking))}")

@@ -112,8 +112,12 @@ def find_cause(
         other = load(version)
         if other is not None and float(_differences(other, turns).abs().mean()) <= most:
             return name_version(version)
-    cuts = [temperature for temperature, differences in by_temperature.items() if is_cut(differences.tolist())]
-    return name_cut(cuts[0]) if cuts else UNKNOWN_CAUSE
+    cuts = [
+        (float(differences.mean()), temperature)
+        for temperature, differences in by_temperature.items()
+        if is_cut(differences.tolist())
+    ]
+    return name_cut(min(cuts)[1]) if cuts else UNKNOWN_CAUSE
 
 
 def _length(turn: TurnTokens) -> tuple[int, bytes]:

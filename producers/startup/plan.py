@@ -90,5 +90,8 @@ def read_ended(folder: Path) -> Iterator[ProcessReport]:
 
 
 def _write(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    """Write a file that is there whole or not at all: the process may be killed on the way."""
+    draft = path.with_name(f"draft-{path.name}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
+    draft.replace(path)

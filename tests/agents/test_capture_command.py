@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.cli.commands.producers.capture import time_left
-from rollbus.producers.startup.plan import ProcessReport
+from rollbus.producers.startup.plan import ProcessReport, read_ended, write_ended
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded, WriterClosed
 from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
@@ -147,6 +147,28 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
     )
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert len(set(ended.writer_ids) - {event.writer_id for event in events if isinstance(event, WriterClosed)}) == 1
+
+
+def test_a_report_is_there_whole_or_not_at_all_wherever_its_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as writing:
+        writing.setattr(Path, "replace", killed)
+        with pytest.raises(KilledError):
+            write_ended(tmp_path, ProcessReport(whole=False))
+    assert list(read_ended(tmp_path)) == []
+    write_ended(tmp_path, ProcessReport(whole=False))
+    with monkeypatch.context() as writing:
+        writing.setattr(Path, "replace", killed)
+        with pytest.raises(KilledError):
+            write_ended(tmp_path, ProcessReport())
+    assert list(read_ended(tmp_path)) == [ProcessReport(whole=False)]
 
 
 OWN = """

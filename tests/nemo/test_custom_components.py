@@ -425,7 +425,7 @@ async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[Mem
                 await revise_rewards(made)
             return collection
 
-        made.builder.finalize = finalize_and_revise  # type: ignore[method-assign]
+        made.builder.finalize = finalize_and_revise  # type: ignore[assignment,method-assign]
         (status,) = await run_epochs(made, 1)
         (step,) = made.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.runtime.credentials import AGENT_TOKEN, REPORTER_TOKEN, make_secrets, read_secret
+from rollbus.runtime.files import write_whole
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.principals import GRANTS, Principal, is_ended, make_principal, make_token, read_token_text
 
@@ -56,11 +57,8 @@ def read_tokens(folder: Path) -> dict[str, IssuedToken]:
 def write_token(folder: Path, token: IssuedToken) -> None:
     """Add a name's token, or replace it."""
     tokens = read_tokens(folder) | {token.principal.name: token}
-    path = folder / PRINCIPALS
-    draft = path.with_name(f".{PRINCIPALS}.{os.getpid()}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(_plain_of(issued_token)) + "\n" for _, issued_token in sorted(tokens.items()))
-    draft.replace(path)
+    lines = (json.dumps(_plain_of(issued_token)) + "\n" for _, issued_token in sorted(tokens.items()))
+    write_whole(folder / PRINCIPALS, "".join(lines))
 
 
 def issue(folder: Path, name: str, may: Sequence[str], now: datetime) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.start import init
 from rollbus.producers.turns.redaction import Field
+from rollbus.runtime.files import write_whole
 from rollbus.runtime.kafka.connection import KafkaConnection
 
 FOLDER_VARIABLE = "ROLLBUS_CAPTURE"
@@ -68,9 +69,9 @@ def write_plan(folder: Path, plan: CapturePlan) -> None:
     connection = plan.connection
     if connection.password is not None:
         path = folder / _PASSWORD
-        _write(path, connection.password.get_secret_value())
+        write_whole(path, connection.password.get_secret_value())
         connection = connection.model_copy(update={"password": None, "password_file": path})
-    _write(folder / _PLAN, plan.model_copy(update={"connection": connection}).model_dump_json())
+    write_whole(folder / _PLAN, plan.model_copy(update={"connection": connection}).model_dump_json())
 
 
 def read_plan(folder: Path) -> CapturePlan:
@@ -80,18 +81,10 @@ def read_plan(folder: Path) -> CapturePlan:
 
 def write_ended(folder: Path, ended: ProcessReport) -> None:
     """Leave a process's report in the place of an earlier one; none where the command has ended before."""
-    _write(folder / _REPORTS.replace("*", str(os.getpid())), json.dumps(ended.model_dump()))
+    write_whole(folder / _REPORTS.replace("*", str(os.getpid())), json.dumps(ended.model_dump()))
 
 
 def read_ended(folder: Path) -> Iterator[ProcessReport]:
     """Yield the reports that are there."""
     for path in sorted(folder.glob(_REPORTS)):
         yield ProcessReport.model_validate_json(path.read_bytes())
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all: the process may be killed on the way."""
-    draft = path.with_name(f"draft-{path.name}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IllegalOperation, KafkaError, OffsetOutOfRangeError, ProducerFenced
+from aiokafka.protocol.api import Request, Response
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.kafka.batches import read_bounded
@@ -31,6 +32,8 @@ BATCH_BYTES = 1_048_576
 REQUEST_TIMEOUT_MS = 20_000
 RECORDS_AT_ONCE = 10_000
 """Of one hand-over: the rest of a fetch stays compressed. A fetch may hold millions of empty records."""
+BROKER_PAUSE_S = 0.25
+"""Between two looks for a broker of a cluster that has none."""
 START_GRACE_S = 2.0
 STOP_TIMEOUT_S = 5.0
 PRODUCER_STOP_S = 2.0
@@ -71,8 +74,24 @@ def new_transactional_producer(
 
 
 def new_admin(connection: KafkaConnection, **options: Any) -> AIOKafkaAdminClient:
-    """Return an admin client."""
-    return AIOKafkaAdminClient(**connection.client_options() | options)
+    """Return an admin client, which waits for a broker where the cluster names none."""
+    return _PatientAdmin(**connection.client_options() | options)
+
+
+class _PatientAdmin(AIOKafkaAdminClient):
+    """An admin client of a cluster that may have no broker for a while.
+
+    The controller leaves out a broker that it has not heard from for its session (9 s by default), as it happens to the
+    only one of a machine that was asleep or too busy. aiokafka fails at once; the broker is back after its next beat.
+    """
+
+    async def _send_request(self, request: Request[Response], node_id: int | None = None) -> Response:
+        if node_id is None:
+            async with asyncio.timeout(self._request_timeout_ms / 1000):
+                while self._client.get_random_node() is None:
+                    await self._client.force_metadata_update()
+                    await asyncio.sleep(BROKER_PAUSE_S)
+        return await super()._send_request(request, node_id)
 
 
 def _new_producer(connection: KafkaConnection, options: dict[str, Any]) -> AIOKafkaProducer:
@@ -106,6 +125,8 @@ def kafka_errors(
     except ProducerFenced as error:
         raise FencedError(f"{what}: {fenced}" if what else fenced) from error
     except OffsetOutOfRangeError as error:
+        if not error.args:  # of an admin client, which asked for records to be deleted
+            raise connection.unavailable(error, what) from error
         gone = ", ".join(f"{topic}[{number}] from {at}" for (topic, number), at in sorted(dict(error.args[0]).items()))
         raise DataLossError(
             f"retention has deleted records before they were read: {gone}; give the command again"

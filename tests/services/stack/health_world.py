@@ -26,7 +26,7 @@ from tests.installs import own_environment, run
 WAIT_S = 240.0
 STACK_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
 """Of a local stack that nobody starts: `status` would complain of another's on the usual ports."""
-BEAT_S = 1.0
+BEAT_S = 2.0
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.table import PartitionState, RowCodec, Table
+from tests.waiting import until_found
 
 COUNT: RowCodec[int] = RowCodec(1, struct.Struct(">q").pack, {1: lambda data: int(struct.unpack(">q", data)[0])})
 
@@ -154,7 +155,15 @@ async def commit_offsets(connection: KafkaConnection, group: str, offsets: Mappi
 
 
 async def delete_before(connection: KafkaConnection, offsets: Mapping[TopicPartition, int]) -> None:
-    """Delete the first records of partitions, as retention does."""
+    """Delete the first records of partitions, as retention does, once a transaction's end is there too."""
+    async with running(connection, consumer := new_consumer(connection, isolation_level="read_uncommitted")):
+        consumer.assign(list(offsets))
+
+        async def are_there() -> bool:
+            ends = await consumer.end_offsets(list(offsets))
+            return all(ends[place] >= offset for place, offset in offsets.items())
+
+        await until_found(are_there, "what is to be deleted is not there")
     async with running(connection, new_admin(connection)) as admin:
         await admin.delete_records({place: RecordsToDelete(before_offset=end) for place, end in offsets.items()})
 

@@ -16,6 +16,7 @@ from rollbus.runtime.kafka.clients import (
     kafka_errors,
     new_consumer,
     new_transactional_producer,
+    running,
     start_client,
     stop_all,
     stop_clients,
@@ -151,10 +152,14 @@ class KafkaTrainerLog:
                     await self._dead_letter(record, error)
 
     async def at_end(self) -> bool:
-        """Compare the position, which also passes the marks of commits, with the last committed offset."""
-        consumer = _opened(self._consumer)
-        with self._kafka_errors(f"asking for the end of {self._batches.topic}"):
-            ends = await consumer.end_offsets([self._batches])
+        """Compare the position, which also passes the marks of commits, with the end of all records.
+
+        A batch whose commit was answered may be readable a moment later; until then its transaction counts as open.
+        """
+        consumer, what = _opened(self._consumer), f"asking for the end of {self._batches.topic}"
+        any_record = new_consumer(self._connection, isolation_level="read_uncommitted")
+        async with running(self._connection, any_record, what=what):
+            ends = await any_record.end_offsets([self._batches])
             return bool(await consumer.position(self._batches) >= ends[self._batches])
 
     async def publish(

@@ -59,6 +59,21 @@ class TestKafkaLog(TrainerLogContract):
         await older.close()
         await newer.close()
 
+    async def test_a_batch_of_a_transaction_that_is_still_open_can_still_come(self, world: KafkaWorld) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+        log = world.log()
+        await log.open()
+        assert await log.next_batch(WAIT_S) is not None
+        worker = AIOKafkaProducer(
+            bootstrap_servers=world.connection.bootstrap_servers, transactional_id=f"{world.namespace}worker"
+        )
+        async with worker, worker.transaction():
+            await worker.send_and_wait(BATCHES.full_name(world.namespace), encode(make_batch(1, [])), key=b"main")
+            assert await log.next_batch(0.5) is None
+            assert not await log.at_end()
+        assert await log.next_batch(WAIT_S) is not None
+        await log.close()
+
     async def test_the_offset_is_sent_once_the_broker_has_the_records(
         self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -38,8 +38,8 @@ bench-% simulate-% gpu-%: setup
 	@$(MAKE) --no-print-directory -f benchmarks/Makefile $@
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
-	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/stages/delivery/evidence \
-	  tests/nemo/test_cut_anywhere.py tests/services/art/test_gpu_check.py
+	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/services tests/streams/simulation tests/streams/stages/delivery/evidence \
+	  tests/nemo/test_cut_anywhere.py
 
 fuzz: setup ## Send 100,000 mutated requests to each server and read a million mutated records (FUZZ=100000)
 	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest -n0 -s --show-capture=no tests/hostile/test_fuzz.py

@@ -38,6 +38,7 @@ WORKER = Path(__file__).with_name("worker.py")
 SEEN_MS = START_MS + 1_000 + HEARD_MS
 
 
+@pytest.mark.faults
 async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_none_twice(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:

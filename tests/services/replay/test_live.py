@@ -93,6 +93,7 @@ def plan(settings: Any, name: str, *stages: str, **changes: Any) -> ReplayPlan:
     return ReplayPlan(name=name, **(defaults | changes))
 
 
+@pytest.mark.faults
 async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:

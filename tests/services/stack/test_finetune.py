@@ -86,6 +86,7 @@ def document(art: ArtServer) -> dict[str, Any]:
     return {**plain, "rollbus": {"imports": [WORKFLOW.stem], "run_id": RUN, "data_dir": "state"}}
 
 
+@pytest.mark.faults
 def test_a_run_killed_in_the_middle_resumes_learns_and_has_every_count(run: Run) -> None:
     first = run.start()
     try:

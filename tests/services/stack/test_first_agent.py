@@ -22,7 +22,7 @@ from tests.installs import run as run_command
 from tests.services.art.fixtures import ArtServer, Launcher
 from tests.services.settings_file import write_settings
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.walks, pytest.mark.timeout(900)]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "first_agent"
 NAT = str(Path(ROLLBUS).with_name("nat"))

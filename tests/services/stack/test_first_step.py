@@ -6,6 +6,7 @@ few seconds later. The environment only names free ports and a model so small th
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Container, Iterator
@@ -155,11 +156,13 @@ def user(art_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> It
         "OMP_NUM_THREADS": "1",
     }
     new_user = NewUser(folder, ports, environment)
-    new_user.rollbus("up")
+    before = os.umask(0o022)  # as a user's shell has it
     try:
+        new_user.rollbus("up")
         new_user.rollbus("topics", "create")
         yield new_user
     finally:
+        os.umask(before)
         new_user.rollbus("down")
 
 
@@ -182,6 +185,15 @@ def test_repeated_attempts_are_compared_with_one_another(user: NewUser) -> None:
         wait_until(lambda: user.trained(episodes), f"no step was completed:\n{user.logs()}", within_s=240)
     assert user.trained(episodes).items() <= verdicts.items()
     assert user.group_sizes(episodes) == [8] * 16
+
+
+def test_no_other_user_can_read_anything_that_the_stack_keeps(user: NewUser) -> None:
+    kept_in = user.folder / ".rollbus"
+    kept = {path: path.lstat().st_mode & 0o777 for path in kept_in.rglob("*") if not path.is_symlink()}
+    tops = {path.relative_to(kept_in).parts[0] for path in kept}
+    assert tops >= {"art", "clickhouse", "kafka", "logs", "run", "secrets"}
+    assert {path: oct(mode) for path, mode in kept.items() if mode & 0o077} == {}
+    assert {mode for path, mode in kept.items() if path.parent.name == "secrets"} == {0o600}
 
 
 def wait_for_seconds(user: NewUser, seconds: float) -> None:

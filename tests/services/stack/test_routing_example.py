@@ -23,7 +23,7 @@ from rollbus.schemas.errors import RejectedError
 from tests.installs import own_environment, run
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]  # on busy cores a step takes minutes
+pytestmark = [pytest.mark.services, pytest.mark.walks, pytest.mark.timeout(1200)]  # on busy cores a step takes minutes
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "routing"
 SAID = (ast.get_docstring(ast.parse((EXAMPLE / "desk.py").read_text())) or "").splitlines()

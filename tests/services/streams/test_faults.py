@@ -78,6 +78,7 @@ async def test_killed_workers_lose_and_double_nothing(
     check_exactly_once(drops, KEYS, per_key)
 
 
+@pytest.mark.faults
 async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, namespace: str) -> None:
     broker = own_broker(tmp_path)
     settings = stream_settings(broker.service.address, namespace)
@@ -106,6 +107,7 @@ async def start(broker: ServiceProcess) -> None:
     await asyncio.to_thread(start_and_wait)
 
 
+@pytest.mark.faults
 async def test_workers_come_and_go_and_end_with_status_0(
     settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -32,6 +32,7 @@ async def world(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Tra
     await world.close()
 
 
+@pytest.mark.faults
 async def test_a_trainer_killed_at_any_side_of_its_transactions_trains_each_batch_once(
     world: TrainerWorld, tmp_path: Path
 ) -> None:

@@ -18,12 +18,10 @@ from tests.streams.replay.live_again import difference, made_by_live, replay_of
 from tests.streams.simulation.lagging import lagging
 from tests.streams.simulation.naive import ended
 
-HISTORIES, OF_EVERY_RUN, SHARE = 10_000, 2_000, 500
-MARKS = {0: (), **dict.fromkeys(range(SHARE, OF_EVERY_RUN, SHARE), pytest.mark.slow)}
-SHARES = [pytest.param(start, marks=MARKS.get(start, pytest.mark.faults)) for start in range(0, HISTORIES, SHARE)]
+HISTORIES, SHARE = 10_000, 500
+SHARES = [pytest.param(start, marks=pytest.mark.slow if start else ()) for start in range(0, HISTORIES, SHARE)]
 SHARES.append(pytest.param(SEED * HISTORIES, marks=pytest.mark.faults, id="drawn"))
-"""The first is part of the quick tests, `make test` has 2,000, three times what finds every fault below, and `make
-faults` has all 10,000 and draws others."""
+"""The first is part of the quick tests; `make test` has all 10,000, and `make faults` draws others."""
 SEEDS_FOR_FAULTS = 600
 
 

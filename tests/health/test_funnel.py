@@ -116,6 +116,14 @@ def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it(
     assert give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text == "all is well"
 
 
+@pytest.mark.parametrize("held", ["paused", "stopped"])
+def test_no_step_is_promised_of_a_run_that_takes_no_batches(held: str) -> None:
+    drawn = funnel(count(4, "", 72), run={"waiting_groups": 20, "open_batches": 1, "step": 1, "held": held})
+    assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {held}")
+    text = give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text
+    assert text == f"every process works; run main is {held}"
+
+
 def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
     settings = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=HOUR_MS)))
     waiting = {"waiting_groups": 1, "oldest_waiting_ms": NOW_MS - 50 * 60_000}

@@ -20,10 +20,12 @@ class Forecast:
     groups_needed: int
     groups_per_hour: float
     eta_ms: int | None
-    """Until it begins: None if it never comes at this rate; 0 if it can begin, or has begun."""
+    """Until it begins: None if it never comes at this rate, or the run is held; 0 if it can begin, or has begun."""
     sentence: str
     unrewarded: int = 0
     """Episodes that can be trained and have no reward yet, where nothing else is on its way."""
+    held: str = ""
+    """`paused` or `stopped` where the run takes no batches, whatever waits."""
 
 
 def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
@@ -32,6 +34,10 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     needed, step = batching.groups_per_step, run.step + 1
     name = "the first step" if step == 1 else f"step {step}"
     per_hour = _measure_pace(numbers)
+    counted = f"{run.waiting_groups} of {needed} groups"
+    if run.held:
+        sentence = f"{counted}: {name} waits, since the run is {run.held}"
+        return Forecast(step, name, run.waiting_groups, needed, per_hour, None, sentence, held=run.held)
     waits_ms = []
     if run.open_batches or run.waiting_groups >= needed:
         waits_ms.append(0.0)
@@ -41,7 +47,6 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
         waits_ms.append(max(0, run.oldest_waiting_ms + batching.flush_ms - numbers.now_ms))
     eta_ms = round(min(waits_ms)) if waits_ms else None
     unrewarded = 0 if waits_ms else _count_unrewarded(numbers)
-    counted = f"{run.waiting_groups} of {needed} groups"
     if run.open_batches:
         sentence = f"the batch of {name} is made, and is trained now or next; {counted} wait for the one after it"
     elif unrewarded:

@@ -96,6 +96,8 @@ class RunCount:
     """Newest completed one of all time."""
     versions: tuple[int, ...] = ()
     """Versions that the run's model has."""
+    held: str = ""
+    """`paused` or `stopped` where its last command says so."""
 
 
 @dataclass(frozen=True, slots=True)

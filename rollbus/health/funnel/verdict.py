@@ -44,6 +44,8 @@ def _say_why_nothing_comes(funnel: Funnel) -> str:
     forecast = funnel.forecast
     if forecast is None or forecast.eta_ms is not None:
         return ""
+    if forecast.held:
+        return f"run {funnel.run_id} is {forecast.held}"
     if forecast.unrewarded:
         return f"{forecast.step_name} of run {funnel.run_id} waits for rewards"
     return f"at this rate {forecast.step_name} of run {funnel.run_id} never comes"

@@ -40,6 +40,7 @@ from tests.builders import (
     make_alias,
     make_alias_reward,
     make_closed,
+    make_command,
     make_config,
     make_episode,
     make_group,
@@ -684,6 +685,20 @@ def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[st
     run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
     client.close()
     assert (run.step, run.open_batches) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("commands", "held"), [((), ""), (("pause",), "paused"), (("pause", "resume"), ""), (("resume", "stop"), "stopped")]
+)
+def test_the_funnel_knows_whether_a_run_takes_batches(
+    clickhouse: tuple[str, int], commands: tuple[str, ...], held: str
+) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    write(client, NAMESPACE, [("run-log", "main", make_command(name, key=name)) for name in commands])
+    run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
+    client.close()
+    assert run.held == held
 
 
 def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:

@@ -80,4 +80,9 @@ SELECT
     (
         SELECT arraySort(groupUniqArray(1000)(version)) FROM policy_versions
         WHERE namespace = {namespace:String} AND model = {model:String}
-    ) AS versions
+    ) AS versions,
+    (
+        SELECT transform(argMax(toString(command), kafka_offset), ['pause', 'stop'], ['paused', 'stopped'], '')
+        FROM run_commands
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND command IN ('pause', 'resume', 'stop')
+    ) AS held

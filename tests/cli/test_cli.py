@@ -150,6 +150,7 @@ def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeyp
             "status",
             expect=1,
             ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:9",
+            ROLLBUS_CLICKHOUSE__TIMEOUT_S="1",  # it connects to what never answers
             ROLLBUS_STACK__CLICKHOUSE_PORT=port,
         )
     last = said.splitlines()[-1]

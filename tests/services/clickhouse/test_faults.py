@@ -13,7 +13,7 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.errors import DataLossError
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import DROPS, Topic
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     create_topics,
@@ -79,11 +79,12 @@ async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_th
     client = ClickHouse(logged.clickhouse)
     client.command("ALTER TABLE drops MODIFY SETTING non_replicated_deduplication_window = 2")
     client.close()
+    await run_until_written(logged)
     small = logged.model_copy(update={"max_rows": 1, "linger_ms": 0})
     for first in range(0, 25, 5):
         await send(logged, late_drops(first, 5))
         await run_until_written(small)
-    await forget_offsets(logged)
+    await forget_offsets(logged, DROPS)
     with pytest.raises(DataLossError, match="a tool has set the offset to 0"):
         await run_until_written(small)
     await accept_loss(logged, now_ms=0, dry_run=False)
@@ -107,11 +108,11 @@ async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSe
     assert stored(logged) == await oracle(logged)
 
 
-async def forget_offsets(settings: SinkSettings) -> None:
-    """Put the sink's group back to the beginning of every partition."""
+async def forget_offsets(settings: SinkSettings, *topics: Topic) -> None:
+    """Put the sink's group back to the beginning of every partition of topics."""
     partitions = [
         TopicPartition(topic.full_name(settings.namespace), number)
-        for topic in TOPICS
+        for topic in topics
         for number in range(2 if topic.partitions == "events" else 1)
     ]
     await commit_offsets(settings.kafka, settings.group_id, dict.fromkeys(partitions, 0))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import count_examples
 from tests.faults.seed import REPEAT
 from tests.installs import install, uv, wheel
 
@@ -24,6 +25,7 @@ __all__ = ["install", "uv", "wheel"]
 
 settings.register_profile(
     "rollbus",
+    max_examples=count_examples(100),  # as Hypothesis has it
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,

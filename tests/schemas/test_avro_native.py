@@ -19,6 +19,7 @@ from rollbus.schemas.errors import InvalidRecordError, UndecodableError
 from rollbus.schemas.records.events import EpisodeStarted
 from rollbus.schemas.topics import RECORDS
 from tests.builders import make_started, make_turn
+from tests.examples import count_examples
 from tests.schemas.codecs import using
 from tests.schemas.test_codec import EXAMPLES_PER_TYPE, records_of
 
@@ -49,7 +50,7 @@ def test_of_broken_bytes_both_make_the_same(record: type) -> None:
     native: Any = importlib.import_module("rollbus.schemas.avro.native")
     in_c, in_python = native.reader(record), by_fastavro.reader(record)
 
-    @settings(max_examples=EXAMPLES_PER_TYPE)
+    @settings(max_examples=count_examples(EXAMPLES_PER_TYPE))
     @given(records_of(record), st.data())
     def check(value: Any, chosen: st.DataObject) -> None:
         whole = encode(value)[HEADER_BYTES:]

@@ -22,6 +22,7 @@ from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Span
 from rollbus.schemas.topics import RECORDS
 from tests.builders import make_reward, make_started, make_turn
+from tests.examples import count_examples
 from tests.schemas.codecs import using
 
 TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, interval_ms=1000)
@@ -85,7 +86,7 @@ def records_of(record: type) -> st.SearchStrategy[Any]:
 def test_every_record_survives_the_wire_in_the_bytes_of_the_avro_library(record: type) -> None:
     schema = parse_schema(avro_schema(record))
 
-    @settings(max_examples=EXAMPLES_PER_TYPE)
+    @settings(max_examples=count_examples(EXAMPLES_PER_TYPE))
     @given(records_of(record))
     def check(value: Any) -> None:
         data, out = encode(value), BytesIO()

@@ -24,6 +24,7 @@ from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.events import TurnRecorded
+from tests.examples import count_examples
 from tests.producers.openai_server import Server
 from tests.producers.sending.test_faults import HELLO, assert_adds_up
 from tests.waiting import wait_until
@@ -213,7 +214,7 @@ STEPS = st.lists(st.sampled_from(("episode", "turn", "tool", "large", "drop", "f
 MOODS = st.lists(st.sampled_from(("take", "away", "broken", "slow", "refuse")), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=count_examples(40), deadline=None)
 @given(steps=STEPS, moods=MOODS, room=st.integers(1, 30), spooled=st.booleans())
 def test_whatever_the_sink_does_every_event_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], moods: list[str], room: int, spooled: bool

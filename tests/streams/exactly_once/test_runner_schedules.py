@@ -35,6 +35,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.worker import app as app_module
 from rollbus.streams.worker.app import StageApp
 from tests.builders import make_tick
+from tests.examples import count_examples
 from tests.services.streams.fixtures import CountStage, tool_event
 from tests.streams.simulation.log import Broker, FencedError, Transaction
 
@@ -405,7 +406,7 @@ def test_every_event_is_counted_once_and_in_order_whatever_happens(
 ) -> None:
     monkeypatch.setattr(runner, "QUIET_S", quiet_s)
 
-    @settings(max_examples=60)
+    @settings(max_examples=count_examples(60))
     @given(st.integers(0, 10**6), st.lists(st.sampled_from(sorted(SHARES)), max_size=60))
     def check(seed: int, actions: list[str]) -> None:
         asyncio.run(live(seed, actions))

@@ -15,6 +15,7 @@ from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.replay.decide.digest import without_location
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroups
+from tests.examples import count_examples
 from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
 from tests.streams.simulation.history import ASSEMBLY, Past, live
 from tests.streams.simulation.judging import REGISTRY
@@ -27,7 +28,7 @@ INPUTS = {
     "curriculum": RUN_LOG,
 }
 SEEDS = st.integers(min_value=0, max_value=5_000)
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=count_examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def stages_of(past: Past, *kinds: str) -> list[AnyStage]:

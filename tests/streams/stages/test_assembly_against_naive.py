@@ -20,6 +20,7 @@ from tests.builders import (
     make_tick,
     make_turn,
 )
+from tests.examples import count_examples
 from tests.stepping import Stepper
 from tests.streams.stages.naive_assembly import NaiveAssembly, Told
 
@@ -65,7 +66,7 @@ def values(record: Trajectory | RewardRevised) -> tuple[tuple[str, float], ...]:
     return tuple((reward.event_id, reward.value) for reward in record.rewards)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=count_examples(150), deadline=None)
 @given(st.lists(RECORDS, max_size=40), st.booleans(), st.booleans())
 def test_assembly_agrees_with_a_naive_one(records: list[Any], restoring: bool, prefix: bool) -> None:
     stepper, naive = Stepper(AssemblyStage(CONFIG), restoring=restoring), NaiveAssembly(CONFIG)

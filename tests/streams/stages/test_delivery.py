@@ -17,6 +17,7 @@ from rollbus.streams.stages.delivery.observing import ObservingStage
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from tests.builders import START_MS, make_config, make_score, make_version
+from tests.examples import count_examples
 from tests.stepping import Stepper
 
 STEPS = (0.2, 0.5)
@@ -380,7 +381,7 @@ def _lived(seed: int) -> tuple[list[Any], list[Any]]:
     return delivery.taken, decide(delivery.taken, run_of())[0]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=count_examples(15), deadline=None)
 @given(st.integers(0, 9), st.randoms(use_true_random=False))
 def test_the_same_log_gives_the_same_decisions_whatever_comes_twice_and_wherever_it_restarts(
     seed: int, chance: Random

@@ -13,6 +13,7 @@ from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajector
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_excluded, make_reward
+from tests.examples import count_examples
 from tests.stepping import Stepper
 
 ROOT = make_episode("root", reward=None)
@@ -146,7 +147,7 @@ RULES: dict[str, Any] = {"reward": "by_name", "*": "split"}
 SHARE = 8.0 / 3
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=count_examples(120), deadline=None)
 @given(st.permutations(WHOLE), st.booleans(), st.lists(st.integers(0, len(WHOLE)), max_size=4))
 def test_the_order_of_arrival_repetition_and_restarts_change_no_reward(
     events: list[Any], restoring: bool, again: list[int]

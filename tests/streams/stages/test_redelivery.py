@@ -40,6 +40,7 @@ from tests.builders import (
     make_trajectory,
     make_version,
 )
+from tests.examples import count_examples
 from tests.stepping import Stepper
 from tests.streams.stages.test_scoring import revised
 
@@ -93,7 +94,7 @@ def test_redelivery_batch_bounds_and_restarts_change_nothing(name: str) -> None:
     make_stage, pool = STAGES[name]
     moves = st.lists(st.one_of(st.sampled_from(pool), st.integers(1, 15)), min_size=5, max_size=25)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=count_examples(30), deadline=None)
     @given(moves, st.randoms(use_true_random=False))
     def check(records: list[Any], chance: Any) -> None:
         log, now_ms = [make_tick(0)], START_MS

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.schemas.codec import decode, encode
+from tests.examples import count_examples
 from tests.producers.imports.formats.reading import Read, make_span, request_of
 from tests.producers.imports.formats.test_langfuse import API, BLOBS, score
 from tests.producers.imports.formats.test_langsmith import FEEDBACK, RUNS
@@ -50,7 +51,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("tool", DOCUMENTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=count_examples(150), deadline=None)
 @given(data=st.data())
 def test_a_document_with_anything_in_it_is_read_or_refused(tool: str, data: st.DataObject) -> None:
     format_name, documents = data.draw(st.sampled_from(DOCUMENTS[tool]))

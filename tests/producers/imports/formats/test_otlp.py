@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.schemas.records.events import Event
+from tests.examples import count_examples
 from tests.producers.imports.formats.reading import START_NS, Read, make_span, otlp_value, request_of
 
 ASKED: dict[str, Any] = {
@@ -226,7 +227,7 @@ def content(found: Read) -> list[Event]:
     return [replace(event, occurred_at_ms=0, episode_started_at_ms=0) for event in found.events]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count_examples(60), deadline=None)
 @given(st.permutations(range(len(AGENT))), st.lists(st.integers(0, len(AGENT) - 1)), st.integers(1, 4))
 def test_spans_in_any_order_and_twice_give_the_same_events(order: list[int], again: list[int], pieces: int) -> None:
     spans = [AGENT[index] for index in (*order, *again)]
@@ -234,7 +235,7 @@ def test_spans_in_any_order_and_twice_give_the_same_events(order: list[int], aga
     assert Read("otlp", requests).events == read(*AGENT).events
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count_examples(30), deadline=None)
 @given(st.integers(-3600, 3600))
 def test_clocks_of_services_that_are_apart_change_times_alone(by_s: int) -> None:
     far = [shifted(span, by_s) if span["spanId"][-1] in "456" else span for span in AGENT]

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -28,28 +29,42 @@ HUGE = {
     "intermediate_size": 10**7,
     "max_position_embeddings": 10**9,
 }
-PLANNING = """
-import resource, sys
+CHILD = """
+import json, resource, sys
 from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.base_models.gguf import plan_gguf
+from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+from rollbus.trainer.art_server.model.config import read_config
 
+files, model = map(Path, sys.argv[1:])
 before = resource.getrusage(resource.RUSAGE_SELF)
 resource.setrlimit(resource.RLIMIT_CPU, (int(before.ru_utime + before.ru_stime) + 60,) * 2)
-for path in Path(sys.argv[1]).iterdir():
+error_by_file, model_errors = {}, []
+for path in files.iterdir():
     try:
         plan_gguf(path)
     except ConfigurationError as error:
-        print(f"{path.stem}: {error}")
+        error_by_file[path.stem] = str(error)
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss < 1 << 20, "over 1 GiB"
+for read in (read_config, load_tokenizer, lambda folder: read_weights(folder, read_config(folder))):
+    try:
+        read(model)
+    except ConfigurationError as error:
+        model_errors.append(str(error))
+print(json.dumps([error_by_file, model_errors]))
 """
-"""Says why each file is refused, and fails where that took memory."""
+"""Says why each file is refused, and fails where that took memory; then reads a model's folder."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A model's folder with one small file of weights."""
-    model = tmp_path / "model"
+    return write_model(tmp_path / "model")
+
+
+def write_model(model: Path) -> Path:
     model.mkdir()
     save_file({"a": torch.zeros(2)}, model / WEIGHTS)
     (model / "config.json").write_text(json.dumps(CONFIG.to_hf()))
@@ -128,16 +143,40 @@ PROMISING = {
 }
 
 
-@pytest.mark.slow
-def test_a_gguf_file_that_promises_more_than_it_holds_costs_no_memory(tmp_path: Path) -> None:
-    """A list of 2⁶² bytes in a file of 56 took all memory, before anything of the model was looked at."""
+class Outcome(NamedTuple):
+    """What a process made of files that mean harm; one process for all, since its imports take ten seconds."""
+
+    error_by_file: dict[str, str]
+    """Why each GGUF file is refused."""
+    model_errors: list[str]
+    """Why the folder with code in it is refused."""
+    evidence: Path
+    """Exists if that code was run."""
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Write the files and the folder, and let the process read them."""
+    files, model = tmp_path_factory.mktemp("files"), tmp_path_factory.mktemp("models") / "model"
     for name, data in PROMISING.items():
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-    run = subprocess.run([sys.executable, "-c", PLANNING, str(tmp_path)], capture_output=True, text=True, check=True)
-    refused = dict(line.split(": ", 1) for line in run.stdout.splitlines())
-    assert refused.keys() == PROMISING.keys()
-    for name, said in refused.items():
-        assert ("holds a wrong number" if name.endswith(("layers", "width")) else "cut off or damaged") in said
+        (files / f"{name}.gguf").write_bytes(data)
+    evidence = model.parent / "was-here"
+    write_model(model)
+    add_code(model, f"open({str(evidence)!r}, 'w')")
+    command = [sys.executable, "-c", CHILD, str(files), str(model)]
+    run = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    error_by_file, model_errors = json.loads(run.stdout.splitlines()[-1])
+    return Outcome(error_by_file, model_errors, evidence, run.stdout + run.stderr)
+
+
+@pytest.mark.slow
+def test_a_gguf_file_that_promises_more_than_it_holds_costs_no_memory(outcome: Outcome) -> None:
+    """A list of 2⁶² bytes in a file of 56 took all memory, before anything of the model was looked at."""
+    assert outcome.error_by_file.keys() == PROMISING.keys()
+    for name, error in outcome.error_by_file.items():
+        assert ("holds a wrong number" if name.endswith(("layers", "width")) else "cut off or damaged") in error
 
 
 def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
@@ -152,37 +191,25 @@ def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) 
     assert store.next_number() == 5
 
 
-@pytest.mark.slow
-def test_no_code_of_a_models_folder_is_run(folder: Path) -> None:
-    """By a pickle, or a module that the tokenizer names; the test below has the chat template."""
-    evidence = folder.parent / "was-here"
-    attack = f"open({str(evidence)!r}, 'w')"
+def add_code(model: Path, attack: str) -> None:
+    """Put what would run a line of Python into a folder: pickles, and a module that the tokenizer and config name."""
     for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin", "model.pkl"):
-        (folder / name).write_bytes(f"c__builtin__\neval\n(S{attack!r}\ntR.".encode())
-    (folder / "own.py").write_text(f"{attack}\nclass Own: pass\n")
+        (model / name).write_bytes(f"c__builtin__\neval\n(S{attack!r}\ntR.".encode())
+    (model / "own.py").write_text(f"{attack}\nclass Own: pass\n")
     tokenizer = {
         "tokenizer_class": "Own",
         "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]},
         "eos_token": "</s>",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    (folder / "config.json").write_text(json.dumps(CONFIG.to_hf() | {"auto_map": {"AutoConfig": "own.Own"}}))
-    program = f"""
-from pathlib import Path
-from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, load_tokenizer
-from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
-from rollbus.trainer.art_server.model.config import read_config
-folder = Path({str(folder)!r})
-for read in (read_config, load_tokenizer, lambda folder: read_weights(folder, read_config(folder))):
-    try:
-        read(folder)
-    except ConfigurationError as error:
-        print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], input="y\ny\ny\n", capture_output=True, text=True, check=True)
-    assert "has `auto_map`" in run.stdout
-    assert not evidence.exists(), run.stdout + run.stderr
+    (model / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (model / "config.json").write_text(json.dumps(CONFIG.to_hf() | {"auto_map": {"AutoConfig": "own.Own"}}))
+
+
+@pytest.mark.slow
+def test_no_code_of_a_models_folder_is_run(outcome: Outcome) -> None:
+    """By a pickle, or a module that the tokenizer names; the test below has the chat template."""
+    assert any("has `auto_map`" in error for error in outcome.model_errors)
+    assert not outcome.evidence.exists(), outcome.printed
 
 
 def test_a_chat_template_reaches_nothing_of_python(tmp_path: Path) -> None:

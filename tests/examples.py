@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all of them, or a share where a run asks only whether the code runs there.
+"""How many examples Hypothesis and the simulations try: all, or a share where a run asks only whether the code runs.
 
 TESTS_EXAMPLES_PERCENT is that share. The runs on Python 3.11 set it: whether a property holds is decided on 3.12.
 """

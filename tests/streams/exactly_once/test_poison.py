@@ -26,10 +26,11 @@ from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.state.payload import bind_payload
 from tests.builders import make_trajectory
+from tests.examples import count_examples
 from tests.streams.exactly_once.poison import fuzzed
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
-COUNT = 5_000
+COUNT = count_examples(5_000)
 """Of each of the seven stages."""
 BATCH = 250
 RUN = RunConfig(

@@ -23,6 +23,7 @@ from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage
 from rollbus.streams.state.stage import Outgoing
+from tests.examples import count_examples
 from tests.faults.seed import SEED
 from tests.streams.simulation import checks
 from tests.streams.simulation.checks import check
@@ -60,7 +61,7 @@ def chosen(start: int) -> Iterable[int]:
     """The seeds of a share, or the one that is asked for."""
     asked = os.environ.get("ROLLBUS_SEED")
     first = SEED * HISTORIES + start if start else 0
-    return [int(asked)] if asked else range(first, first + SHARE)
+    return [int(asked)] if asked else range(first, first + count_examples(SHARE))
 
 
 @pytest.mark.parametrize("start", SHARES)

@@ -78,7 +78,7 @@ def new_admin(connection: KafkaConnection, **options: Any) -> AIOKafkaAdminClien
     return _PatientAdmin(**connection.client_options() | options)
 
 
-class _PatientAdmin(AIOKafkaAdminClient):
+class _PatientAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
     """An admin client of a cluster that may have no broker for a while.
 
     The controller leaves out a broker that it has not heard from for its session (9 s by default), as it happens to the

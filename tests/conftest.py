@@ -42,6 +42,8 @@ DEAR = re.compile(r"\b(art_server|install|wheel): [A-Z]")
 NOT_FOR_ALL = set(os.environ.get("TESTS_WITHOUT", "").split())
 """Packages that no module of this run imports."""
 SHARED_WITH = {"install": "wheel"}
+SPREAD = "tests/streams/simulation/"
+"""A folder whose tests share nothing and take long: each goes to the process that is free."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,6 +104,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class BySharing(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return _scope(config.rootpath / nodeid.partition("::")[0])
+            return nodeid if nodeid.startswith(SPREAD) else _scope(config.rootpath / nodeid.partition("::")[0])
 
     return BySharing(config, log)

@@ -33,6 +33,10 @@ CHILD = """
 import json, resource, sys
 from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.art_server.control.environment import leave_out_unused
+
+leave_out_unused()  # as a model server does
+
 from rollbus.trainer.art_server.base_models.gguf import plan_gguf
 from rollbus.trainer.art_server.checkpoints.checkpoint import read_weights
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer

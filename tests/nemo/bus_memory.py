@@ -6,6 +6,7 @@ at it lets one tick pass, so stream time moves only while somebody waits.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rollbus.schemas.topics import (
     Topic,
 )
 from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.rewards.registry import installed
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import Publication
@@ -34,6 +36,9 @@ from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings
 from tests.flow.in_memory import Flow
 from tests.trainer.log_memory import MemoryBroker, MemoryLog
+
+find_rewards = cache(installed)
+"""Looks through every installed package: once for all buses."""
 
 TICK_MS = 1_000
 START_MS = 1_700_000_000_000
@@ -56,8 +61,9 @@ class MemoryBus:
     ) -> None:
         self.folder = folder
         """Where a backend of this process keeps its journal."""
-        stages = namespace_stages(assembly or AssemblyConfig(), scoring or ScoringConfig())
-        self._flow = Flow([*stages, *run_stages(run)])
+        registry = find_rewards()
+        stages = namespace_stages(assembly or AssemblyConfig(), scoring or ScoringConfig(), registry=registry)
+        self._flow = Flow([*stages, *run_stages(run, registry=registry)])
         self._sink = MemorySink()
         self._taken = 0
         self._broker = MemoryBroker()

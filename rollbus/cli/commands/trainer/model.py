@@ -24,6 +24,9 @@ def import_(path: Path, name: str | None, onto: Path | None) -> None:
 
     Nothing is fetched from a hub. The folder is printed; `art_server: base_model:` takes it.
     """
+    from rollbus.trainer.art_server.control.environment import leave_out_unused
+
+    leave_out_unused()
     from rollbus.trainer.art_server.base_models.importing import import_model
     from rollbus.trainer.art_server.base_models.packaged import models_cache
 

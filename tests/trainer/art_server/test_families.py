@@ -268,8 +268,11 @@ def test_every_other_causal_model_of_transformers_is_refused_by_name_with_what_r
 
 
 def test_of_a_model_that_reads_pictures_too_the_text_part_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"type 'gemma3'; .*its text part, 'gemma3_text', runs as a model"):
+    words = r"type 'gemma3'; .*its text part, 'gemma3_text', runs as a model of its own, which `rollbus model import`"
+    with pytest.raises(ConfigurationError, match=words):
         ModelConfig.from_hf({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
+    with pytest.raises(ConfigurationError, match=r"its text part, 'llama', runs as a model of its own; for others"):
+        ModelConfig.from_hf({"model_type": "llava", "text_config": {"model_type": "llama"}})
 
 
 def test_a_llama_without_key_value_heads_in_its_config_has_as_many_as_heads() -> None:

@@ -18,6 +18,7 @@ import torch
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
 from rollbus.trainer.art_server.base_models.merging import merge_adapter
+from rollbus.trainer.art_server.base_models.text_part import find_text_part
 from rollbus.trainer.art_server.checkpoints.checkpoint import (
     INDEX,
     TEMPORARY_PREFIX,
@@ -26,7 +27,7 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import (
     weight_files,
 )
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
-from rollbus.trainer.art_server.model.config import read_config
+from rollbus.trainer.art_server.model.config import ModelConfig, read_config
 from rollbus.trainer.art_server.model.inert_files import MODEL_FILES, require_inert, require_inside
 from rollbus.trainer.art_server.model.lora import ADAPTER_CONFIG
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
@@ -82,13 +83,20 @@ def import_model(
             report(f"converting {weights[0].name} into {needed / 1e6:.0f} MB of float32 weights")
             convert_gguf(weights[0], partial)
         else:
-            read_config(source)  # says what is not supported before gigabytes are copied
+            if text_part := find_text_part(source, weights):
+                ModelConfig.from_hf(text_part.config)
+                report(f"taking the text part, without {text_part.left_out} weights that read images")
+            else:
+                read_config(source)  # says what is not supported before gigabytes are copied
             _require_disk(cache, sum(path.stat().st_size for path in files))
             if left_out := _names_left_out(source, files):
                 report(f"leaving out {', '.join(left_out)}: no part of a model that is read here")
             report(f"copying {source}")
             for path in files:
-                shutil.copyfile(path, partial / path.name)
+                if not text_part or path.name in MODEL_FILES:
+                    shutil.copyfile(path, partial / path.name)
+            if text_part:
+                text_part.write(partial)
         if template is not None:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
         report("checking config, tokenizer, chat template and weights")

@@ -80,6 +80,8 @@ FAMILIES = {
         optional_biases=("qkv",), norms="both", joined=("gate_up",), interleaved=True, layer_names=GLM_NAMES
     ),
 }
+WRAPPERS = ("gemma3", "mistral3")
+"""Types of models of texts and images whose text part `model import` takes: it is of one of the families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class ModelConfig:
         if (kind := config.get("model_type")) not in FAMILIES:
             part = config.get("text_config")
             text = part.get("model_type") if isinstance(part, Mapping) else None
-            hint = f"its text part, {text!r}, runs as a model of its own; " if text in FAMILIES else ""
+            hint = f"its text part, {text!r}, runs as a model of its own{_of_part(kind)}; " if text in FAMILIES else ""
             raise ConfigurationError(
                 f"base model is of type {kind!r}; this service runs {', '.join(FAMILIES)}; {hint}for others use ART's "
                 "own service (`art_server: art:`, on a GPU), or one with the Tinker API (`art_server: tinker:`)"
@@ -238,6 +240,10 @@ class ModelConfig:
             **_biases(hf),
             **_factors(hf, width),
         )
+
+
+def _of_part(kind: object) -> str:
+    return ", which `rollbus model import` takes out of it" if kind in WRAPPERS else ""
 
 
 def _activation(hf: Any) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.capture import imports, sizes, throughput
+from benchmarks.capture import imports, memory, sizes, throughput
 from benchmarks.capture.answer import CHUNKS
 
 SHARES = (0.5, 0.99)
@@ -72,9 +72,10 @@ def print_kind(kind: str, added: dict[str, list[float]]) -> float:
 
 
 def main(python: str, calls: int, rounds: int, seconds: float) -> None:
-    """Print the four tables."""
+    """Print the five tables."""
     calls_table(python, calls, rounds)
     sizes.main()
+    memory.main()
     imports.main()
     throughput.main(seconds)
 

@@ -121,7 +121,8 @@ def _async_http() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
 
-_WHOLE, _EVENTS = encoded(), [event + b"\n\n" for event in streamed().split(b"\n\n") if event]
+_WHOLE = encoded()
+EVENTS: Sequence[bytes | memoryview] = [event + b"\n\n" for event in streamed().split(b"\n\n") if event]
 
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
@@ -134,11 +135,11 @@ class _Events(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """The stream as a network brings it: event by event."""
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(_EVENTS)
+        return map(bytes, EVENTS)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for event in _EVENTS:
-            yield event
+        for event in EVENTS:
+            yield bytes(event)
 
 
 class _NoSink:

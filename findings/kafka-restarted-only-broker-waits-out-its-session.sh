@@ -19,10 +19,10 @@ cat >"$folder/pom.xml" <<'XML'
   </dependencies>
 </project>
 XML
-mvn -B -q -f "$folder/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory="$folder/jars"
+mvn -B -q -Dstyle.color=never -f "$folder/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory="$folder/jars"
 printf '%s\n' 'appender.out.type = Console' 'appender.out.name = out' 'appender.out.layout.type = PatternLayout' 'rootLogger.level = info' \
   'rootLogger.appenderRef.out.ref = out' >"$folder/log4j2.properties"
-run() { java -Xmx256m -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile="$folder/log4j2.properties" -cp "$folder/jars/*" "$@"; }
+run() { exec java -Xmx256m -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile="$folder/log4j2.properties" -cp "$folder/jars/*" "$@"; }
 
 # restart SESSION_MS SIGNAL: seconds from the second start until it serves, after the first was ended by the signal
 restart() {
@@ -40,7 +40,7 @@ controller.quorum.voters=1@127.0.0.1:39093
 log.dirs=$home/data
 broker.session.timeout.ms=$1
 PROPERTIES
-  run kafka.tools.StorageTool format -t AAAAAAAAAAAAAAAAAAAAAA -c "$home/server.properties" >/dev/null 2>&1
+  (run kafka.tools.StorageTool format -t AAAAAAAAAAAAAAAAAAAAAA -c "$home/server.properties") >/dev/null 2>&1
   for log in first second; do
     began=$SECONDS
     run kafka.Kafka "$home/server.properties" >"$home/$log" 2>&1 & broker=$!

@@ -1,9 +1,9 @@
-"""A prediction and a tool; what the scripted server says is not in DSPy's form, so it may ask again."""
+"""An agent with a tool, which the model calls itself, as litellm is told that it can."""
 
 import os
-from contextlib import suppress
 
 import dspy
+import litellm
 from openinference.instrumentation.dspy import DSPyInstrumentor
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,7 +19,9 @@ def stock(item: str) -> str:
 
 def main() -> None:
     """Ask."""
-    dspy.configure(lm=dspy.LM("openai/agent", api_base=os.environ["OPENAI_BASE_URL"], api_key="k", cache=False))
-    with suppress(Exception):
-        dspy.Predict("question -> answer")(question="How many bolts are there?")
-    dspy.Tool(stock)(item="bolts")
+    litellm.register_model({"openai/agent": {"litellm_provider": "openai", "supports_function_calling": True}})
+    lm = dspy.LM("openai/agent", api_base=os.environ["OPENAI_BASE_URL"], api_key="k", cache=False)
+    adapter = dspy.ChatAdapter(use_native_function_calling=True)
+    with dspy.context(lm=lm, adapter=adapter):
+        agent = dspy.ReActV2("question -> answer", tools=[stock], max_iters=2)
+        agent(question="How many bolts are there?")

@@ -2,6 +2,7 @@
 
 A tool without a call id gets that of the oldest open call with its name and equal arguments, and the arguments as the
 model wrote them. One with an id gets these where its own are no object: some tracing tools keep only a value of it.
+Others keep how Python's function was called, `{"kwargs": {…}}`, which stands for its keywords.
 Belongs to the recorder's own thread, to which an episode's events come in their order.
 """
 
@@ -37,12 +38,15 @@ class OpenCalls:
     def complete(self, tool: ToolCalled) -> ToolCalled:
         """Return a tool with the call that it is of; the tool as it came where none fits."""
         arguments = _value_of(tool.arguments)
+        keywords = (
+            arguments["kwargs"] if isinstance(arguments, Mapping) and arguments.keys() == {"kwargs"} else arguments
+        )
         for call in self._calls:
             call_id, name, written = call
             if tool.tool_call_id == call_id:
                 self._calls.remove(call)
                 return tool if isinstance(arguments, Mapping) else replace(tool, arguments=written)
-            if tool.tool_call_id is None and name == tool.name and _value_of(written) == arguments:
+            if tool.tool_call_id is None and name == tool.name and _value_of(written) in (arguments, keywords):
                 self._calls.remove(call)
                 return replace(tool, tool_call_id=call_id, arguments=written)
         return tool

@@ -15,8 +15,8 @@ class Framework(NamedTuple):
     """Installed at their newest; the first is the one that the table names."""
     tools: bool = True
     """Whether its hook, or its spans, report tools."""
-    call_ids: bool = True
-    """Whether they say which call of the model a tool is."""
+    own_tools: tuple[str, ...] = ()
+    """What it offers the model beside the program's."""
     agents: bool = True
     """Whether they name the agent: `keeper` in every program."""
 
@@ -42,5 +42,5 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "haystack": Framework(("haystack-ai", "opentelemetry-haystack", OTEL)),
     "agno": Framework(("agno", "openai", "openinference-instrumentation-agno", OTEL)),
     "crewai": Framework(("crewai", "openinference-instrumentation-crewai", OTEL)),
-    "dspy": Framework(("dspy", "openinference-instrumentation-dspy", OTEL), call_ids=False, agents=False),
+    "dspy": Framework(("dspy", "openinference-instrumentation-dspy", OTEL), own_tools=("submit",), agents=False),
 }

@@ -84,10 +84,10 @@ def find_tool_faults(name: str, server: ModelServer, tools: list[ToolCalled]) ->
     """Return what the records of tools lack."""
     calls = [call["id"] for answer in server.answers for call in answer.message.get("tool_calls") or ()]
     faults = [f"tool {tool.name} failed: {tool.error}" for tool in tools if tool.error]
-    faults += [f"a tool is named {tool.name}" for tool in tools if tool.name != TOOL]
+    faults += [f"a tool is named {tool.name}" for tool in tools if tool.name not in (TOOL, *FRAMEWORKS[name].own_tools)]
     if FRAMEWORKS[name].tools and not tools:
         faults.append("no tool is recorded")
-    if FRAMEWORKS[name].tools and FRAMEWORKS[name].call_ids and (ids := [tool.tool_call_id for tool in tools]) != calls:
+    if FRAMEWORKS[name].tools and (ids := [tool.tool_call_id for tool in tools]) != calls:
         faults.append(f"the tools are the calls {ids} of {calls}")
     return faults
 

@@ -51,6 +51,19 @@ def test_a_tool_that_fits_no_open_call_has_no_id(recorder: Recorder, sink: Memor
     assert [tool.tool_call_id for tool in tools_of(recorder, sink)] == [None, None, None, None, "c1", None]
 
 
+def test_arguments_that_tell_how_a_function_was_called_fit_the_keywords_in_them(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    with recorder.episode(task="stock") as episode:
+        episode.turn(messages=ASK, answer=answer("bolts"))
+        recorder.tool("stock", arguments={"kwargs": {"item": "nuts"}})
+        recorder.tool("stock", arguments={"kwargs": {"item": "bolts"}})
+    assert [(tool.tool_call_id, json.loads(tool.arguments)) for tool in tools_of(recorder, sink)] == [
+        (None, {"kwargs": {"item": "nuts"}}),
+        ("c1", {"item": "bolts"}),
+    ]
+
+
 def test_an_id_that_a_framework_knows_stays(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="stock") as episode:
         episode.turn(messages=ASK, answer=answer("bolts"))

@@ -37,7 +37,7 @@ test-%: setup
 bench-% simulate-% gpu-%: setup
 	@$(MAKE) --no-print-directory -f benchmarks/Makefile $@
 
-faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
+faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about half an hour)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/services tests/streams/simulation tests/streams/stages/delivery/evidence \
 	  tests/nemo/test_cut_anywhere.py
 

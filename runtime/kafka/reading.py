@@ -73,6 +73,19 @@ async def read_bounds(consumer: AIOKafkaConsumer, places: Collection[TopicPartit
     return {place: (begins[place], ends[place]) for place in partitions}
 
 
+async def read_ends(
+    connection: KafkaConnection, places: Collection[TopicPartition], *, what: str = ""
+) -> dict[TopicPartition, int]:
+    """Return where partitions end now, records of open transactions included; raises UnavailableError.
+
+    A commit is answered before its records can be read: until then, a reader of committed records ends before them.
+    """
+    async with open_reader(connection, what, isolation_level="read_uncommitted") as reader:
+        assign_paused(reader, places)
+        ends: dict[TopicPartition, int] = await reader.end_offsets(list(places))
+        return ends
+
+
 async def read_from(
     connection: KafkaConnection,
     starts: Mapping[TopicPartition, int],

@@ -16,7 +16,6 @@ from rollbus.runtime.kafka.clients import (
     kafka_errors,
     new_consumer,
     new_transactional_producer,
-    running,
     start_client,
     stop_all,
     stop_clients,
@@ -25,6 +24,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.runtime.kafka.payload import KafkaPayload
 from rollbus.runtime.kafka.positions import Position
+from rollbus.runtime.kafka.reading import read_ends
 from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import DataLossError, FencedError, RecordError, UnavailableError
@@ -152,14 +152,10 @@ class KafkaTrainerLog:
                     await self._dead_letter(record, error)
 
     async def at_end(self) -> bool:
-        """Compare the position, which also passes the marks of commits, with the end of all records.
-
-        A batch whose commit was answered may be readable a moment later; until then its transaction counts as open.
-        """
+        """Compare the position, which also passes the marks of commits, with the end of all records."""
         consumer, what = _opened(self._consumer), f"asking for the end of {self._batches.topic}"
-        any_record = new_consumer(self._connection, isolation_level="read_uncommitted")
-        async with running(self._connection, any_record, what=what):
-            ends = await any_record.end_offsets([self._batches])
+        ends = await read_ends(self._connection, [self._batches], what=what)
+        with self._kafka_errors(what):
             return bool(await consumer.position(self._batches) >= ends[self._batches])
 
     async def publish(

@@ -14,7 +14,8 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from rollbus.runtime.kafka.clients import new_consumer, new_producer, running, start_client, stop_clients
+from rollbus.runtime.kafka.clients import new_producer, start_client, stop_clients
+from rollbus.runtime.kafka.reading import read_ends
 from rollbus.runtime.kafka.writing import Row, write
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.topics import Topic
@@ -154,8 +155,5 @@ async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -
     if not places:
         return {}
     topic_partitions = {place: TopicPartition(settings.namespace + place[0], place[1]) for place in places}
-    async with running(settings.kafka, new_consumer(settings.kafka, isolation_level="read_uncommitted")) as consumer:
-        consumer.assign(list(topic_partitions.values()))  # else it learns of one topic at a time, 0.1 s for each
-        consumer.pause(*topic_partitions.values())
-        ends = await consumer.end_offsets(list(topic_partitions.values()))
-        return {place: ends[tp] for place, tp in topic_partitions.items()}
+    ends = await read_ends(settings.kafka, topic_partitions.values())
+    return {place: ends[tp] for place, tp in topic_partitions.items()}

@@ -10,6 +10,7 @@ from aiokafka.admin import RecordsToDelete
 
 from rollbus.runtime.kafka.clients import new_admin, new_consumer, new_producer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.reading import read_ends
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import ToolCalled
@@ -156,14 +157,12 @@ async def commit_offsets(connection: KafkaConnection, group: str, offsets: Mappi
 
 async def delete_before(connection: KafkaConnection, offsets: Mapping[TopicPartition, int]) -> None:
     """Delete the first records of partitions, as retention does, once a transaction's end is there too."""
-    async with running(connection, consumer := new_consumer(connection, isolation_level="read_uncommitted")):
-        consumer.assign(list(offsets))
 
-        async def are_there() -> bool:
-            ends = await consumer.end_offsets(list(offsets))
-            return all(ends[place] >= offset for place, offset in offsets.items())
+    async def are_there() -> bool:
+        ends = await read_ends(connection, offsets)
+        return all(ends[place] >= offset for place, offset in offsets.items())
 
-        await until_found(are_there, "what is to be deleted is not there")
+    await until_found(are_there, "what is to be deleted is not there")
     async with running(connection, new_admin(connection)) as admin:
         await admin.delete_records({place: RecordsToDelete(before_offset=end) for place, end in offsets.items()})
 

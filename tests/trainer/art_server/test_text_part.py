@@ -81,15 +81,15 @@ def logits(folder: Path) -> torch.Tensor:
 def test_the_text_part_answers_texts_as_the_whole_does(kind: str, files: str, tmp_path: Path, tokenizer: Any) -> None:
     whole = make_whole(tmp_path / kind, kind, tokenizer, **({"max_shard_size": "40KB"} if files != "one file" else {}))
     assert (tmp_path / kind / INDEX).exists() == (files != "one file")
-    said: list[str] = []
-    imported = import_model(tmp_path / kind, tmp_path / "cache", report=said.append)
+    reports: list[str] = []
+    imported = import_model(tmp_path / kind, tmp_path / "cache", report=reports.append)
     with torch.no_grad():
         expected = whole(input_ids=TOKENS).logits
     assert expected.std() > 0.1
     assert torch.allclose(logits(imported), expected, atol=1e-4)
     images = sum(name.startswith(OF_IMAGES) for name in whole_names(tmp_path / kind))
     assert images > 10
-    assert f"taking the text part, without {images} weights that read images" in said
+    assert f"taking the text part, without {images} weights that read images" in reports
     alone = transformers.AutoConfig.from_pretrained(str(imported))
     assert alone.architectures[0].endswith("ForCausalLM")
     assert alone.tie_word_embeddings == (kind != "mistral3-untied")
@@ -119,6 +119,19 @@ def test_shared_embeddings_beside_another_output_matrix_are_refused(tmp_path: Pa
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
     with pytest.raises(ConfigurationError, match="tie_word_embeddings"):
         import_model(tmp_path / "odd", tmp_path / "cache")
+
+
+def test_quantised_weights_and_a_whole_without_a_text_part_are_refused(tmp_path: Path, tokenizer: Any) -> None:
+    make_whole(tmp_path / "small", "mistral3", tokenizer)
+    path = tmp_path / "small" / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(ConfigurationError, match="quantised by fp8, and these cannot be trained"):
+        import_model(tmp_path / "small", tmp_path / "cache")
+    path.write_text(json.dumps(settings))
+    rename_weights(tmp_path / "small", {"language_model.model.": "vision_tower."})
+    with pytest.raises(ConfigurationError, match="do not fit"):
+        import_model(tmp_path / "small", tmp_path / "cache")
 
 
 def test_every_wrapper_is_tried_and_its_text_is_of_a_family() -> None:

@@ -16,9 +16,9 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.ids import parse_json
-from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX
-from rollbus.trainer.art_server.model.config import FAMILIES, WRAPPERS
+from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX, WEIGHTS
+from rollbus.trainer.art_server.model.config import FAMILIES, WRAPPERS, read_settings
+from rollbus.trainer.art_server.model.weights import OUTPUT
 
 PREFIXES = {
     "language_model.model.": "model.",
@@ -28,8 +28,7 @@ PREFIXES = {
 }
 """How names of text weights begin, as published and as transformers calls them since; and how they do alone."""
 OF_IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
-OUTPUT = "lm_head.weight"
-FROM_WHOLE = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype")
+FROM_WHOLE = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "quantization_config")
 """Settings that the text part takes from the whole where it has none."""
 
 
@@ -52,7 +51,7 @@ class TextPart:
             with safe_open(path, "pt") as stored:
                 weights = {name: stored.get_tensor(old) for name, (file, old) in self.places.items() if file == path}
             save_file(weights, folder / path.name, metadata={"format": "pt"})
-        if files[0].name != "model.safetensors" or len(files) > 1:
+        if [path.name for path in files] != [WEIGHTS]:
             index = {"metadata": {}, "weight_map": {name: path.name for name, (path, _) in self.places.items()}}
             (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
@@ -60,13 +59,11 @@ class TextPart:
 def find_text_part(source: Path, weights: Iterable[Path]) -> TextPart | None:
     """Return the text model in a folder; None if the whole is no known wrapper.
 
-    ConfigurationError for weights that are neither of texts nor of images: what they do would be lost unseen.
+    ConfigurationError for weights that are neither of texts nor of images, since what they do would be lost unseen, and
+    for a config.json that cannot be read.
     """
-    try:
-        whole = parse_json((source / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return None  # who reads the folder as a model says so
-    if not isinstance(whole, dict) or whole.get("model_type") not in WRAPPERS:
+    whole = read_settings(source)
+    if whole.get("model_type") not in WRAPPERS:
         return None
     text = whole.get("text_config")
     if not isinstance(text, dict) or text.get("model_type") not in FAMILIES:
@@ -96,7 +93,6 @@ def _text_config(whole: dict[str, Any], text: dict[str, Any], *, has_head: bool)
         raise ConfigurationError(f"the base model's text_config has a wrong value: {error}") from error
     return config | {
         "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]],
-        "model_type": kind,
         # The file decides: one without an output matrix shares the embeddings, whatever a default says.
         "tie_word_embeddings": not has_head or whole.get("tie_word_embeddings") is True,
     }

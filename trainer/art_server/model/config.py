@@ -354,7 +354,7 @@ class SequenceLimits:
 
 def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLimits:
     """From the config.json of any causal language model."""
-    loaded = _read_json(directory)
+    loaded = read_settings(directory)
     try:
         longest = int(loaded["max_position_embeddings"])
         return SequenceLimits(min(longest, max_tokens) if max_tokens else longest, int(loaded["vocab_size"]))
@@ -365,7 +365,7 @@ def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLi
 def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfig:
     """Return the shape of a model. ConfigurationError for one that is not run, or larger than its files of weights."""
     require_inert(directory)
-    config = ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
+    config = ModelConfig.from_hf(read_settings(directory), max_tokens=max_tokens)
     stored = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     if stored and config.least_numbers > stored:
         raise ConfigurationError(
@@ -375,7 +375,8 @@ def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfi
     return config
 
 
-def _read_json(directory: Path) -> dict[str, Any]:
+def read_settings(directory: Path) -> dict[str, Any]:
+    """Return what a model's config.json says; ConfigurationError if there is none, or it is no JSON object."""
     path = directory / "config.json"
     try:
         loaded = parse_json(path.read_bytes())

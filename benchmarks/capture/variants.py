@@ -122,7 +122,7 @@ def _async_http() -> httpx2.AsyncClient:
 
 
 _WHOLE = encoded()
-EVENTS: Sequence[bytes | memoryview] = [event + b"\n\n" for event in streamed().split(b"\n\n") if event]
+_EVENTS = [memoryview(event + b"\n\n") for event in streamed().split(b"\n\n") if event]
 
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
@@ -132,13 +132,13 @@ def _answer(request: httpx2.Request) -> httpx2.Response:
 
 
 class _Events(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The stream as a network brings it: event by event."""
+    """The stream as a network brings it: event by event, each in bytes of its own."""
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(bytes, EVENTS)
+        return map(bytes, _EVENTS)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for event in EVENTS:
+        for event in _EVENTS:
             yield bytes(event)
 
 

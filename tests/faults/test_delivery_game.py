@@ -80,6 +80,7 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
 
         made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
         assert (made[-1].serving, made[-1].canary, made[-1].reason) == (0, None, "worse:reward")
+        await world.wait_until_heard(made[-1])
 
         world.write_settings(learning_rate=HARMLESS)
         await world.start("trainer", "--from", "0")
@@ -128,6 +129,7 @@ async def test_a_reward_that_pays_for_length_is_stopped_by_what_users_say_althou
         await world.start("proxy")
         made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
         stopped = made[-1]
+        await world.wait_until_heard(stopped)
         assert stopped.serving == 0
         assert stopped.reason in ("worse:tokens", "worse:component:thumbs")
         assert stopped.numbers["reward.effect"] > 0, "the reward that is gamed likes it"

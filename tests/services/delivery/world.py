@@ -20,13 +20,13 @@ from rollbus.local.process.tether import tethered
 from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import PolicyDecision
-from rollbus.schemas.records.trajectories import Score
-from rollbus.schemas.topics import DELIVERY_LOG, SCORES
+from rollbus.schemas.records.trajectories import Score, Trajectory
+from rollbus.schemas.topics import DELIVERY_LOG, SCORES, TRAJECTORIES
+from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.settings import Settings
 from rollbus.stack_settings import HOST
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
-from rollbus.streams.stages.delivery.state import HEARD_MS
 from tests.console import ROLLBUS
 from tests.services.art.fixtures import MODEL, ArtServer
 from tests.services.commands import say_installed
@@ -82,6 +82,8 @@ class DeliveryWorld:
     proxy_port: int | None = None
     """Where the agents find a proxy, if there is one."""
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    heard_ms: dict[int, int] = field(default_factory=dict)
+    """When the server was known to route by a decision, by its number."""
 
     @property
     def settings_file(self) -> Path:
@@ -161,6 +163,14 @@ class DeliveryWorld:
 
         return await self.until_found(look, condition, what)
 
+    async def wait_until_heard(self, decision: PolicyDecision) -> None:
+        """Wait until the server routes by a decision: how long that takes is the machine's affair."""
+        line = f"decision {decision.number}: {decision.action} {decision.version},"
+        async with asyncio.timeout(WAIT_S):
+            while line not in self.server.launcher.log.read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        self.heard_ms[decision.number] = wall_clock_ms()
+
     async def until_scored(self, version: int, count: int) -> None:
         """Wait until so many episodes of a version have their scores."""
 
@@ -198,8 +208,13 @@ class DeliveryWorld:
         assert {version for score in scores for version in score.served_versions} <= known
         for stop in made:
             if stop.action == "quarantine":
-                since_ms = stop.decided_at_ms + HEARD_MS
-                assert not [s for s in scores if s.first_seen_ms > since_ms and stop.version in s.served_versions]
+                later = {
+                    trajectory.trajectory_id
+                    for trajectory in await read_topic(self.streams, TRAJECTORIES.name)
+                    if isinstance(trajectory, Trajectory) and trajectory.started_at_ms > self.heard_ms[stop.number]
+                }
+                assert later, "nothing came after the stop"
+                assert not [s for s in scores if s.trajectory_id in later and stop.version in s.served_versions]
         run = Settings.model_validate(self.document).run(RUN)
         replay = Stepper(DeliveryStage(run))
         records = await read_topic(self.streams, DELIVERY_LOG.name, 1)

@@ -2,7 +2,8 @@
 
 A rollback acts as the trainer of the model: it fences the running one, closes the open step if that can be trained, and
 only then moves log and backend. The fenced trainer ends; started again, it trains from the version rolled back to. Log
-first, then backend: after a crash in between the trainer refuses to start, and rolling back again completes it.
+first, then backend: after a crash in between the trainer refuses to start, and rolling back again completes it. One
+that is refused fences nobody: what the log says is looked at before.
 """
 
 from rollbus.schemas.errors import ConfigurationError
@@ -11,6 +12,7 @@ from rollbus.trainer.backends.protocol import Backend, Capabilities, Versions
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import TrainerLog
 from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.loop.taking_over import read_ledger
 from rollbus.trainer.serving import publish_states, require_sound, unknown_version
 from rollbus.trainer.settings import TrainerSettings
 
@@ -22,15 +24,26 @@ async def roll_back(
 
     Raise ConfigurationError if it is not an ancestor, or quarantined: it is served from then on.
     """
+    before = (await read_ledger(log, settings)).lineage
+    if before.head is not None:  # else the log names no version yet, and taking over writes the first
+        await _find_given_up(before, backend, settings, version)
     trainer = Trainer(log, backend, settings)
     await trainer.settle()
     lineage = trainer.ledger.lineage
-    given_up = versions_above(lineage, version)
-    require_sound(lineage, settings.model, version)
-    _check_possible(lineage, version, await backend.capabilities(), await backend.versions())
+    given_up = await _find_given_up(lineage, backend, settings, version)  # again: the open step is closed now
     states: dict[int, PolicyState] = {**dict.fromkeys(given_up, "rolled_back"), version: "serving"}
     await log.publish(publish_states(lineage, settings, states, reason=reason, now_ms=now_ms))
     await backend.promote(version, rollback=True)
+    return given_up
+
+
+async def _find_given_up(
+    lineage: Lineage, backend: Backend, settings: TrainerSettings, version: int
+) -> tuple[int, ...]:
+    """Return the versions that a rollback abandons; ConfigurationError if it is refused."""
+    given_up = versions_above(lineage, version)
+    require_sound(lineage, settings.model, version)
+    _check_possible(lineage, version, await backend.capabilities(), await backend.versions())
     return given_up
 
 

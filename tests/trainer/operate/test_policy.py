@@ -115,6 +115,23 @@ async def test_an_idle_trainer_ends_with_the_rollback_that_fenced_it() -> None:
         await asyncio.wait_for(running, 120)
 
 
+async def test_a_refused_rollback_leaves_the_running_trainer_in_charge() -> None:
+    """A mistyped number costs an error message, and no training."""
+    world = World(backend=Forgetful())
+    world.add_batches(3)
+    running = asyncio.create_task(world.trainer(batch_wait_s=0.001).run())
+    while len(world.steps()) < 3:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.001)
+    for version, why in ((7, "those are: 3, 2, 1, 0"), (1, "has no checkpoint")):
+        with pytest.raises(ConfigurationError, match=why):
+            await rolled_back(world, version)
+    world.add_batches(1)
+    while len(world.steps()) < 4:
+        assert not running.done(), running.exception()
+        await asyncio.sleep(0.001)
+    running.cancel()
+
+
 async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> None:
     world = World()
     batches = world.add_batches(2)

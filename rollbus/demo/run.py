@@ -98,9 +98,10 @@ class Demo:
         find_jars(report=self.console.print)
         with self._timed("base model"):
             model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
-        stack = self._fresh_stack()
-        settings_file = stack.data_dir / "settings.yaml"
-        settings = write_settings(settings_file, self.job, stack, model)
+        with show_progress(f"making {self.options.folder} anew"):
+            stack = self._fresh_stack()
+            settings_file = stack.data_dir / "settings.yaml"
+            settings = write_settings(settings_file, self.job, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
             with self._timed("start"):
                 self._start_stack(supervisor, stack, settings_file)

@@ -20,7 +20,7 @@ KEPT_BYTES = 4 * 1024 * 1024
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
 
-_kept = threading.local()
+_room_of_thread = threading.local()
 
 
 def expand(data: bytes | memoryview, codec: str, most: int, head: bytes = b"") -> bytes:
@@ -28,7 +28,7 @@ def expand(data: bytes | memoryview, codec: str, most: int, head: bytes = b"") -
 
     `most` counts the head too. `codec` is a name of `CODECS`, or `snappy` as Kafka has it.
     """
-    room: mmap.mmap | None = _kept.__dict__.pop("room", None)
+    room: mmap.mmap | None = _room_of_thread.__dict__.pop("room", None)
     if room is None or len(room) < most:
         room = mmap.mmap(-1, most)
     room[: len(head)] = head
@@ -43,7 +43,7 @@ def expand(data: bytes | memoryview, codec: str, most: int, head: bytes = b"") -
         message = f"{len(data)} bytes are not {codec}, or are more than {most} bytes: {error}"
         raise RecordTooLargeError(message) from error
     if size <= KEPT_BYTES:
-        _kept.room = room
+        _room_of_thread.room = room
     return plain
 
 

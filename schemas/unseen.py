@@ -7,7 +7,7 @@ the same in `ui/static/text.js`. Pure.
 
 import unicodedata
 
-KEPT = frozenset("\t\n\u200c\u200d")
+ALLOWED_CHARACTERS = frozenset("\t\n\u200c\u200d")
 """Not the joiners: emoji and Persian fall apart without them."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -33,7 +33,7 @@ def escape_formula(text: str) -> str:
 
 
 def _escape(character: str) -> str:
-    if character.isprintable() or character in KEPT or unicodedata.category(character) == "Zs":
+    if character.isprintable() or character in ALLOWED_CHARACTERS or unicodedata.category(character) == "Zs":
         return character
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))

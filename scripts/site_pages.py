@@ -30,9 +30,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn the links of a page to what the site has."""
-    own = page.file.src_uri
-    folder = "" if own in PAGES.values() else posixpath.dirname(f"docs/{own}")
-    return LINK.sub(lambda match: _turn(*match.groups(), folder=folder, start=posixpath.dirname(own)), markdown)
+    page_path = page.file.src_uri
+    folder = "" if page_path in PAGES.values() else posixpath.dirname(f"docs/{page_path}")
+    return LINK.sub(lambda match: _turn(*match.groups(), folder=folder, start=posixpath.dirname(page_path)), markdown)
 
 
 def _turn(image: str, text: str, target: str, *, folder: str, start: str) -> str:

@@ -32,8 +32,8 @@ def _merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def names_of_secrets(service: dict[str, Any]) -> dict[str, str]:
     """Return which secret a container finds under each name."""
-    given = [{"source": one} if isinstance(one, str) else one for one in service.get("secrets", [])]
-    return {one.get("target", one["source"]): one["source"] for one in given}
+    given = [{"source": secret} if isinstance(secret, str) else secret for secret in service.get("secrets", [])]
+    return {secret.get("target", secret["source"]): secret["source"] for secret in given}
 
 
 def broker_settings(environment: dict[str, str]) -> dict[str, str]:

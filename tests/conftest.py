@@ -88,8 +88,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @cache
 def _scope(path: Path) -> str:
     """Return what the tests of a file share: something expensive with other files, or the file alone."""
-    found = DEAR.search(path.read_text())
-    return SHARED_WITH.get(found[1], found[1]) if found else str(path)
+    fixture_match = DEAR.search(path.read_text())
+    return SHARED_WITH.get(fixture_match[1], fixture_match[1]) if fixture_match else str(path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

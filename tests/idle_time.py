@@ -32,7 +32,7 @@ class _Skipping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
             return super().select()
-        found = super().select(0)
-        if not found:
+        ready = super().select(0)
+        if not ready:
             self._loop.now_s += timeout
-        return found
+        return ready

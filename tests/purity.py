@@ -163,12 +163,12 @@ def offences(source: str, path: str, modules: frozenset[str]) -> list[str]:
     room, tree = room_of(path), ast.parse(source)
     assert room is not None, path
     allowed = (room, *PURE[room].may_import)
-    found = [f"line {line}: {name} reaches outside" for line, name in _names_of_the_world(tree)]
+    offence_lines = [f"line {line}: {name} reaches outside" for line, name in _names_of_the_world(tree)]
     for line, module in _own_imports(tree):
         file = file_of(module, modules)
         if file is not None and not file.endswith("__init__.py") and not _is_in(file, allowed):
-            found.append(f"line {line}: {room} must not import {module}; it may import {', '.join(allowed)}")
-    return found
+            offence_lines.append(f"line {line}: {room} must not import {module}; it may import {', '.join(allowed)}")
+    return offence_lines
 
 
 def _is_in(file: str, rooms: tuple[str, ...]) -> bool:
@@ -225,7 +225,7 @@ def _has_types(module: str) -> bool:
 
 
 def _below(name: str, names: tuple[str, ...]) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in names)
+    return any(name == parent_name or name.startswith(f"{parent_name}.") for parent_name in names)
 
 
 def _own_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:

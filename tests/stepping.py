@@ -34,13 +34,13 @@ class Stepper:
         batch = [self._incoming(record, key, partition) for record in records]
         is_pure = isinstance(self.stage, PureAsEffects)  # asks nothing, and an event loop costs more than its step
         answers = [None] * len(batch) if is_pure else asyncio.run(self.stage.answer(self.state, batch))
-        found = [
+        output_records = [
             out
             for incoming, answer in zip(batch, answers, strict=True)
             for out in self.stage.step(self.state, incoming, answer)
         ]
         self._log()
-        return found
+        return output_records
 
     def tick(self, seconds: float = 0) -> list[Any]:
         """Let so many seconds of stream time pass in one tick."""

@@ -25,9 +25,9 @@ def test_a_vulnerability_fails_the_audit(tmp_path: Path) -> None:
     uv = tmp_path / "uv"
     uv.write_text(STAND_IN)
     uv.chmod(0o755)
-    found = audit(tmp_path, UV=str(uv))
-    assert found.returncode == 1
-    assert "PYSEC-2026-1" in found.stdout
+    completed = audit(tmp_path, UV=str(uv))
+    assert completed.returncode == 1
+    assert "PYSEC-2026-1" in completed.stdout
 
 
 def test_what_is_accepted_has_a_reason_and_is_left_out(tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_a_release_is_not_made_where_nothing_was_checked(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_service_that_cannot_be_reached_is_said_and_the_bill_names_what_is_locked(tmp_path: Path) -> None:
-    found = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")
-    assert found.returncode == 0
-    assert "nothing was checked" in found.stderr
+    completed = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")
+    assert completed.returncode == 0
+    assert "nothing was checked" in completed.stderr
     bill = json.loads((tmp_path / "bill.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     listed = {component["purl"] for component in bill["components"] if "purl" in component}
     assert f"pkg:pypi/h11@{version('h11')}" in listed
     hashes = {component["name"]: component.get("hashes") for component in bill["components"]}
     assert hashes["kafka-clients-4.1.0.jar"][0]["alg"] == "SHA-256"
-    assert {each.split("@")[0] for each in listed} >= {"pkg:pypi/torch", "pkg:pypi/chdb", "pkg:pypi/aiokafka"}
+    assert {purl.split("@")[0] for purl in listed} >= {"pkg:pypi/torch", "pkg:pypi/chdb", "pkg:pypi/aiokafka"}

@@ -119,8 +119,8 @@ PURE_FILES = sorted(path for path in PATHS if room_of(path) is not None)
 
 
 def test_a_pure_room_reaches_no_clock_no_chance_no_kafka_no_file_and_no_network() -> None:
-    found = {path: offences((ROOT / path).read_text(), path, PATHS) for path in PURE_FILES}
-    assert {path: names for path, names in found.items() if names} == {}
+    offences_by_path = {path: offences((ROOT / path).read_text(), path, PATHS) for path in PURE_FILES}
+    assert {path: names for path, names in offences_by_path.items() if names} == {}
 
 
 def test_every_pure_room_has_its_files() -> None:
@@ -184,7 +184,10 @@ def test_time_and_chance_as_arguments_are_pure(snippet: str) -> None:
 def test_no_module_imports_itself_by_way_of_others_also_for_types_alone(part: str) -> None:
     files = [path for path in PATHS if path.startswith(f"{part}/")]
     imported = {path: {file_of(module, PATHS) for module in _imported(_tree(path))} for path in files}
-    graph = {path: {file for file in found if file in imported and file != path} for path, found in imported.items()}
+    graph = {
+        path: {file for file in imported_files if file in imported and file != path}
+        for path, imported_files in imported.items()
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as circle:

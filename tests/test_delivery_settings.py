@@ -83,15 +83,15 @@ def test_a_rule_that_serves_a_version_to_all_is_refused(tmp_path: Path) -> None:
         "promote_if": {"evaluation": "held-out", "metric": "reward"},
         "validation": {"agent": "m:f", "episodes": 5},
     }
-    said = refusal(tmp_path, trainer=trainer)
-    assert "`trainer: promote_if:` serves a version to all at once" in said, said
+    message = refusal(tmp_path, trainer=trainer)
+    assert "`trainer: promote_if:` serves a version to all at once" in message, message
 
 
 def test_all_contradictions_are_named_at_once(tmp_path: Path) -> None:
     delivery = {"steps": [0.5, 0.5], "reward_low": 3, "metrics": [THUMBS, {"of": "failed", "goal": "less"}]}
-    said = refusal(tmp_path, delivery=delivery, trainer={"backend": {"type": "memory"}})
-    for each in ("steps must grow", "reward_low 3.0", "no such component", "serve: at_once", "backend memory"):
-        assert each in said, said
+    message = refusal(tmp_path, delivery=delivery, trainer={"backend": {"type": "memory"}})
+    for mistake in ("steps must grow", "reward_low 3.0", "no such component", "serve: at_once", "backend memory"):
+        assert mistake in message, message
 
 
 def test_settings_that_agree_are_accepted(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ for noun in COMMANDS:
 def test_the_console_script_has_every_command(install: Path, tmp_path: Path) -> None:
     nouns = run(install / "rollbus", "--help", cwd=tmp_path).stdout
     assert nouns.startswith("Usage: rollbus ")
-    shown = run(install / "python", "-c", HELP_OF_ALL, cwd=tmp_path).stdout
-    texts = re.split(r"^(?=Usage: )", shown, flags=re.MULTILINE)
+    help_text = run(install / "python", "-c", HELP_OF_ALL, cwd=tmp_path).stdout
+    texts = re.split(r"^(?=Usage: )", help_text, flags=re.MULTILINE)
     for noun, text in zip(COMMANDS, texts[1:], strict=True):
         assert re.search(rf"^  {noun}\b", nouns, flags=re.MULTILINE), noun
         assert text.startswith(f"Usage: rollbus {noun} ")

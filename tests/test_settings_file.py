@@ -71,15 +71,15 @@ def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     assert "hunter2" not in str(good)
 
 
-@pytest.mark.parametrize("said", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
-def test_a_text_of_the_environment_is_taken_letter_by_letter(tmp_path: Path, said: str) -> None:
-    by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": said, "ROLLBUS_NAMESPACE": said})
+@pytest.mark.parametrize("word", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
+def test_a_text_of_the_environment_is_taken_letter_by_letter(tmp_path: Path, word: str) -> None:
+    by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": word, "ROLLBUS_NAMESPACE": word})
     filled = load_settings(
-        Example, write(tmp_path, "kafka: {password: '${WORD}'}\nnamespace: ${WORD}\n"), {"WORD": said}
+        Example, write(tmp_path, "kafka: {password: '${WORD}'}\nnamespace: ${WORD}\n"), {"WORD": word}
     )
     for settings in (by_name, filled):
         assert settings.kafka.password is not None
-        assert (settings.kafka.password.get_secret_value(), settings.namespace) == (said, said)
+        assert (settings.kafka.password.get_secret_value(), settings.namespace) == (word, word)
 
 
 def test_none_can_still_be_said_in_the_environment(tmp_path: Path) -> None:
@@ -116,15 +116,15 @@ MISTAKES: list[tuple[str, dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "environment", "told"), MISTAKES)
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize(("text", "environment", "message"), MISTAKES)
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment: dict[str, str], message: str) -> None:
     path = write(tmp_path, text) if text else None
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         load_settings(Example, path, environment | {"ROLLBUS_HOME": "/elsewhere"})
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("art_server: {token: '${TOKEN:-}'}", r"art_server\.token: .* at least 1"),
         ("namespace: 'a b'", "namespace: .*letters, digits"),
@@ -142,16 +142,16 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment
     ],
     ids=range(13),
 )
-def test_what_a_setting_cannot_be_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_what_a_setting_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         load_settings(Settings, write(tmp_path, text), {})
 
 
 def test_a_stack_on_other_ports_is_the_one_that_is_used(tmp_path: Path) -> None:
     ports = "stack: {kafka_port: 19092, clickhouse_port: 18123}\n"
-    own = load_settings(Settings, write(tmp_path, ports), {}).with_stack_addresses()
-    assert (own.kafka.bootstrap_servers, own.clickhouse.port) == ("127.0.0.1:19092", 18123)
+    stack_settings = load_settings(Settings, write(tmp_path, ports), {}).with_stack_addresses()
+    assert (stack_settings.kafka.bootstrap_servers, stack_settings.clickhouse.port) == ("127.0.0.1:19092", 18123)
     named = ports + "kafka: {bootstrap_servers: 'b:1'}\nclickhouse: {host: c}\n"
     other = load_settings(Settings, write(tmp_path, named), {}).with_stack_addresses()
     assert (other.kafka.bootstrap_servers, other.clickhouse.port) == ("b:1", 8123)
@@ -160,8 +160,8 @@ def test_a_stack_on_other_ports_is_the_one_that_is_used(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    for file, told in ((path, "is not YAML"), (tmp_path / "absent.yaml", "cannot be read")):
-        with pytest.raises(ConfigurationError, match=told):
+    for file, message in ((path, "is not YAML"), (tmp_path / "absent.yaml", "cannot be read")):
+        with pytest.raises(ConfigurationError, match=message):
             load_settings(Example, file, {})
 
 

@@ -16,8 +16,8 @@ def wait_until(find: Callable[[], FoundT], otherwise: str, *, within_s: float = 
     deadline = time.monotonic() + within_s
     while True:
         began = time.monotonic()
-        if found := find():
-            return found
+        if value := find():
+            return value
         assert time.monotonic() < deadline, otherwise
         time.sleep(pause_after(began, LEAST_S))
 
@@ -42,8 +42,8 @@ async def until_found(
     deadline = time.monotonic() + 240.0
     while True:
         began = time.monotonic()
-        if is_enough(found := await look()):
-            return found
+        if is_enough(value := await look()):
+            return value
         assert time.monotonic() < deadline, otherwise
         await asyncio.sleep(pause_after(began, every_s))
 
@@ -55,4 +55,4 @@ def pause_after(began: float, least_s: float) -> float:
 
 def many(count: int) -> Callable[[Sized], bool]:
     """Return the condition that so many are found."""
-    return lambda found: len(found) >= count
+    return lambda items: len(items) >= count

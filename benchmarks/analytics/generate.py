@@ -62,11 +62,13 @@ def insert(table: str, topic: str, start: int, end: int, trajectories: int, name
     if "GROUP BY" in rest:  # a step or window belongs to the block in which it begins
         whole = per_step * STEPS_PER_WINDOW
         start, end = -(-start // whole) * whole, min(-(-end // whole) * whole, trajectories)
-    made = {"namespace": f"'{namespace}'", **columns, "kafka_topic": f"'{topic}'", "kafka_partition": "0"}
+    selected_columns = {"namespace": f"'{namespace}'", **columns, "kafka_topic": f"'{topic}'", "kafka_partition": "0"}
     if table != "sink_ranges":
-        made["kafka_timestamp"] = "max(at)" if "GROUP BY" in rest else "at"
-    select = f"{WITH} SELECT {', '.join(made.values())} FROM numbers({start}, {max(0, end - start)}) {rest}"
-    return f"INSERT INTO {table} ({', '.join(made)}) {select}".replace("{pending}", str(pending_from(trajectories)))
+        selected_columns["kafka_timestamp"] = "max(at)" if "GROUP BY" in rest else "at"
+    select = f"{WITH} SELECT {', '.join(selected_columns.values())} FROM numbers({start}, {max(0, end - start)}) {rest}"
+    return f"INSERT INTO {table} ({', '.join(selected_columns)}) {select}".replace(
+        "{pending}", str(pending_from(trajectories))
+    )
 
 
 def pending_from(trajectories: int) -> int:

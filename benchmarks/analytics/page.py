@@ -31,7 +31,7 @@ class PageView:
     """What is asked for one look at the page."""
 
     name: str
-    asked: tuple[tuple[str, Mapping[str, str]], ...]
+    questions: tuple[tuple[str, Mapping[str, str]], ...]
     """Questions with their values."""
     cpu_s: float = CPU_S
     rounds: int = ROUNDS
@@ -87,7 +87,7 @@ def time_page(settings: ClickHouseSettings, views: list[PageView]) -> None:
 def look(client: ClickHouse, view: PageView, *, is_plain: bool = False) -> tuple[float, float]:
     """Return the CPU seconds of ClickHouse, and those of the clock."""
     cpu, began = read_cpu_s(client), time.perf_counter()
-    for name, values in view.asked:
+    for name, values in view.questions:
         query = questions()[name]
         bound: dict[str, Any] = bind(query, values)
         sql = query.statement(bound)

@@ -67,18 +67,20 @@ def time_questions(port: int, trajectories: int) -> None:
     migrate(settings)
     client = ClickHouse(settings)
     sweep_soon(client)
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     for table in track(fill(client, trajectories), description="filling tables", transient=True):
         del table
     wait_for_merges(client)
-    print(f"{trajectories} trajectories made in {time.perf_counter() - started:.0f} s, {size(client)}")
+    print(f"{trajectories} trajectories made in {time.perf_counter() - start_s:.0f} s, {size(client)}")
     for name, answer in expected(trajectories).items():
-        columns, rows = client.query(*asked(name, trajectories))
-        found = summary(name, [dict(zip(columns, row, strict=True)) for row in rows])
-        if found != answer:
-            raise SystemExit(f"{name} gives {found}, expected {answer}")
+        columns, rows = client.query(*question_sql(name, trajectories))
+        rows_summary = summary(name, [dict(zip(columns, row, strict=True)) for row in rows])
+        if rows_summary != answer:
+            raise SystemExit(f"{name} gives {rows_summary}, expected {answer}")
     times = {query.name: best_ms(client, query.name, trajectories) for query in list_queries()}
-    of_questions = views_of_questions({query.name: asked(query.name, trajectories)[1] for query in list_queries()})
+    of_questions = views_of_questions(
+        {query.name: question_sql(query.name, trajectories)[1] for query in list_queries()}
+    )
     time_page(settings, [*views_of(*middle_case(client, trajectories)), *of_questions])
     client.close()
     print(f"saved questions over {trajectories} trajectories, best of {ROUNDS}:")
@@ -126,16 +128,16 @@ def size(client: ClickHouse) -> str:
 
 def best_ms(client: ClickHouse, name: str, trajectories: int) -> float:
     """Return the shortest of a few answers."""
-    sql, values = asked(name, trajectories)
+    sql, values = question_sql(name, trajectories)
     seconds = []
     for _ in range(ROUNDS):
-        started = time.perf_counter()
+        start_s = time.perf_counter()
         client.query(sql, values, LIMITS)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - start_s)
     return min(seconds) * 1000
 
 
-def asked(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
+def question_sql(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
     """Return a question with parameters that hit something in the middle of the data."""
     query = next(query for query in list_queries() if query.name == name)
     middle = trajectories // 2 // 128 * 128
@@ -150,8 +152,8 @@ def asked(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
         "replay": REPLAY,
         "other": REPLAY,
     }
-    known = {parameter.name for parameter in query.parameters}
-    bound = bind(query, {key: value for key, value in values.items() if key in known})
+    parameter_names = {parameter.name for parameter in query.parameters}
+    bound = bind(query, {key: value for key, value in values.items() if key in parameter_names})
     return query.statement(bound), bound
 
 

@@ -67,14 +67,14 @@ run_sink(SinkSettings.model_validate_json(sys.argv[1]))
 
 
 @dataclass(slots=True)
-class Made(Filled):
+class PreparedRows(Filled):
     """Rows whose columns are there already."""
 
-    made: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def columns(self) -> dict[str, Sequence[Any]]:
         """Return them."""
-        return dict(self.made)
+        return dict(self.arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
                 f"  round {number}: {variant:4} {rows / took.seconds:9.0f} rows/s "
                 f"({rows} rows in {len(blocks)} blocks: {took.seconds:.2f} s, {took.cpu_s:.2f} s of processor here)"
             )
-    speed = {variant: statistics.median(found) for variant, found in rates.items()}
+    speed = {variant: statistics.median(variant_rates) for variant, variant_rates in rates.items()}
     print(
         f"sink {speed['sink']:.0f} rows/s: {speed['sink'] / speed['bare']:.2f} × bare inserts of the same blocks "
         f"(target {TARGET}), {speed['sink'] / speed['sent']:.2f} × of bodies encoded before"
@@ -156,15 +156,15 @@ async def blocks_of(settings: SinkSettings) -> list[Insert]:
 
 def cut(buffer: PartitionBuffer) -> list[Insert]:
     """Return a range's inserts, their columns made."""
-    made = buffer.cut()
-    return [] if made is None else [Insert(table, ready(rows)) for table, rows in made.tables.items()]
+    cut_rows = buffer.cut()
+    return [] if cut_rows is None else [Insert(table, ready(rows)) for table, rows in cut_rows.tables.items()]
 
 
 def ready(rows: Sequence[Row]) -> Sequence[Row]:
     """Return such rows with their columns made."""
     if not isinstance(rows, Filled):
         return rows
-    return Made(rows.fill, rows.place, rows.records, rows.offsets, rows.timestamps, made=rows.columns())
+    return PreparedRows(rows.fill, rows.place, rows.records, rows.offsets, rows.timestamps, arrays=rows.columns())
 
 
 async def timed_bare(settings: ClickHouseSettings, blocks: Sequence[Insert], variant: str) -> Took:

@@ -17,8 +17,8 @@ def cpu_ms(modules: str) -> float:
 
 def main() -> None:
     """Alternate, and print medians and their ratio."""
-    found = [(cpu_ms(OURS), cpu_ms(THEIRS)) for _ in range(ROUNDS)]
-    ours, theirs = (statistics.median(each) for each in zip(*found, strict=True))
+    time_pairs_ms = [(cpu_ms(OURS), cpu_ms(THEIRS)) for _ in range(ROUNDS)]
+    ours, theirs = (statistics.median(times_ms) for times_ms in zip(*time_pairs_ms, strict=True))
     print(f"import {OURS}: {ours:.0f} ms; {THEIRS}: {theirs:.0f} ms; ratio {ours / theirs:.2f} (target 0.50)")
 
 

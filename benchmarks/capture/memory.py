@@ -14,14 +14,14 @@ STREAMS = 8
 KIB = 1024
 
 
-def kept(clients: Clients) -> float:
+def kept_bytes_of_stream(clients: Clients) -> float:
     """Return the bytes that each of several streams keeps, all of them read but for the last event."""
-    asked = {"model": MODEL, "messages": prompt(), "logprobs": True, "stream": True}
+    options = {"model": MODEL, "messages": prompt(), "logprobs": True, "stream": True}
     for _ in range(2):  # what is made once is not a stream's
-        list(clients.create(**asked))
+        list(clients.create(**options))
     gc.collect()
     tracemalloc.start()
-    streams: list[Any] = [clients.create(**asked) for _ in range(STREAMS)]
+    streams: list[Any] = [clients.create(**options) for _ in range(STREAMS)]
     for stream in streams:
         events = iter(stream)
         while next(events).choices[0].finish_reason is None:
@@ -36,10 +36,10 @@ def kept(clients: Clients) -> float:
 
 def main() -> None:
     """Print both, and what recording adds as a share of the stream's bytes."""
-    recorded, untouched, size = kept(ours()), kept(bare()), len(streamed())
+    recorded_bytes, bare_bytes, size = kept_bytes_of_stream(ours()), kept_bytes_of_stream(bare()), len(streamed())
     print(
-        f"a stream in flight of {size / KIB:.0f} KiB: recording keeps {(recorded - untouched) / KIB:.0f} KiB, "
-        f"{(recorded - untouched) / size:.2f} of its bytes (target: at most 2)"
+        f"a stream in flight of {size / KIB:.0f} KiB: recording keeps {(recorded_bytes - bare_bytes) / KIB:.0f} KiB, "
+        f"{(recorded_bytes - bare_bytes) / size:.2f} of its bytes (target: at most 2)"
     )
 
 

@@ -31,7 +31,7 @@ def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, l
     What runs first after another finds less in the processor's caches: no function may always be that one.
     """
     chance = random.Random(7)
-    found: dict[str, list[float]] = {name: [] for name in functions}
+    times_by_function: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(WARM_UP + count):
         if number == WARM_UP:
             gc.collect()
@@ -42,22 +42,22 @@ def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, l
             taken = time.thread_time_ns() - start
             del answer  # freeing it is not timed: a recorder that keeps parts of it would seem to save that
             if number >= WARM_UP:
-                found[name].append(taken / 1000)
+                times_by_function[name].append(taken / 1000)
             time.sleep(PAUSE_S)
-    return found
+    return times_by_function
 
 
 def main(variant: str, calls: int) -> None:
     """Measure and print: for each kind of call what it takes bare, and recorded."""
-    recorded, untouched = VARIANTS[variant]().calls(), bare().calls()
+    recorded_calls, bare_calls = VARIANTS[variant]().calls(), bare().calls()
     data = json.loads(encoded())
     validate = functools.partial(construct_type, type_=ChatCompletion, value=data)
-    found = {
-        kind: times_us({"bare": untouched[kind], "recorded": call}, calls if kind == "answer" else calls // 5)
-        for kind, call in recorded.items()
+    times_by_call = {
+        kind: times_us({"bare": bare_calls[kind], "recorded": call}, calls if kind == "answer" else calls // 5)
+        for kind, call in recorded_calls.items()
     }
-    found["answer"] |= times_us({"validation": validate}, calls)
-    print(json.dumps(found))
+    times_by_call["answer"] |= times_us({"validation": validate}, calls)
+    print(json.dumps(times_by_call))
 
 
 if __name__ == "__main__":

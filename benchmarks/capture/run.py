@@ -51,7 +51,7 @@ def calls_table(python: str, calls: int, rounds: int) -> None:
             validation += times["answer"]["validation"]
             for kind, added_by_variant in added.items():
                 pairs = zip(times[kind]["recorded"], times[kind]["bare"], strict=True)
-                added_by_variant[variant] += [recorded - bare for recorded, bare in pairs]
+                added_by_variant[variant] += [recorded_us - bare for recorded_us, bare in pairs]
     validating = statistics.median(validation)
     print(f"on the caller's thread, above the bare client; {rounds} alternating rounds")
     print(f"  {'client validates':16} p50 {validating:6.0f} µs")

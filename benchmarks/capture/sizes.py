@@ -24,8 +24,8 @@ PIECE = re.compile(r" ?[A-Za-z]{1,7}|[A-Za-z]{1,4}| ?\d{1,3}|[^\w\s]+|\s+")
 def ids_of_text(chance: random.Random) -> list[int]:
     """Return ids of English prose, the language reference that Python ships: a piece is a token, its id drawn once."""
     pieces = PIECE.findall("\n".join(text for _, text in sorted(topics.items())))
-    known = sorted(set(pieces))
-    ids = dict(zip(known, chance.sample(range(VOCABULARY), len(known)), strict=True))
+    distinct_pieces = sorted(set(pieces))
+    ids = dict(zip(distinct_pieces, chance.sample(range(VOCABULARY), len(distinct_pieces)), strict=True))
     return [ids[piece] for piece in pieces[:TOKENS]]
 
 

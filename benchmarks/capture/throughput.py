@@ -34,24 +34,24 @@ class Answer:
 def _attributes(value: Any) -> Any:
     if isinstance(value, dict):
         return Answer(value)
-    return [_attributes(each) for each in value] if isinstance(value, list) else value
+    return [_attributes(element) for element in value] if isinstance(value, list) else value
 
 
 def produce(recorder: Recorder, seconds: float, rate: int) -> int:
     """Record turns at this rate, or as fast as it goes where that is less; return how many."""
     request = {"model": MODEL, "messages": prompt()[:1]}
     answer = CHAT.read_response(_attributes(body(TOKENS)))
-    start, made = time.monotonic(), 0
+    start, turns = time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < seconds:
-        if made > elapsed * rate:
+        if turns > elapsed * rate:
             time.sleep(0.002)
             continue
         episode = recorder.start(task="bench")
         for _ in range(TURNS_PER_EPISODE):
             episode.record(Exchange(request=request, answer=answer), "")
         episode.end()
-        made += TURNS_PER_EPISODE
-    return made
+        turns += TURNS_PER_EPISODE
+    return turns
 
 
 async def _make_topics(address: str) -> None:
@@ -67,15 +67,15 @@ def main(seconds: float = 60.0, rate: int = TURNS_PER_SECOND) -> None:
     with broker() as running:
         asyncio.run(_make_topics(running.bootstrap_servers))
         recorder = init(bootstrap_servers=running.bootstrap_servers, namespace="bench.")
-        start, cpu, own = time.monotonic(), time.process_time(), time.thread_time()
-        made = produce(recorder, seconds, rate)
+        start, cpu, producer_s = time.monotonic(), time.process_time(), time.thread_time()
+        turns = produce(recorder, seconds, rate)
         took, waiting = time.monotonic() - start, recorder.counters["events_queued"]
         whole = recorder.close(FLUSH_S)
-        own = time.thread_time() - own
-        delivering = time.process_time() - cpu - own
+        producer_s = time.thread_time() - producer_s
+        delivering = time.process_time() - cpu - producer_s
         dropped = recorder.counts.total("events_dropped")
-        print(f"{made} turns of {TOKENS} tokens in {took:.0f} s: {made / took:.0f} turns/s, {dropped} events dropped")
-        each_us, delivering_us = own / made * 1e6, delivering / made * 1e6
+        print(f"{turns} turns of {TOKENS} tokens in {took:.0f} s: {turns / took:.0f} turns/s, {dropped} events dropped")
+        each_us, delivering_us = producer_s / turns * 1e6, delivering / turns * 1e6
         print(f"  CPU per turn: {each_us:.0f} µs where it is recorded, {delivering_us:.0f} µs to deliver it")
         print(f"  {waiting} events waited at the end, all out afterwards: {whole}")
         print("  target: 1000 turns/s for a minute, nothing dropped at default limits")

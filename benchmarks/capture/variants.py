@@ -33,14 +33,14 @@ class Clients:
 
     def calls(self) -> dict[str, Call]:
         """Return what is measured: an answer, and the same server's stream, read blocking and asynchronously."""
-        loop, asked = asyncio.new_event_loop(), {"model": MODEL, "messages": prompt(), "logprobs": True}
+        loop, options = asyncio.new_event_loop(), {"model": MODEL, "messages": prompt(), "logprobs": True}
 
         async def read() -> list[Any]:
-            return [chunk async for chunk in await self.create_async(**asked, stream=True)]
+            return [chunk async for chunk in await self.create_async(**options, stream=True)]
 
         return {
-            "answer": lambda: self.create(**asked),
-            "stream": lambda: list(self.create(**asked, stream=True)),
+            "answer": lambda: self.create(**options),
+            "stream": lambda: list(self.create(**options, stream=True)),
             "asynchronous stream": lambda: loop.run_until_complete(read()),
         }
 
@@ -98,7 +98,7 @@ def _of(client: Any, async_client: Any) -> Clients:
 
 
 VARIANTS: dict[str, Callable[[], Clients]] = {
-    each.__name__: each for each in (ours, langfuse, opentelemetry, openinference)
+    variant.__name__: variant for variant in (ours, langfuse, opentelemetry, openinference)
 }
 
 

@@ -47,11 +47,11 @@ def main(rounds: int) -> None:
                 samples[name].append(measure_command(command, folder))
     libraries_s = median(samples["libraries"])
     for name, seconds in samples.items():
-        shown = f"{median(seconds) / libraries_s:.2f} × libraries, {min(seconds):.2f} s at best"
+        comparison = f"{median(seconds) / libraries_s:.2f} × libraries, {min(seconds):.2f} s at best"
         if name.startswith("rollbus"):
-            print(at_most(name, median(seconds), TARGET_S, shown))
+            print(at_most(name, median(seconds), TARGET_S, comparison))
         else:
-            print(reported(name, f"{median(seconds):.2f} s; {shown}"))
+            print(reported(name, f"{median(seconds):.2f} s; {comparison}"))
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

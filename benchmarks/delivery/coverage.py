@@ -48,19 +48,21 @@ MOST_REFUSED = 0.8
 
 def measure_coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Mapping[str, float], float]:
     """Return by estimator how often its intervals hold the truth, and the share of the runs that were refused."""
-    held, answered = Counter[str](), 0
+    hits_by_estimator, answered = Counter[str](), 0
     for seed in range(runs):
-        found = estimate_reward(world.draw(Random(seed), episodes), low=world.low, high=1)
-        answered += not found.overlap.refusal
-        for name, each in found.by_name.items():
-            held[name] += each.earned.low <= world.truth <= each.earned.high
-            held[f"{name}, difference"] += each.difference.low <= world.truth - world.earned <= each.difference.high
-    return {name: count / max(answered, 1) for name, count in held.items()}, 1 - answered / runs
+        estimates = estimate_reward(world.draw(Random(seed), episodes), low=world.low, high=1)
+        answered += not estimates.overlap.refusal
+        for name, estimate in estimates.by_name.items():
+            hits_by_estimator[name] += estimate.earned.low <= world.truth <= estimate.earned.high
+            hits_by_estimator[f"{name}, difference"] += (
+                estimate.difference.low <= world.truth - world.earned <= estimate.difference.high
+            )
+    return {name: count / max(answered, 1) for name, count in hits_by_estimator.items()}, 1 - answered / runs
 
 
 def measure_drift(world: KnownDrift, *, runs: int, answers: int) -> tuple[float, float]:
     """Return how often the interval of the divergence holds the truth, and the share of the runs that were refused."""
-    held = answered = 0
+    hits = answered = 0
     for seed in range(runs):
         drawn = world.draw(Random(seed), answers)
         weights = [weight_of(log_weight) for log_weight, _, _ in drawn]
@@ -68,10 +70,10 @@ def measure_drift(world: KnownDrift, *, runs: int, answers: int) -> tuple[float,
         if refuse_divergence(overlap):
             continue
         answered += 1
-        apart, tokens = [each for _, each, _ in drawn], [count for _, _, count in drawn]
-        found = estimate_divergence(weights, apart, tokens, overlap=overlap)
-        held += found.low <= world.truth <= found.high
-    return held / max(answered, 1), 1 - answered / runs
+        apart, tokens = [divergence for _, divergence, _ in drawn], [count for _, _, count in drawn]
+        estimate = estimate_divergence(weights, apart, tokens, overlap=overlap)
+        hits += estimate.low <= world.truth <= estimate.high
+    return hits / max(answered, 1), 1 - answered / runs
 
 
 def main(runs: int = 300, picture: Path | None = None) -> None:
@@ -80,28 +82,35 @@ def main(runs: int = 300, picture: Path | None = None) -> None:
 
     answered = answered_tickets(TICKET_STEPS[0], TICKET_STEPS[1:])
     print(f"{runs} runs each, nominal 95 %: what version and log earned; in brackets their difference\n")
-    print("| world | episodes | truth, log | refused |", " | ".join(each.replace("_", " ") for each in ESTIMATORS), "|")
+    print(
+        "| world | episodes | truth, log | refused |",
+        " | ".join(estimator.replace("_", " ") for estimator in ESTIMATORS),
+        "|",
+    )
     print("|---" * (4 + len(ESTIMATORS)) + "|")
-    drawn = {}
+    coverage_by_world = {}
     for name, world, episodes in _all_worlds(answered):
-        held, refused = measure_coverage(world, runs=runs, episodes=episodes)
-        cells = [f"{held[each]:.1%} ({held[f'{each}, difference']:.1%})" if held else "–" for each in ESTIMATORS]
-        known = f"{world.truth:.3f}, {world.earned:.3f} | {refused:.1%}"
-        print(f"| {name} | {episodes} | {known} | {' | '.join(cells)} |", flush=True)
+        coverage, refused = measure_coverage(world, runs=runs, episodes=episodes)
+        cells = [
+            f"{coverage[estimator]:.1%} ({coverage[f'{estimator}, difference']:.1%})" if coverage else "–"
+            for estimator in ESTIMATORS
+        ]
+        truth = f"{world.truth:.3f}, {world.earned:.3f} | {refused:.1%}"
+        print(f"| {name} | {episodes} | {truth} | {' | '.join(cells)} |", flush=True)
         if refused < MOST_REFUSED:
-            drawn[name] = held
+            coverage_by_world[name] = coverage
     print(f"\nKL divergence of a version from the base, in nats per token; {runs} runs each\n")
     print("| world | answers | truth | refused | intervals hold |\n|---|---|---|---|---|")
     for name, (drifted, answers) in (DRIFTS | _ticket_drifts(answered)).items():
         share, refused = measure_drift(drifted, runs=runs, answers=answers)
-        shown = f"{share:.1%}" if refused < 1 else "–"
-        print(f"| {name} | {answers} | {drifted.truth:.4f} | {refused:.1%} | {shown} |", flush=True)
+        coverage_text = f"{share:.1%}" if refused < 1 else "–"
+        print(f"| {name} | {answers} | {drifted.truth:.4f} | {refused:.1%} | {coverage_text} |", flush=True)
     if picture is not None:
-        _draw(drawn, runs, picture)
+        _draw(coverage_by_world, runs, picture)
 
 
 def _ticket_drifts(answered: "Mapping[int, Answered]") -> dict[str, tuple[KnownDrift, int]]:
-    return {f"tickets, {steps} steps later": (each.drift(), 400) for steps, each in answered.items()}
+    return {f"tickets, {steps} steps later": (tickets.drift(), 400) for steps, tickets in answered.items()}
 
 
 def _all_worlds(answered: "Mapping[int, Answered]") -> Iterator[tuple[str, KnownWorld, int]]:
@@ -112,31 +121,33 @@ def _all_worlds(answered: "Mapping[int, Answered]") -> Iterator[tuple[str, Known
     with tempfile.TemporaryDirectory() as folder:
         for name, world in game_worlds(Path(folder), (2, 8, 40)).items():
             yield name, world, 400
-    for steps, each in answered.items():
-        yield f"tickets, {steps} steps later", each.world(), 400
+    for steps, tickets in answered.items():
+        yield f"tickets, {steps} steps later", tickets.world(), 400
 
 
-def _draw(held: Mapping[str, Mapping[str, float]], runs: int, path: Path) -> None:
+def _draw(coverage_by_world: Mapping[str, Mapping[str, float]], runs: int, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10.5, 0.34 * len(held) + 1.2), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(
+        1, 2, figsize=(10.5, 0.34 * len(coverage_by_world) + 1.2), layout="constrained", sharey=True
+    )
     for axis, title, suffix in zip(
         axes, ("what a version earns", "its difference from the log"), ("", ", difference"), strict=True
     ):
         axis.axvspan(0.93, 1.005, color="#e9f0f7", zorder=0)
         axis.axvline(0.95, color="#777777", linestyle="--", linewidth=1, label="nominal")
         marks = zip(ESTIMATORS, ("#b3402a", "#8a6d1f", "#2a8a57", "#1f5fa8"), "^sDo", strict=True)
-        for number, (each, colour, mark) in enumerate(marks):
-            shares = [found[f"{each}{suffix}"] for found in held.values()]
-            heights = [row + 0.15 * (number - 1.5) for row in range(len(held))]
-            axis.plot(shares, heights, mark, color=colour, markersize=4, label=each.replace("_", " "))
+        for number, (estimator, colour, mark) in enumerate(marks):
+            shares = [coverage[f"{estimator}{suffix}"] for coverage in coverage_by_world.values()]
+            heights = [row + 0.15 * (number - 1.5) for row in range(len(coverage_by_world))]
+            axis.plot(shares, heights, mark, color=colour, markersize=4, label=estimator.replace("_", " "))
         axis.set_title(f"hold {title}", fontsize=10)
         axis.set_xlabel(f"share of {runs} runs", fontsize=9)
         axis.set_xlim(0.88, 1.005)
-        axis.set_yticks(range(len(held)), list(held), fontsize=9)
+        axis.set_yticks(range(len(coverage_by_world)), list(coverage_by_world), fontsize=9)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()

@@ -151,10 +151,10 @@ def main(runs: int = 100) -> None:
     print("|---|---|---|---|---|")
     for name, world in WORLDS.items():
         for how, changes in ({"by the delay curves": dict[str, Any]()} | NAIVE).items():
-            played = [play(replace(world, **changes), seed) for seed in range(runs)]
-            worse = sum(each.now.action == "quarantine" for each in played) / runs
-            better = sum("better" in each.verdicts for each in played) / runs
-            waits = sorted(each.state.head.wait_ms or each.world.wait_ms for each in played)
+            courses = [play(replace(world, **changes), seed) for seed in range(runs)]
+            worse = sum(course.now.action == "quarantine" for course in courses) / runs
+            better = sum("better" in course.verdicts for course in courses) / runs
+            waits = sorted(course.state.head.wait_ms or course.world.wait_ms for course in courses)
             print(
                 f"| {name} | {how} | {worse:.1%} | {better:.1%} | {waits[len(waits) // 2] / 1000:.0f} s |", flush=True
             )

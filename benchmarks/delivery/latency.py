@@ -58,10 +58,10 @@ class Heard:
     async def until(self, action: str, version: int) -> PolicyDecision:
         """Wait for an action on a version."""
         async with asyncio.timeout(PATIENCE_S):
-            while (made := self.decision) is None or (made.action, made.version) != (action, version):
+            while (decision := self.decision) is None or (decision.action, decision.version) != (action, version):
                 self._changed.clear()
                 await self._changed.wait()
-        return made
+        return decision
 
 
 async def measure(bootstrap_servers: str, folder: Path, canaries: int) -> list[float]:
@@ -155,8 +155,8 @@ def main(canaries: int = 20) -> None:
         Path(name, "rollbus.yaml").write_text(yaml.safe_dump(settings))
         seconds = sorted(asyncio.run(measure(kafka.bootstrap_servers, Path(name), canaries)))
     p90 = seconds[math.ceil(0.9 * len(seconds)) - 1]
-    shown = f"median {median(seconds):.2f} s, 90 % {p90:.2f} s, of {canaries} canaries; load {os.getloadavg()[0]:.1f}"
-    slowest = f"{seconds[-1]:.2f} s, target ≤ {TARGET_S:.0f}; {shown}"
+    figures = f"median {median(seconds):.2f} s, 90 % {p90:.2f} s, of {canaries} canaries; load {os.getloadavg()[0]:.1f}"
+    slowest = f"{seconds[-1]:.2f} s, target ≤ {TARGET_S:.0f}; {figures}"
     print(Verdict("from the first bad episode to the router, slowest", slowest, seconds[-1] <= TARGET_S))
 
 

@@ -114,21 +114,21 @@ class Boards:
 
     def replies(self, board: Board) -> Iterator[Ids]:
         """Yield the prompts whose next token decides the turn: after the board, and after each free cell's digit."""
-        asked = self.prompt(board)
-        yield asked
+        prompt_ids = self.prompt(board)
+        yield prompt_ids
         for cell in game.free_cells(board):
-            yield (*asked, self.digits[cell])
+            yield (*prompt_ids, self.digits[cell])
 
 
 def reachable_boards() -> list[Board]:
     """Return every board at which the model may be to move."""
-    found, left = set[Board](), [board for opening in game.training_openings() for board in _first_boards(opening)]
+    boards, left = set[Board](), [board for opening in game.training_openings() for board in _first_boards(opening)]
     while left:
         board = left.pop()
-        if board not in found:
-            found.add(board)
+        if board not in boards:
+            boards.add(board)
             left += [then for cell in game.free_cells(board) for then in _boards_after(board, cell)]
-    return sorted(found)
+    return sorted(boards)
 
 
 def _first_boards(opening: Opening) -> list[Board]:
@@ -142,7 +142,7 @@ def _boards_after(board: Board, cell: int) -> list[Board]:
     if game.result_of(taken):
         return []
     then = [game.place(taken, reply, OPPONENT) for reply in game.free_cells(taken)]
-    return [each for each in then if not game.result_of(each)]
+    return [next_board for next_board in then if not game.result_of(next_board)]
 
 
 def true_reward_of_game(version: Version, boards: Boards) -> float:
@@ -152,10 +152,10 @@ def true_reward_of_game(version: Version, boards: Boards) -> float:
     def from_board(board: Board) -> float:
         if result := game.result_of(board):
             return prompt.reward(result)
-        asked, legal, value = boards.prompt(board), 0.0, 0.0
+        prompt_ids, legal, value = boards.prompt(board), 0.0, 0.0
         for cell in game.free_cells(board):
             token = boards.digits[cell]
-            chance = version.next_token(asked)[token] * version.next_token((*asked, token))[boards.end]
+            chance = version.next_token(prompt_ids)[token] * version.next_token((*prompt_ids, token))[boards.end]
             legal, value = legal + chance, value + chance * after(board, cell)
         return value + (1 - legal) * prompt.reward(Result.ILLEGAL)
 
@@ -176,7 +176,7 @@ def play_once(
 ) -> tuple[Board, list[tuple[Ids, float]], float]:
     """Play a game; return its first board, each reply with its log ratio, and the reward."""
     board = first = chance.choice(_first_boards(chance.choice(game.training_openings())))
-    said: list[tuple[Ids, float]] = []
+    replies: list[tuple[Ids, float]] = []
     while (result := game.result_of(board)) is None:
         ids, ratio = boards.prompt(board), 0.0
         for _ in range(prompt.MAX_REPLY_TOKENS):
@@ -186,14 +186,14 @@ def play_once(
             ids = (*ids, token)
             if token == boards.end:
                 break
-        said.append((ids, ratio))
+        replies.append((ids, ratio))
         cell = boards.cells.get(ids[-2]) if ids[-1] == boards.end else None
         if cell not in game.free_cells(board):
-            return first, said, prompt.reward(Result.ILLEGAL)
+            return first, replies, prompt.reward(Result.ILLEGAL)
         board = game.place(board, cell, MODEL)
         if game.result_of(board) is None:
             board = game.place(board, chance.choice(game.free_cells(board)), OPPONENT)
-    return first, said, prompt.reward(result)
+    return first, replies, prompt.reward(result)
 
 
 def game_world(version: Version, other: Version, boards: Boards) -> KnownWorld:
@@ -202,20 +202,20 @@ def game_world(version: Version, other: Version, boards: Boards) -> KnownWorld:
     def draw(chance: Random, episodes: int) -> list[Logged]:
         drawn = []
         for number in range(episodes):
-            first, said, earned = play_once(version, boards, chance, other)
-            steps = [Step(ratio) for _, ratio in said]
+            first, replies, earned = play_once(version, boards, chance, other)
+            steps = [Step(ratio) for _, ratio in replies]
             steps[-1] = Step(steps[-1].log_ratio, earned)
             drawn.append(Logged(f"e{number}", prompt.TASK, first, tuple(steps)))
         return drawn
 
-    truth, earned = (true_reward_of_game(each, boards) for each in (other, version))
+    truth, earned = (true_reward_of_game(policy, boards) for policy in (other, version))
     return KnownWorld(draw, truth, earned, low=prompt.reward(Result.ILLEGAL))
 
 
 def won_moves(version: Version, boards: Boards, chance: Random, games: int) -> list[Ids]:
     """Return the digits with which games were won, each after its board."""
     played = [play_once(version, boards, chance) for _ in range(games)]
-    return [ids[:-1] for _, said, earned in played if earned == 1.0 for ids, _ in said]
+    return [ids[:-1] for _, replies, earned in played if earned == 1.0 for ids, _ in replies]
 
 
 # What is measured
@@ -228,9 +228,9 @@ def game_worlds(cache_dir: Path, steps: Sequence[int]) -> dict[str, KnownWorld]:
     boards, chance = Boards(base.tokenizer), Random(1)
     prompts = [ids for board in reachable_boards() for ids in boards.replies(board)]
     base.compute(prompts)
-    moves, found = won_moves(base, boards, chance, 1_000), {}
+    moves, worlds = won_moves(base, boards, chance, 1_000), {}
     for count in steps:
         version = base.learned(moves, steps=count, chance=Random(2))
         version.compute(prompts)
-        found[f"the game, {count} steps later"] = game_world(base, version, boards)
-    return found
+        worlds[f"the game, {count} steps later"] = game_world(base, version, boards)
+    return worlds

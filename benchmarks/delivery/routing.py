@@ -25,12 +25,12 @@ def main() -> None:
     router.use(decision)
     for number in range(MOST_EPISODES):
         router.choose("agent", f"earlier-{number}")
-    known = dict.fromkeys(names, 1)
+    names_in_dictionary = dict.fromkeys(names, 1)
     print(f"µs a call, median and slowest of {ROUNDS} rounds of {CALLS:,}; target ≤ {TARGET_US:.0f}")
     for what, call in {
         "a new episode": lambda name: router.choose("agent", name),
         "an episode that is remembered": lambda name: router.choose("agent", name),
-        "a dictionary's look-up": known.get,
+        "a dictionary's look-up": names_in_dictionary.get,
     }.items():
         rounds = [_time(call, names[at * CALLS : (at + 1) * CALLS]) for at in range(ROUNDS)]
         print(f"{what:32} {median(rounds):6.2f} {max(rounds):6.2f}")

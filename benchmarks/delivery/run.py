@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.delivery.simulation import ALPHA, Found, World, fixed_horizon, gamed, simulate, two_in_a_row
+from benchmarks.delivery.simulation import ALPHA, SimulationResult, World, fixed_horizon, gamed, simulate, two_in_a_row
 
 WORLDS = {
     "no difference": World(),
@@ -28,23 +28,23 @@ def main(runs: int = 1000, picture: Path | None = None) -> None:
     print(f"{runs} runs each, α = {ALPHA}; episodes are the canary's: median, and 90th percentile\n")
     print("| world | called worse | called better | after episodes | intervals hold | z test, peeking | z test, once |")
     print("|---|---|---|---|---|---|---|")
-    found = {}
+    outcomes = {}
     for name, world in WORLDS.items():
-        each = found[name] = simulate(world, runs=runs, seed=7)
-        certain = each.worse if world.effect <= 0 else each.better
+        outcome = outcomes[name] = simulate(world, runs=runs, seed=7)
+        certain = outcome.worse if world.effect <= 0 else outcome.better
         once = f"{fixed_horizon(world.base, world.effect)} episodes" if world.effect else "–"
-        cells = (_share(each.worse), _share(each.better), _when(certain), f"{each.covered.mean():.2%}")
-        print(f"| {name} | {' | '.join(cells)} | differs in {_share(each.naive)} | {once} |", flush=True)
+        cells = (_share(outcome.worse), _share(outcome.better), _when(certain), f"{outcome.covered.mean():.2%}")
+        print(f"| {name} | {' | '.join(cells)} | differs in {_share(outcome.naive)} | {once} |", flush=True)
     first, second = two_in_a_row(runs=runs, seed=7)
     judged = ((second.worse >= 0) | (second.better >= 0)).mean()
     print(f"\ntwo canaries in a row over a day: the first, worse by 10 points, is stopped in {_share(first.worse)};")
-    held = second.covered.mean()
-    print(f"the second, without a difference, is judged in {judged:.2%}; its intervals hold in {held:.2%}")
+    coverage = second.covered.mean()
+    print(f"the second, without a difference, is judged in {judged:.2%}; its intervals hold in {coverage:.2%}")
     caught, when = gamed(runs=runs, seed=7)
     print(f"a gamed reward, the judge up by 5 points and the thumbs down by 10: stopped before it is promoted in "
           f"{caught.mean():.2%}, after {_when(when)} episodes")  # fmt: skip
     if picture is not None:
-        _draw(found, picture)
+        _draw(outcomes, picture)
 
 
 def _share(when: NDArray[np.int64]) -> str:
@@ -52,18 +52,22 @@ def _share(when: NDArray[np.int64]) -> str:
 
 
 def _when(when: NDArray[np.int64]) -> str:
-    known = when[when >= 0]
-    return f"{np.median(known):.0f}, {np.quantile(known, 0.9):.0f}" if len(known) > len(when) / 10 else "–"
+    decided_episodes = when[when >= 0]
+    return (
+        f"{np.median(decided_episodes):.0f}, {np.quantile(decided_episodes, 0.9):.0f}"
+        if len(decided_episodes) > len(when) / 10
+        else "–"
+    )
 
 
-def _draw(found: dict[str, Found], path: Path) -> None:
+def _draw(outcomes: dict[str, SimulationResult], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
-    null = found["no difference"]
+    null = outcomes["no difference"]
     wrong = np.where(
         null.worse < 0, null.better, np.where(null.better < 0, null.worse, np.minimum(null.worse, null.better))
     )
@@ -76,7 +80,7 @@ def _draw(found: dict[str, Found], path: Path) -> None:
         ("worse by 5 points", "#2a8a57"),
         ("worse by 2 points", "#8a6d1f"),
     ):
-        _curve(axes[1], found[name].worse, name, colour)
+        _curve(axes[1], outcomes[name].worse, name, colour)
     axes[1].set_title("share of canaries stopped", fontsize=10)
     for axis in axes:
         axis.set_xlabel("episodes of the canary")
@@ -89,8 +93,10 @@ def _draw(found: dict[str, Found], path: Path) -> None:
 
 
 def _curve(axis: "object", when: NDArray[np.int64], label: str, colour: str) -> None:
-    known = np.sort(when[when >= 0])
-    axis.step(known, np.arange(1, len(known) + 1) / len(when), label=label, color=colour, where="post")  # type: ignore[attr-defined]
+    decided_episodes = np.sort(when[when >= 0])
+    axis.step(
+        decided_episodes, np.arange(1, len(decided_episodes) + 1) / len(when), label=label, color=colour, where="post"
+    )  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

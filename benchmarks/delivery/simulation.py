@@ -49,7 +49,7 @@ class World:
 
 
 @dataclass(slots=True)
-class Found:
+class SimulationResult:
     """Per run: canary episodes when something was certain; −1 where it never was."""
 
     worse: NDArray[np.int64]
@@ -96,7 +96,7 @@ class Arms:
         self.sums[arm, stratum, rows] += seen * outcome
 
 
-def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | None = None) -> Found:
+def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | None = None) -> SimulationResult:
     """Return what was found in each run; `began` says per run at which hour of the day the canary came."""
     chance, arms, limit = np.random.default_rng(seed), Arms(runs), limits(world.alpha)
     began = np.zeros(runs, np.int64) if began is None else began
@@ -105,11 +105,11 @@ def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | N
     worse, better, naive, ended = (np.full(runs, -1) for _ in range(4))
     covered, waiting = np.ones(runs, bool), deque[Episodes]()
     for episode in range(world.episodes):
-        started = _start(world, episode, began, steps[step], chance)
-        waiting.append(started)
+        new_episode = _start(world, episode, began, steps[step], chance)
+        waiting.append(new_episode)
         due = waiting.popleft() if len(waiting) > world.praise_late else None
         if world.as_they_come:
-            started.count(arms, started.comes & ~started.good)
+            new_episode.count(arms, new_episode.comes & ~new_episode.good)
             if due is not None:
                 due.count(arms, due.comes & due.good)
         elif due is not None:
@@ -124,7 +124,7 @@ def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | N
         at_step = n[1] - world.min_episodes * step
         step = np.where((at_step >= world.min_episodes) & (step < len(steps) - 1), step + 1, step)
     mean = arms.total / np.maximum(arms.weight, 1e-12)
-    return Found(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), ended, covered, mean)
+    return SimulationResult(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), ended, covered, mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _start(
     return Episodes(share, is_canary, good < worth, comes >= world.missing, kind)
 
 
-def two_in_a_row(*, runs: int, seed: int) -> tuple[Found, Found]:
+def two_in_a_row(*, runs: int, seed: int) -> tuple[SimulationResult, SimulationResult]:
     """A canary that is worse by 10 points, and one without a difference that begins where the first was stopped."""
     day = World(drift=0.25)
     first = simulate(replace(day, effect=-0.1), runs=runs, seed=seed)
@@ -188,5 +188,5 @@ def _differs(arms: Arms) -> Bools:
 def limits(alpha: float) -> Callable[[Floats], Floats]:
     """Return `bound` for arrays: between 2,000 points of it."""
     at = np.concatenate(([0.0], np.geomspace(1e-3, 1e5, 2000)))
-    values = np.array([bound(float(each), alpha / 2) for each in at])
+    values = np.array([bound(float(count), alpha / 2) for count in at])
     return lambda variance: np.interp(variance, at, values)

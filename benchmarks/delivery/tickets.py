@@ -56,14 +56,14 @@ class Rated:
 
 def rated_tickets(tokenizer: Any, count: int) -> list[Rated]:
     """Return the first tickets of the demo's traffic that have a verdict."""
-    found, number = list[Rated](), 0
-    while len(found) < count:
+    tickets, number = list[Rated](), 0
+    while len(tickets) < count:
         ticket = TRAFFIC.ticket(0, number)
         if verdict := verdict_of(ticket, 0):
             ids = render_chat(tokenizer, prompt.messages(ticket.text), None)
-            found.append(Rated(ticket.text, ids, int(tokenizer.encode(verdict.teams[-1])[0])))
+            tickets.append(Rated(ticket.text, ids, int(tokenizer.encode(verdict.teams[-1])[0])))
         number += 1
-    return found
+    return tickets
 
 
 class Desk:
@@ -88,14 +88,14 @@ class Desk:
         for row, ticket in zip(ids_N_T, self.tickets, strict=True):
             row[: len(ticket.ids)] = torch.tensor(ticket.ids)
         self._model.layers, self._model.norm = layers[:-1], nn.Identity()
-        found = []
+        attended_rows = []
         with torch.no_grad():
             for at in range(0, len(ends_N), AT_ONCE):
                 ends_B, hidden_B_T_D = ends_N[at : at + AT_ONCE], trunk(self._model, ids_N_T[at : at + AT_ONCE])
                 attended_B_T_D = hidden_B_T_D + last.attn(last.sa_norm(hidden_B_T_D))
-                found.append(attended_B_T_D[torch.arange(len(ends_B)), ends_B].float())
+                attended_rows.append(attended_B_T_D[torch.arange(len(ends_B)), ends_B].float())
         self._model.layers, self._model.norm = layers, norm
-        return torch.cat(found)  # [N, D]
+        return torch.cat(attended_rows)  # [N, D]
 
     def answer(self, version: nn.ModuleList) -> Rows:
         """Return a version's distribution at each ticket."""
@@ -106,7 +106,7 @@ class Desk:
         self, version: nn.ModuleList, answers: Sequence[int], steps: Sequence[int], chance: Random
     ) -> list[nn.ModuleList]:
         """Return versions that were trained so many steps to give these answers, one to each ticket."""
-        student, found = copy.deepcopy(version).requires_grad_(True), list[nn.ModuleList]()
+        student, students = copy.deepcopy(version).requires_grad_(True), list[nn.ModuleList]()
         optimizer, answers_N = torch.optim.AdamW(student.parameters(), LEARNING_RATE), torch.tensor(answers)
         for step in range(1, max(steps) + 1):
             some_B = torch.tensor(chance.choices(range(len(self.tickets)), k=TICKETS_PER_STEP))
@@ -114,8 +114,8 @@ class Desk:
             logits_B_V = self._logits(student, self._inputs_N_D[some_B])
             functional.cross_entropy(logits_B_V, answers_N[some_B]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            found += [copy.deepcopy(student)] * (step in steps)
-        return found
+            students += [copy.deepcopy(student)] * (step in steps)
+        return students
 
     def _logits(self, version: nn.ModuleList, inputs_B_D: Tensor) -> Tensor:
         own_norm, feed_forward, norm = version
@@ -131,16 +131,16 @@ class Answered:
     """Tickets that one version has answered, and the distributions of another one and of the base model."""
 
     tickets: Sequence[Rated]
-    recorded: Rows
+    recorded_probabilities: Rows
     other: Rows
     base: Rows
     sums: Rows
-    """Of `recorded`, up to each token."""
+    """Of `recorded_probabilities`, up to each token."""
 
     def world(self) -> KnownWorld:
         """Return what both versions truly earn."""
         rows, teams = np.arange(len(self.tickets)), [ticket.token for ticket in self.tickets]
-        truth, earned = (float(of[rows, teams].mean()) for of in (self.other, self.recorded))
+        truth, earned = (float(of[rows, teams].mean()) for of in (self.other, self.recorded_probabilities))
         return KnownWorld(self._draw, truth, earned)
 
     def drift(self) -> KnownDrift:
@@ -149,7 +149,7 @@ class Answered:
 
         def draw(chance: Random, answers: int) -> list[tuple[float, float, int]]:
             drawn = (self._choose(chance) for _ in range(answers))
-            return [(log(self.other[at] / self.recorded[at]), float(apart[at]), 1) for at in drawn]
+            return [(log(self.other[at] / self.recorded_probabilities[at]), float(apart[at]), 1) for at in drawn]
 
         return KnownDrift(draw, float((self.other * apart).sum(axis=1).mean()))
 
@@ -158,7 +158,7 @@ class Answered:
         for name in range(episodes):
             number, token = at = self._choose(chance)
             ticket, probability = self.tickets[number], float(self.other[at])
-            step = Step(log(probability / self.recorded[at]), float(token == ticket.token))
+            step = Step(log(probability / self.recorded_probabilities[at]), float(token == ticket.token))
             drawn.append(Logged(f"e{name}", prompt.TASK, ticket.text, (step,), str(token), probability))
         return drawn
 
@@ -180,8 +180,9 @@ def answered_tickets(
     (first,) = desk.teach(desk.first, desk.teams, [before], chance)
     answers = desk.teams if says is None else [int(desk.tokenizer.encode(says)[0])] * tickets
     later = map(desk.answer, desk.teach(first, answers, steps, chance))
-    recorded, base = desk.answer(first), desk.answer(desk.first)
-    sums = np.cumsum(recorded, axis=1)
+    recorded_probabilities, base = desk.answer(first), desk.answer(desk.first)
+    sums = np.cumsum(recorded_probabilities, axis=1)
     return {
-        count: Answered(desk.tickets, recorded, other, base, sums) for count, other in zip(steps, later, strict=True)
+        count: Answered(desk.tickets, recorded_probabilities, other, base, sums)
+        for count, other in zip(steps, later, strict=True)
     }

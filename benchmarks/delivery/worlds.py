@@ -56,9 +56,10 @@ def bandit(
     """
     fixed = Random(seed)
     good = [[most * fixed.random() for _ in range(answers)] for _ in range(prompts)]
-    recorded = [softmax([fixed.gauss(0, 0.7) for _ in range(answers)]) for _ in range(prompts)]
+    recorded_policy = [softmax([fixed.gauss(0, 0.7) for _ in range(answers)]) for _ in range(prompts)]
     other = [
-        [(1 - never) * each for each in softmax([log(p) + shift * fixed.gauss(0, 1) for p in row])] for row in recorded
+        [(1 - never) * probability for probability in softmax([log(p) + shift * fixed.gauss(0, 1) for p in row])]
+        for row in recorded_policy
     ]
     unseen = [fixed.random() for _ in range(prompts)]
     truth = sum(
@@ -70,8 +71,8 @@ def bandit(
         drawn = []
         for number in range(episodes):
             prompt = chance.randrange(prompts)
-            answer = choose(chance, recorded[prompt])
-            ratio = log(other[prompt][answer] / recorded[prompt][answer])
+            answer = choose(chance, recorded_policy[prompt])
+            ratio = log(other[prompt][answer] / recorded_policy[prompt][answer])
             reward = float(chance.random() < good[prompt][answer])
             drawn.append(
                 Logged(
@@ -85,27 +86,29 @@ def bandit(
             )
         return drawn
 
-    earned = sum(p * g for row, goods in zip(recorded, good, strict=True) for p, g in zip(row, goods, strict=True))
+    earned = sum(
+        p * g for row, goods in zip(recorded_policy, good, strict=True) for p, g in zip(row, goods, strict=True)
+    )
     return KnownWorld(draw, truth, earned / prompts)
 
 
 def game(shift: float, *, turns: int = 4) -> KnownWorld:
     """Two moves a turn; the good one earns 1 / turns at once. The other version takes it with another probability."""
-    recorded = 0.5
-    other = recorded + shift
+    recorded_win = 0.5
+    other_win = recorded_win + shift
 
     def draw(chance: Random, episodes: int) -> list[Logged]:
         drawn = []
         for number in range(episodes):
             steps = []
             for _ in range(turns):
-                good = chance.random() < recorded
-                ratio = log((other if good else 1 - other) / (recorded if good else 1 - recorded))
+                good = chance.random() < recorded_win
+                ratio = log((other_win if good else 1 - other_win) / (recorded_win if good else 1 - recorded_win))
                 steps.append(Step(ratio, good / turns))
             drawn.append(Logged(f"e{number}", "game", "opening", tuple(steps)))
         return drawn
 
-    return KnownWorld(draw, other, recorded)
+    return KnownWorld(draw, other_win, recorded_win)
 
 
 def long_answers(spread: float) -> KnownWorld:
@@ -148,27 +151,27 @@ def drift(
         return softmax([log(p) + by * fixed.gauss(0, 1) for p in row])
 
     base = [softmax([fixed.gauss(0, 1) for _ in range(kinds)]) for _ in range(prompts)]
-    recorded = [shifted(row, moved) for row in base]
-    other = [shifted(row, since) for row in recorded]
-    known = [[*((1 - UNKNOWN) * p for p in row), UNKNOWN] for row in (*base, *recorded)]
-    base, recorded = known[:prompts], known[prompts:]
+    recorded_policy = [shifted(row, moved) for row in base]
+    other = [shifted(row, since) for row in recorded_policy]
+    padded_rows = [[*((1 - UNKNOWN) * p for p in row), UNKNOWN] for row in (*base, *recorded_policy)]
+    base, recorded_policy = padded_rows[:prompts], padded_rows[prompts:]
     other = [[*((1 - max(never, UNKNOWN)) * p for p in row), max(never, UNKNOWN)] for row in other]
 
     def draw(chance: Random, answers: int) -> list[tuple[float, float, int]]:
         drawn = []
         for _ in range(answers):
-            prompt, said = chance.randrange(prompts), list[int]()
-            while len(said) < most_tokens and 0 not in said:
-                said.append(choose(chance, recorded[prompt]))
-            weight, apart = (sum(log(other[prompt][kind] / row[kind]) for kind in said)
-                             for row in (recorded[prompt], base[prompt]))  # fmt: skip
-            drawn.append((weight, apart, len(said)))
+            prompt, tokens = chance.randrange(prompts), list[int]()
+            while len(tokens) < most_tokens and 0 not in tokens:
+                tokens.append(choose(chance, recorded_policy[prompt]))
+            weight, apart = (sum(log(other[prompt][kind] / row[kind]) for kind in tokens)
+                             for row in (recorded_policy[prompt], base[prompt]))  # fmt: skip
+            drawn.append((weight, apart, len(tokens)))
         return drawn
 
     # Whether an answer goes on does not depend on its next token: so a sum over tokens has their mean number of terms.
     lengths = [sum((1 - row[0]) ** token for token in range(most_tokens)) for row in other]
     apart = [sum(p * log(p / q) for p, q in zip(*rows, strict=True)) for rows in zip(other, base, strict=True)]
-    return KnownDrift(draw, sum(n * each for n, each in zip(lengths, apart, strict=True)) / sum(lengths))
+    return KnownDrift(draw, sum(n * divergence for n, divergence in zip(lengths, apart, strict=True)) / sum(lengths))
 
 
 def choose(chance: Random, probabilities: Probabilities) -> int:

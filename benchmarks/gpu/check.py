@@ -31,14 +31,14 @@ MAX_TOKENS = 512
 
 def describe_machine(device: str) -> dict[str, str]:
     """Return what a reader of the figures must know."""
-    found = {"device": device, "python": platform.python_version(), "processor": platform.machine()}
+    facts = {"device": device, "python": platform.python_version(), "processor": platform.machine()}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-        found["GPU"] = subprocess.check_output(asked, text=True).strip().replace("\n", "; ")
-    return found
+        command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+        facts["GPU"] = subprocess.check_output(command, text=True).strip().replace("\n", "; ")
+    return facts
 
 
 def run_course(course: Course, probes: Iterable[Probe] = PROBES) -> Iterator[Finding]:
@@ -111,8 +111,8 @@ def main() -> None:
     machine, findings = describe_machine(options.device), []
     for finding in check_all(options.model, options.device, options.max_tokens, engines(options.device)):
         findings.append(finding)
-        shown = finding.reason or ", ".join(f"{name} {value:.3g}" for name, value in finding.figures.items())
-        print(f"{finding.state:8} {finding.engine:22} {finding.probe:16} {shown}", flush=True)
+        outcome = finding.reason or ", ".join(f"{name} {value:.3g}" for name, value in finding.figures.items())
+        print(f"{finding.state:8} {finding.engine:22} {finding.probe:16} {outcome}", flush=True)
         write_report(options.out, machine, findings)
     print(f"report: {options.out / 'report.md'}")
     sys.exit(exit_code(findings))

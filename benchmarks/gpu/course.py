@@ -103,7 +103,7 @@ async def kill_and_resume(course: Course) -> Figures:
     """Kill the server during an update, start it, submit the batch again: it is one version, made once."""
     request = _batch(course, "killed", await _ask(course, course.head))
     client = course.server.client()
-    known = len((await client.versions()).known)
+    versions_before = len((await client.versions()).known)
     await client.submit(request)
     await asyncio.sleep(KILL_AFTER_S)
     await client.close()
@@ -118,10 +118,10 @@ async def kill_and_resume(course: Course) -> Figures:
     finally:
         await client.close()
     course.head = result.version
-    made = [each for each in versions.known if each.batch_hash == request.batch_hash]
-    if result.state != "completed" or len(made) != 1 or len(versions.known) > known + 1:
+    versions_of_batch = [version for version in versions.known if version.batch_hash == request.batch_hash]
+    if result.state != "completed" or len(versions_of_batch) != 1 or len(versions.known) > versions_before + 1:
         raise ProbeFailedError(
-            f"after the kill the batch is {result.state}, in {len(made)} versions of {len(versions.known)}"
+            f"after the kill the batch is {result.state}, in {len(versions_of_batch)} versions of {len(versions.known)}"
         )
     return {"seconds_to_result": time.perf_counter() - began}
 
@@ -172,8 +172,8 @@ class Answer:
 async def _ask(course: Course, version: int, prompts: int = GROUPS, answers: int = GROUP_SIZE) -> list[Answer]:
     """Sample so many answers to each prompt, all at a time."""
     async with AsyncOpenAI(base_url=course.model_url, api_key="none", timeout=600, max_retries=2) as client:
-        one = [ask_once(client, f"{MODEL}@{version}", prompt) for prompt in range(prompts) for _ in range(answers)]
-        return list(await asyncio.gather(*one))
+        requests = [ask_once(client, f"{MODEL}@{version}", prompt) for prompt in range(prompts) for _ in range(answers)]
+        return list(await asyncio.gather(*requests))
 
 
 async def ask_once(client: AsyncOpenAI, model: str, prompt: int) -> Answer:
@@ -187,7 +187,9 @@ async def ask_once(client: AsyncOpenAI, model: str, prompt: int) -> Answer:
         extra_body={"return_token_ids": True},
     )
     (choice,) = reply.choices
-    return Answer(prompt, reply.prompt_token_ids, choice.token_ids, [each.logprob for each in choice.logprobs.content])
+    return Answer(
+        prompt, reply.prompt_token_ids, choice.token_ids, [token.logprob for token in choice.logprobs.content]
+    )
 
 
 def _batch(course: Course, name: str, answers: Sequence[Answer]) -> TrainRequest:
@@ -211,8 +213,8 @@ def _batch(course: Course, name: str, answers: Sequence[Answer]) -> TrainRequest
 def peak_gb(course: Course) -> float:
     """Return the memory in use: all of the GPU's that is taken, or the most that the server has had on a CPU."""
     if course.device.startswith("cuda"):
-        asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        return max(map(float, subprocess.check_output(asked, text=True).split())) / 1024
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        return max(map(float, subprocess.check_output(command, text=True).split())) / 1024
     identity = course.server.process.identity
     if identity is None:
         raise ServiceError("the server does not run")

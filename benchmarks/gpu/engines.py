@@ -51,13 +51,13 @@ def engines(device: str) -> tuple[Engine, ...]:
     Sums of 8-bit mantissas in two orders move the log-prob of an improbable token by 0.2 on SmolLM2; weights that are a
     step old move one by 3 and more. Adapters begin at zero, and need ten times the rate for that.
     """
-    own = {"device": device, "max_rows": 32}
+    common_options = {"device": device, "max_rows": 32}
     return (
-        Engine("ours, float32", {**own, "precision": "float32"}, 1e-3, lacks_device),
-        Engine("ours, bfloat16", {**own, "precision": "bfloat16"}, 0.5, lacks_device),
+        Engine("ours, float32", {**common_options, "precision": "float32"}, 1e-3, lacks_device),
+        Engine("ours, bfloat16", {**common_options, "precision": "bfloat16"}, 0.5, lacks_device),
         Engine(
             "ours, bfloat16, LoRA",
-            {**own, "precision": "bfloat16", "lora": LORA},
+            {**common_options, "precision": "bfloat16", "lora": LORA},
             0.5,
             lacks_device,
             learning_rate=1e-3,

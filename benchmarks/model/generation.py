@@ -24,7 +24,7 @@ import torch
 from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import HOST
 
-REQUESTS, PREFIX, OWN, TOKENS = 32, 100, 16, 32
+REQUESTS, PREFIX, SUFFIX, TOKENS = 32, 100, 16, 32
 ROUNDS, THREADS = 5, 2
 CONTEXT = 256
 
@@ -32,7 +32,9 @@ CONTEXT = 256
 def prompts() -> list[list[int]]:
     """Token ids that every model of this size has; the prefix is the same in all."""
     prefix = [1000 + 7 * place % 9000 for place in range(PREFIX)]
-    return [[*prefix, *(2000 + (31 * request + place) % 5000 for place in range(OWN))] for request in range(REQUESTS)]
+    return [
+        [*prefix, *(2000 + (31 * request + place) % 5000 for place in range(SUFFIX))] for request in range(REQUESTS)
+    ]
 
 
 def rate_of(ask: Callable[[int], int]) -> float:
@@ -58,7 +60,7 @@ def ours(folder: Path) -> float:
 
     def ask(turn: int) -> int:
         how = [SamplingParameters(TOKENS, seed=turn * 100 + index, ignore_eos=True) for index in range(REQUESTS)]
-        futures = [sampler.submit(prompt, one, 0) for prompt, one in zip(prompts(), how, strict=True)]
+        futures = [sampler.submit(prompt, sampling, 0) for prompt, sampling in zip(prompts(), how, strict=True)]
         return sum(len(future.result().token_ids) for future in futures)
 
     try:
@@ -77,11 +79,11 @@ def generate(folder: Path) -> float:
 
     def ask(turn: int) -> int:
         torch.manual_seed(turn)
-        found = model.generate(
+        sequences = model.generate(
             input_ids=input_ids, attention_mask=torch.ones_like(input_ids), do_sample=True, temperature=1.0, top_k=0,
             min_new_tokens=TOKENS, max_new_tokens=TOKENS, pad_token_id=0,
         )  # fmt: skip
-        return int(found[:, input_ids.shape[1] :].numel())
+        return int(sequences[:, input_ids.shape[1] :].numel())
 
     return rate_of(ask)
 
@@ -89,9 +91,9 @@ def generate(folder: Path) -> float:
 def llama(gguf: Path, server: Path) -> float:
     port = find_free_port()
     context = str(REQUESTS * CONTEXT)
-    started = [str(server), "-m", str(gguf), "--host", HOST, "--port", str(port), "-t", str(THREADS)]
+    command = [str(server), "-m", str(gguf), "--host", HOST, "--port", str(port), "-t", str(THREADS)]
     process = subprocess.Popen(
-        [*started, "-c", context, "-np", str(REQUESTS)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "-c", context, "-np", str(REQUESTS)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         with (

@@ -164,7 +164,11 @@ class Policy:
 
 def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
     """Return a batch as ART packs it, one attempt to a row, padded on the right."""
-    rows = [pair for one in batch for pair in zip([one.prompt] * len(one.answers_G), one.answers_G, strict=True)]
+    rows = [
+        pair
+        for question in batch
+        for pair in zip([question.prompt] * len(question.answers_G), question.answers_G, strict=True)
+    ]
     lengths_B_1 = torch.tensor([[len(prompt) + 1] for prompt, _ in rows])
     shape = len(rows), int(lengths_B_1.max())
     places_B_T = torch.arange(shape[1]).expand(shape)
@@ -174,7 +178,7 @@ def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
         tokens_B_T[row, : len(prompt) + 1] = torch.tensor([*prompt, *answer.token_ids])
     numbers_B_T = torch.arange(shape[0])[:, None].where(places_B_T < lengths_B_1, torch.tensor(PADDING_GROUP))
     logprobs_B_1 = torch.tensor([answer.logprobs for _, answer in rows])
-    advantages_B = torch.tensor([value for one in batch for value in one.advantages_G])
+    advantages_B = torch.tensor([value for question in batch for value in question.advantages_G])
     return {
         "tokens": tokens_B_T,
         "group_ids": numbers_B_T,
@@ -278,7 +282,7 @@ def learn(name: str, seed: int, policy: Policy | RegressionPolicy) -> None:
     def evaluate(tickets: int) -> None:
         answers = policy.answer(prompts, 0.0, chance)
         right = sum(answer.text == ticket.team for answer, ticket in zip(answers, unseen, strict=True))
-        low, share, high = (f"{100 * each:.1f}" for each in wilson_interval(right, len(unseen)))
+        low, share, high = (f"{100 * bound:.1f}" for bound in wilson_interval(right, len(unseen)))
         print(f"{name}, seed {seed}: {tickets} tickets, {policy.version} steps: {share} % [{low}, {high}]", flush=True)
 
     numbers = iter(range(TICKETS))

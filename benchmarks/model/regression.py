@@ -53,9 +53,9 @@ class RegressionPolicy:
     def train(self, batch: Sequence[Any], trial: Any) -> None:
         """Update from a batch."""
         rows = [
-            (one.prompt, answer.token_ids[0], answer.logprobs[0], advantage)
-            for one in batch
-            for answer, advantage in zip(one.answers_G, one.advantages_G, strict=True)
+            (question.prompt, answer.token_ids[0], answer.logprobs[0], advantage)
+            for question in batch
+            for answer, advantage in zip(question.answers_G, question.advantages_G, strict=True)
         ]
         prompts, teams, behaviour, advantages = zip(*rows, strict=True)
         config = TrainConfig(learning_rate=trial.rate, kl_coefficient=trial.kl, kl_estimator="k3")

@@ -41,26 +41,27 @@ def generation(model: Path, llama: list[str] | None, rounds: int) -> None:
     for _ in range(rounds):
         for name, arguments in variants.items():
             rates[name].append(call(sys.executable, "generation", name, *arguments)["tokens_per_s"])
-    shown = ", ".join(f"{name} {median(found):.0f}" for name, found in rates.items()) + " tokens/s"
-    own = median(rates["ours"])
-    print(at_least("sampler × transformers' generate", own / median(rates["generate"]), 2.0, shown))
+    rates_text = ", ".join(f"{name} {median(measured):.0f}" for name, measured in rates.items()) + " tokens/s"
+    our_rate = median(rates["ours"])
+    print(at_least("sampler × transformers' generate", our_rate / median(rates["generate"]), 2.0, rates_text))
     if llama:
-        print(at_least("sampler × llama.cpp's server", own / median(rates["llama"]), 1.0, shown))
+        print(at_least("sampler × llama.cpp's server", our_rate / median(rates["llama"]), 1.0, rates_text))
     else:
         print(reported("sampler × llama.cpp's server", "left out: no --llama-server"))
 
 
 def update(model: Path, folder: Path, trl_python: str, rounds: int) -> None:
     call(sys.executable, "step", "make", str(folder), str(model))
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
+    runs_by_name: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
     for _ in range(rounds):
         for name, python in (("ours", sys.executable), ("trl", trl_python)):
-            found[name].append(call(python, "step", name, str(folder)))
+            runs_by_name[name].append(call(python, "step", name, str(folder)))
     seconds, peak = (
-        {name: median(one[key] for one in found[name]) for name in found} for key in ("seconds", "peak_gb")
+        {name: median(figures[key] for figures in runs_by_name[name]) for name in runs_by_name}
+        for key in ("seconds", "peak_gb")
     )
-    times = ", ".join(f"{name} {seconds[name]:.1f} s" for name in found)
-    memory = ", ".join(f"{name} {peak[name]:.1f} GB" for name in found)
+    times = ", ".join(f"{name} {seconds[name]:.1f} s" for name in runs_by_name)
+    memory = ", ".join(f"{name} {peak[name]:.1f} GB" for name in runs_by_name)
     print(at_least("GRPO step, times as fast as TRL's", seconds["trl"] / seconds["ours"], 2.0, times))
     print(at_most("GRPO step, memory / TRL's", peak["ours"] / peak["trl"], 1.0, memory))
 

@@ -46,8 +46,8 @@ def make(folder: Path, model: Path) -> None:
 
 def measure(name: str, folder: Path) -> dict[str, float]:
     step.ROWS, step.ROWS_AT_ONCE, step.STEPS = GROUPS * GROUP_SIZE, GROUP_SIZE, 3
-    found = step.timed({"ours": step.ours, "trl": step.trl}[name](folder))
-    return {**found, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    figures = step.timed({"ours": step.ours, "trl": step.trl}[name](folder))
+    return {**figures, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import time
 from contextlib import aclosing
 
-from benchmarks.replay.work import ASSEMBLY, Made, live_stages
+from benchmarks.replay.work import ASSEMBLY, CountsByStage, live_stages
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from benchmarks.streams.ours import TimedStage
@@ -33,8 +33,8 @@ async def run(bootstrap_servers: str, namespace: str, what: str, records: int) -
     prepare_process()
     warm_up()
     stop, workers, first = asyncio.Event(), list[Worker](), TimedStage(ASSEMBLY)
-    made = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
-    serving = asyncio.create_task(serve(made, live_stages(what, first), stop=stop, on_ready=workers.append))
+    stream_settings = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
+    serving = asyncio.create_task(serve(stream_settings, live_stages(what, first), stop=stop, on_ready=workers.append))
     while not workers:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
     ended, cpu = await at_rest(workers[0], records)
@@ -42,7 +42,7 @@ async def run(bootstrap_servers: str, namespace: str, what: str, records: int) -
         "seconds": ended - first.began,
         "cpu_seconds": cpu - first.cpu,
         "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "made": await what_was_made(workers[0], made),
+        "made": await what_was_made(workers[0], stream_settings),
     }
     stop.set()
     await serving
@@ -51,20 +51,20 @@ async def run(bootstrap_servers: str, namespace: str, what: str, records: int) -
 
 async def at_rest(worker: Worker, records: int) -> tuple[float, float]:
     """Return when the last record was committed, by the clock and in CPU time."""
-    taken, found = 0, (time.monotonic(), time.process_time())
-    while taken < records or time.monotonic() - found[0] < REST_S:
+    taken, rest_times = 0, (time.monotonic(), time.process_time())
+    while taken < records or time.monotonic() - rest_times[0] < REST_S:
         await asyncio.sleep(LOOK_S)
         now = sum(runner.metrics.records for app in worker.apps for runner in app.runners.values())
         if now != taken:
-            taken, found = now, (time.monotonic(), time.process_time())
-    return found
+            taken, rest_times = now, (time.monotonic(), time.process_time())
+    return rest_times
 
 
-async def what_was_made(worker: Worker, made: StreamSettings) -> Made:
+async def what_was_made(worker: Worker, stream_settings: StreamSettings) -> CountsByStage:
     """Return what each stage emitted; batches are counted where they stand."""
     emitted = {app.stage.name: sum(runner.metrics.outputs for runner in app.runners.values()) for app in worker.apps}
-    async with aclosing(read_whole(made, BATCHES)) as found:
-        batches = [raw async for raw in found if record_name(raw.value) == TrainingBatch.__name__]
+    async with aclosing(read_whole(stream_settings, BATCHES)) as raw_records:
+        batches = [raw async for raw in raw_records if record_name(raw.value) == TrainingBatch.__name__]
     return emitted | {"batches": len(batches)}
 
 

@@ -27,12 +27,12 @@ async def load(
     bootstrap_servers: str, namespace: str, episodes: int, *, at_once: int = AT_ONCE, shape: Shape = LONG
 ) -> tuple[int, int]:
     """Make the topics and fill them; return records and bytes."""
-    made = settings(bootstrap_servers, namespace)
-    await ensure_topics(made, live_stages("all", TimedStage(ASSEMBLY)))
+    stream_settings = settings(bootstrap_servers, namespace)
+    await ensure_topics(stream_settings, live_stages("all", TimedStage(ASSEMBLY)))
     chance, records, size = random.Random(1), 0, 0
     topic = namespace + "episode-events"
     producer = AIOKafkaProducer(
-        **made.kafka.client_options(), compression_type="zstd", linger_ms=20, max_batch_size=262_144
+        **stream_settings.kafka.client_options(), compression_type="zstd", linger_ms=20, max_batch_size=262_144
     )
     await producer.start()
     try:
@@ -46,7 +46,7 @@ async def load(
                     await producer.send(topic, event, key=f"episode-{number}".encode())
                     records, size = records + 1, size + len(event)
             tick = encode(_tick(second))
-            for partition in range(made.event_partitions):
+            for partition in range(stream_settings.event_partitions):
                 await producer.send(topic, tick, partition=partition)
                 records, size = records + 1, size + len(tick)
         await producer.flush()

@@ -28,10 +28,10 @@ async def run(bootstrap_servers: str, namespace: str, with_what: str) -> None:
     read = decode if with_what == "compiled" else library_reader()
     for event in episode(0, random.Random(0)):
         read(event)
-    made = settings(bootstrap_servers, namespace)
-    there = await resolve(made, EPISODE_EVENTS, Bound(), Bound())
+    stream_settings = settings(bootstrap_servers, namespace)
+    resolved = await resolve(stream_settings, EPISODE_EVENTS, Bound(), Bound())
     records = 0
-    async with open_ranges(made, there.ranges) as sources:
+    async with open_ranges(stream_settings, resolved.ranges) as sources:
         began, cpu = time.monotonic(), time.process_time()
         for source in sources:
             while batch := await source.read():

@@ -27,13 +27,13 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
     """Replay the whole topic; print what it took from the first record on."""
     prepare_process()
     warm_up()
-    start, began, cpu, own, records = time.monotonic(), None, 0.0, 0.0, 0
+    start, began, cpu, own_cpu_s, records = time.monotonic(), None, 0.0, 0.0, 0
 
     def count(offsets: int, read: int, size: int) -> None:
-        nonlocal records, began, cpu, own
+        nonlocal records, began, cpu, own_cpu_s
         if began is None:
-            began, own = time.monotonic(), time.process_time()
-            cpu = own + of_children()
+            began, own_cpu_s = time.monotonic(), time.process_time()
+            cpu = own_cpu_s + of_children()
         records += read
 
     plan = ReplayPlan(
@@ -47,8 +47,10 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
         new_scoring=SCORING,
         scores="computed",
     )
-    made = settings(bootstrap_servers, namespace)
-    replay = Replay(made, plan, registry=BUILT_IN, watch=ProgressCallbacks(progress=count), processes=int(processes))
+    stream_settings = settings(bootstrap_servers, namespace)
+    replay = Replay(
+        stream_settings, plan, registry=BUILT_IN, watch=ProgressCallbacks(progress=count), processes=int(processes)
+    )
     manifest = await replay.run(dry_run=dry == "dry")
     assert began is not None
     emitted = {digest.stage: digest.records_out for digest in manifest.digests}
@@ -56,7 +58,7 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
         "records": records,
         "seconds": time.monotonic() - began,
         "cpu_seconds": time.process_time() + of_children() - cpu,
-        "own_cpu_seconds": time.process_time() - own,
+        "own_cpu_seconds": time.process_time() - own_cpu_s,
         "start_seconds": began - start,
         "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "lane_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if int(processes) > 1 else 0,

@@ -85,30 +85,30 @@ def one_round(bootstrap_servers: str, episodes: int, processes: int) -> Seen:
     records, size = filled(bootstrap_servers, namespace, episodes)
     if filled(bootstrap_servers, apart, episodes) != (records, size):
         sys.exit("two topics that should hold the same records do not")
-    told = f"{records} records, {size / 1e6:.0f} MB, {episodes * EVENTS} of them events"
-    print(f"{told}; load {os.getloadavg()[0]:.1f}")
-    found: Seen = {}
+    log_size = f"{records} records, {size / 1e6:.0f} MB, {episodes * EVENTS} of them events"
+    print(f"{log_size}; load {os.getloadavg()[0]:.1f}")
+    results: Seen = {}
     for name, variant in variants(processes).items():
-        result = found[name] = measure(bootstrap_servers, apart if name == LIVE_ALL else namespace, records, *variant)
+        result = results[name] = measure(bootstrap_servers, apart if name == LIVE_ALL else namespace, records, *variant)
         rate, cpu = result["records"] / result["seconds"], result["cpu_seconds"] / result["records"] * 1e6
         print(f"  {name:16} {rate:8.0f} records/s {cpu:6.1f} CPU µs/record {result['resident_mb']:5.0f} MB"
               + (f" + {result['lane_mb']:.0f} MB each" if result.get("lane_mb") else ""), flush=True)  # fmt: skip
         if result.get("lane_mb"):
             print(f"  {'':16} {result['own_cpu_seconds'] / result['records'] * 1e6:26.1f} of them to put in order")
-    check_alike(found, LIVE, [name for name in found if name.startswith("assembly")])
-    check_alike(found, LIVE_ALL, [name for name in found if name.startswith("all")])
-    return found
+    check_alike(results, LIVE, [name for name in results if name.startswith("assembly")])
+    check_alike(results, LIVE_ALL, [name for name in results if name.startswith("all")])
+    return results
 
 
-def check_alike(found: Seen, live: str, replays: list[str]) -> None:
+def check_alike(results: Seen, live: str, replays: list[str]) -> None:
     """Print what the live worker made; end where a replay made something else, or where it made nothing."""
-    made = found[live]["made"]
-    print(f"  {live} made " + ", ".join(f"{stage} {count}" for stage, count in made.items()))
-    if live == LIVE_ALL and not made["batches"]:
+    live_counts = results[live]["made"]
+    print(f"  {live} made " + ", ".join(f"{stage} {count}" for stage, count in live_counts.items()))
+    if live == LIVE_ALL and not live_counts["batches"]:
         sys.exit("no batch was cut: not all stages were at work")
     for name in replays:
-        if found[name]["made"] != made:
-            sys.exit(f"{name} made {found[name]['made']}: that is other work, and not compared")
+        if results[name]["made"] != live_counts:
+            sys.exit(f"{name} made {results[name]['made']}: that is other work, and not compared")
 
 
 def main(episodes: int, rounds: int, processes: int) -> None:
@@ -123,17 +123,19 @@ def main(episodes: int, rounds: int, processes: int) -> None:
         tell(name, LIVE if name.startswith("assembly") else LIVE_ALL, 2.0, seen)
 
 
-def tell(name: str, other: str, target: float, seen: list[Seen]) -> None:
+def tell(name: str, other: str, target: float, rounds: list[Seen]) -> None:
     """Print how a variant compares with another, by the wall and by CPU time."""
-    rates = [found[other]["seconds"] / found[name]["seconds"] for found in seen]
-    by_cpu = statistics.median(found[other]["cpu_seconds"] / found[name]["cpu_seconds"] for found in seen)
+    rates = [results[other]["seconds"] / results[name]["seconds"] for results in rounds]
+    by_cpu = statistics.median(results[other]["cpu_seconds"] / results[name]["cpu_seconds"] for results in rounds)
     spread = f"{min(rates):.2f} to {max(rates):.2f}"
     print(f"{name} / {other}: {statistics.median(rates):.2f} ({spread}), by CPU {by_cpu:.2f}; target {target}")
-    if all(found[name].get("lane_mb") for found in seen):
-        alone = statistics.median(found[other]["cpu_seconds"] / found[name]["own_cpu_seconds"] for found in seen)
+    if all(results[name].get("lane_mb") for results in rounds):
+        alone = statistics.median(
+            results[other]["cpu_seconds"] / results[name]["own_cpu_seconds"] for results in rounds
+        )
         print(f"  with more cores and processes at most {alone:.2f}, when the one that puts in order is always busy")
 
 
 if __name__ == "__main__":
-    chosen = [int(each) for each in sys.argv[1:]]
+    chosen = [int(argument) for argument in sys.argv[1:]]
     main(*chosen, *(8_000, 3, max(2, cores()))[len(chosen) :])

@@ -42,28 +42,28 @@ def main(minutes: float, processes: tuple[int, ...]) -> None:
         alone = None
         for how in ("dry", "written"):
             for count in processes:
-                found = measure(servers, namespace, records, "benchmarks.replay.replayed", "all", how, str(count))
-                whole, own = (found[name] / records * 1e6 for name in ("cpu_seconds", "own_cpu_seconds"))
-                show(how, count, whole, own, alone)
-                alone = whole if count == 1 else alone
+                result = measure(servers, namespace, records, "benchmarks.replay.replayed", "all", how, str(count))
+                whole_us, own_us = (result[name] / records * 1e6 for name in ("cpu_seconds", "own_cpu_seconds"))
+                show(how, count, whole_us, own_us, alone)
+                alone = whole_us if count == 1 else alone
 
 
 def show(how: str, count: int, whole_us: float, own_us: float, alone_us: float | None) -> None:
     """Print what so many processes take, and what as many cores would give."""
     if count == 1 or alone_us is None:
         times = 1e6 / whole_us / RECORDS_PER_S
-        shown = f"{whole_us:.1f} CPU µs/record, a week in {WEEK_S / times / 60:.0f} minutes"
-        print(at_least(f"{how}, one core, times real time", times, TARGET, shown))
+        figures = f"{whole_us:.1f} CPU µs/record, a week in {WEEK_S / times / 60:.0f} minutes"
+        print(at_least(f"{how}, one core, times real time", times, TARGET, figures))
         return
     cores = count + 1
     busiest = max(own_us, (whole_us - own_us) / count)
     further = (alone_us / busiest - 1) / (cores - 1)
-    shown = (
+    figures = (
         f"{alone_us / busiest:.2f} times one core; {whole_us:.1f} CPU µs/record, {own_us:.1f} of them to put in order"
     )
-    print(at_least(f"{how}, {cores} cores, of each further core", further, TARGET_OF_CORE, shown))
+    print(at_least(f"{how}, {cores} cores, of each further core", further, TARGET_OF_CORE, figures))
 
 
 if __name__ == "__main__":
-    chosen = [int(each) for each in sys.argv[1:]] or [20, 1, 2, 3, 4]
+    chosen = [int(argument) for argument in sys.argv[1:]] or [20, 1, 2, 3, 4]
     main(chosen[0], tuple(chosen[1:]))

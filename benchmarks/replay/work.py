@@ -7,7 +7,7 @@ from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, RunCo
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.replay.plan.plan import CHAIN
 
-Made = dict[str, int]
+CountsByStage = dict[str, int]
 """Records that each stage emitted, and the batches among them."""
 
 ASSEMBLY, SCORING = AssemblyConfig(), ScoringConfig()

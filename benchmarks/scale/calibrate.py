@@ -48,13 +48,13 @@ async def measure(running: Broker, load: Load) -> Measured:
     """Run a load through a worker with assembly, scoring and grouping."""
     events = CAPACITY_EVENTS if math.isinf(load.rate) else int(load.rate * load.seconds)
     changes = {"event_partitions": load.partitions}
-    made, sent = await prepare(running.bootstrap_servers, events, changes)
-    reader = Reader(made)
-    async with a_worker(running.bootstrap_servers, made.namespace, changes) as done:
+    stream_settings, sent = await prepare(running.bootstrap_servers, events, changes)
+    reader = Reader(stream_settings)
+    async with a_worker(running.bootstrap_servers, stream_settings.namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
         began, broker_s, client_s = time.monotonic(), running.cpu_seconds(), time.process_time()
         if load.rate:
-            await until_complete(reader, await send(made, sent, reader, load.rate))
+            await until_complete(reader, await send(stream_settings, sent, reader, load.rate))
         else:
             await asyncio.sleep(load.seconds)
         took = time.monotonic() - began
@@ -79,38 +79,39 @@ async def measure(running: Broker, load: Load) -> Measured:
 async def measure_all(running: Broker, seconds: float) -> tuple[dict[Load, Measured], float]:
     """Run the loads that costs are fitted to; return what they took, and what restoring a row took."""
     loads = (Load(4, 0.0, seconds / 2), Load(4, RATE, seconds), Load(4, math.inf, 0.0), Load(32, RATE, seconds))
-    found = {load: await measure(running, load) for load in loads}
-    return found, await measure_restoring(running.bootstrap_servers, OPEN_EPISODES)
+    measured_by_load = {load: await measure(running, load) for load in loads}
+    return measured_by_load, await measure_restoring(running.bootstrap_servers, OPEN_EPISODES)
 
 
-def calibrate(found: dict[Load, Measured], restore_row_s: float, cores: int) -> Costs:
+def calibrate(measured_by_load: dict[Load, Measured], restore_row_s: float, cores: int) -> Costs:
     """Return the costs that explain the runs best."""
     warm_up()
-    idle, slow, full, many = found
+    idle, slow, full, many = measured_by_load
     costs = Costs(
         step_s=step_costs(),
         record_s=20e-6,
         transaction_s=0.005,
-        idle_share=found[idle].worker_cores,
+        idle_share=measured_by_load[idle].worker_cores,
         broker_record_s=20e-6,
         broker_transaction_s=0.005,
         marker_s=0.0002,
-        broker_idle_share=found[idle].broker_cores,
-        client_record_s=found[full].client_s / CAPACITY_EVENTS,
+        broker_idle_share=measured_by_load[idle].broker_cores,
+        client_record_s=measured_by_load[full].client_s / CAPACITY_EVENTS,
         commit_wait_s=0.0,
         hand_over_s=0.0,
-        open_s=max(0.0, found[many].open_s - found[slow].open_s) / (len(STAGES) * (many.partitions - slow.partitions)),
+        open_s=max(0.0, measured_by_load[many].open_s - measured_by_load[slow].open_s)
+        / (len(STAGES) * (many.partitions - slow.partitions)),
         restore_row_s=restore_row_s,
     )
     loads = (slow, full, many)
     for _ in range(ROUNDS):
         seen = [simulate(load, costs, cores) for load in loads]
-        costs = fit(costs, [found[load] for load in loads], [out for _, out in seen])
+        costs = fit(costs, [measured_by_load[load] for load in loads], [out for _, out in seen])
         again, _ = simulate(slow, costs, cores)
-        wait = costs.commit_wait_s + (found[slow].commit_ms - again.commit_ms) / 1000
+        wait = costs.commit_wait_s + (measured_by_load[slow].commit_ms - again.commit_ms) / 1000
         costs = replace(costs, commit_wait_s=max(0.0, wait))
         again, _ = simulate(slow, costs, cores)
-        hand_over = costs.hand_over_s + (found[slow].p50_ms - again.p50_ms) / 1000 / len(STAGES)
+        hand_over = costs.hand_over_s + (measured_by_load[slow].p50_ms - again.p50_ms) / 1000 / len(STAGES)
         costs = replace(costs, hand_over_s=max(0.0, hand_over))
     return costs
 
@@ -121,8 +122,8 @@ def step_costs(events: int = 20_000) -> dict[str, float]:
     stages = [stage for stage in every if stage.name in ALL_STAGES]
     nothing = Costs(dict.fromkeys(ALL_STAGES, 0.0), *[0.0] * 12)
     cluster = Cluster(4, workers=1, brokers=1, data_centre=HERE, one_machine_cores=2)
-    made = Simulation(cluster, nothing, stages, seed=1, clock=time.process_time)
-    out = made.run_backlog(list(islice(traffic(random.Random(1)), events)), GROUPS_AHEAD, MEMBERS * EVENTS)
+    simulation = Simulation(cluster, nothing, stages, seed=1, clock=time.process_time)
+    out = simulation.run_backlog(list(islice(traffic(random.Random(1)), events)), GROUPS_AHEAD, MEMBERS * EVENTS)
     return {name: out.step_s[name] / out.taken[name] for name in ALL_STAGES}
 
 

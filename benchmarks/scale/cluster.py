@@ -178,8 +178,10 @@ class Simulation:
 
     def place_of(self, topic: Topic, key: bytes | None) -> Place:
         """Return the partition of the whole cluster that a key belongs to."""
-        one = topic.partitions == "one" or not key
-        return topic.name, 0 if one else partition_of(key or b"", self.cluster.partitions // self.cluster.namespaces)
+        is_single = topic.partitions == "one" or not key
+        return topic.name, 0 if is_single else partition_of(
+            key or b"", self.cluster.partitions // self.cluster.namespaces
+        )
 
     def append(self, topic: Topic, partition: int, key: bytes | None, value: bytes) -> None:
         """Commit a record to one of the whole cluster's partitions; the share has one in `shares` of them."""
@@ -214,7 +216,7 @@ class Simulation:
         while self.env.now < seconds:
             yield self.env.timeout(LINGER_S)
             due = int(min(self.env.now, seconds) * rate)
-            self._produce([next(events) for _ in range(due - number)], [each / rate for each in range(number, due)])
+            self._produce([next(events) for _ in range(due - number)], [place / rate for place in range(number, due)])
             number = due
 
     def _send_ahead(self, events: Sequence[Sent], ahead: int, size: int) -> Waiting:

@@ -62,11 +62,11 @@ class Measured:
 def simulate(load: Load, costs: Costs, cores: int) -> tuple[Measured, Outcome]:
     """Run the same load in the simulation, on one machine."""
     cluster = Cluster(load.partitions, workers=1, brokers=1, data_centre=HERE, one_machine_cores=cores)
-    made, chance = Simulation(cluster, costs, three_stages(), seed=1), random.Random(1)
+    simulation, chance = Simulation(cluster, costs, three_stages(), seed=1), random.Random(1)
     if math.isinf(load.rate):
-        out = made.run_backlog(list(islice(traffic(chance), CAPACITY_EVENTS)), GROUPS_AHEAD, MEMBERS * EVENTS)
+        out = simulation.run_backlog(list(islice(traffic(chance), CAPACITY_EVENTS)), GROUPS_AHEAD, MEMBERS * EVENTS)
     else:
-        out = made.run(traffic(chance), load.rate, load.seconds)
+        out = simulation.run(traffic(chance), load.rate, load.seconds)
     return as_measured(out), out
 
 
@@ -85,17 +85,20 @@ def as_measured(out: Outcome, settle_s: float = SETTLE_S) -> Measured:
     )
 
 
-def fit(costs: Costs, found: Sequence[Measured], seen: Sequence[Outcome]) -> Costs:
+def fit(costs: Costs, measurements: Sequence[Measured], seen: Sequence[Outcome]) -> Costs:
     """Divide the processor time of real runs among what the simulation counted in the same loads."""
     steps = [sum(out.taken[stage] * costs.step_s[stage] for stage in STAGES) for out in seen]
     worker_s, broker_s = (
-        [getattr(one, who) * one.seconds for one in found] for who in ("worker_cores", "broker_cores")
+        [getattr(measurement, who) * measurement.seconds for measurement in measurements]
+        for who in ("worker_cores", "broker_cores")
     )
     of_worker = [[sum(out.transactions.values()), sum(out.taken.values())] for out in seen]
     of_broker = [[sum(out.transactions.values()), out.markers, out.broker_records] for out in seen]
-    idle_s = [costs.idle_share * one.seconds + step for one, step in zip(found, steps, strict=True)]
+    idle_s = [
+        costs.idle_share * measurement.seconds + step for measurement, step in zip(measurements, steps, strict=True)
+    ]
     transaction_s, record_s = _solve(of_worker, worker_s, idle_s)
-    idle_s = [costs.broker_idle_share * one.seconds for one in found]
+    idle_s = [costs.broker_idle_share * measurement.seconds for measurement in measurements]
     broker_transaction_s, marker_s, broker_record_s = _solve(of_broker, broker_s, idle_s)
     return replace(
         costs,
@@ -110,14 +113,14 @@ def fit(costs: Costs, found: Sequence[Measured], seen: Sequence[Outcome]) -> Cos
 def _solve(counts: Sequence[Sequence[float]], whole_s: Sequence[float], known_s: Sequence[float]) -> list[float]:
     """Explain what is not known of each run; a cost that would be negative is none, and the others are found again."""
     whole = np.array(whole_s)
-    rows, wanted = np.array(counts, dtype=float) / whole[:, None], (whole - np.array(known_s)) / whole
-    kept = list(range(rows.shape[1]))
-    costs = [0.0] * len(kept)
-    while kept:
-        found = [float(each) for each in np.linalg.lstsq(rows[:, kept], wanted)[0]]
-        if min(found) >= 0:
-            for place, cost in zip(kept, found, strict=True):
+    rows, relative_target = np.array(counts, dtype=float) / whole[:, None], (whole - np.array(known_s)) / whole
+    columns = list(range(rows.shape[1]))
+    costs = [0.0] * len(columns)
+    while columns:
+        solution = [float(coefficient) for coefficient in np.linalg.lstsq(rows[:, columns], relative_target)[0]]
+        if min(solution) >= 0:
+            for place, cost in zip(columns, solution, strict=True):
                 costs[place] = cost
             break
-        kept.pop(found.index(min(found)))
+        columns.pop(solution.index(min(solution)))
     return costs

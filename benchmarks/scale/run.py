@@ -67,19 +67,19 @@ def measure_costs(seconds: float) -> Costs:
     """Calibrate, keep the costs in a file, and print their errors, of runs fitted to and of others."""
     cores = len(os.sched_getaffinity(0))
     with broker() as running:
-        found, restore_row_s = asyncio.run(measure_all(running, seconds))
-        full = next(one.events_per_s for load, one in found.items() if math.isinf(load.rate))
+        measured_by_load, restore_row_s = asyncio.run(measure_all(running, seconds))
+        full = next(measured.events_per_s for load, measured in measured_by_load.items() if math.isinf(load.rate))
         others = (Load(2, full / 2, seconds), Load(16, 1_000.0, seconds))
         predicted = {load: asyncio.run(measure(running, load)) for load in others}
-    costs = calibrate(found, restore_row_s, cores)
+    costs = calibrate(measured_by_load, restore_row_s, cores)
     COSTS.parent.mkdir(exist_ok=True)
     COSTS.write_text(to_json(costs))
     print(f"load of this machine: {os.getloadavg()[0]:.1f}; {cores} cores for worker, broker, producer and reader")
     heads = f"{'events/s':>15} {'worker cores':>13} {'broker cores':>13} {'p50 ms':>11} {'p99 ms':>11}"
     print(f"{'measured/simulated':42} {heads}")
-    for load, one in (found | predicted).items():
+    for load, measured in (measured_by_load | predicted).items():
         kind = "predicted" if load in predicted else "fitted"
-        print_error(f"{kind}: {load}", one, simulate(load, costs, cores)[0] if load.rate else None)
+        print_error(f"{kind}: {load}", measured, simulate(load, costs, cores)[0] if load.rate else None)
     return costs
 
 
@@ -112,7 +112,7 @@ def print_cluster(name: str, rate: float, cluster: Cluster, costs: Costs) -> Non
     out = run_cluster(rate, cluster, costs, (Fault(KILL_S, "kill"), Fault(JOIN_S, "join")))
     print(f"\n{name} events/s: {cluster.partitions} partitions, {cluster.workers} workers, {cluster.brokers} brokers"
           f" of {cluster.data_centre.broker_cores} cores; one share in {cluster.shares} simulated")  # fmt: skip
-    for line in told(out, rate, cluster, costs):
+    for line in describe_outcome(out, rate, cluster, costs):
         print(f"  {line}", flush=True)
 
 
@@ -124,11 +124,11 @@ def run_cluster(
     stages = [stage for stage in every if stage.name in ALL_STAGES]
     of_share = rate / cluster.shares
     at_once = max(1, int(of_share * EPISODE_S / EVENTS / MEMBERS))
-    made = Simulation(cluster, costs, stages, seed=1)
-    return made.run(traffic(random.Random(1), at_once), of_share, seconds, faults)
+    simulation = Simulation(cluster, costs, stages, seed=1)
+    return simulation.run(traffic(random.Random(1), at_once), of_share, seconds, faults)
 
 
-def told(out: Outcome, rate: float, cluster: Cluster, costs: Costs) -> list[str]:
+def describe_outcome(out: Outcome, rate: float, cluster: Cluster, costs: Costs) -> list[str]:
     """Return what a run did, in lines."""
     peace = [latency for at, latency in out.groups if SETTLE_S <= at - latency < KILL_S - 1]
     p50, p99 = percentiles(peace)

@@ -82,7 +82,7 @@ class StageGroup:
         """Take all partitions back, as each member notices by its heartbeat; then assign them."""
         env, heartbeat_s = self.simulation.env, self.simulation.cluster.session_timeout_s / 4
         noticing = [self._revoke(owner, self.simulation.chance.uniform(0, heartbeat_s)) for owner in self._owners]
-        yield env.all_of([env.process(each) for each in noticing])
+        yield env.all_of([env.process(process) for process in noticing])
         yield env.timeout(2 * self.simulation.cluster.data_centre.round_trip_s)
         self._assign()
         yield env.all_of([owner.opened for owner in self._owners])
@@ -95,7 +95,7 @@ class StageGroup:
     def _assign(self) -> None:
         """Assign ranges, as the group's assignor does."""
         every = [self.simulation.single] if self.single else self.simulation.workers
-        workers, partitions = [each for each in every if each.is_alive], list(self.committed)
+        workers, partitions = [candidate for candidate in every if candidate.is_alive], list(self.committed)
         share, more = divmod(len(partitions), len(workers))
         self._owners, self._owner_by_partition, first = [], {}, 0
         for place, worker in enumerate(workers):
@@ -196,8 +196,8 @@ class Owner:
 
     def _cost_of(self, records: list[Record]) -> float:
         """Of a stage with a single partition, each record here is one of every share."""
-        each = self._costs.step_s[self._group.stage.name] + self._costs.record_s
-        cost = len(records) * each * (self._simulation.cluster.of_single if self._group.single else 1)
+        record_s = self._costs.step_s[self._group.stage.name] + self._costs.record_s
+        cost = len(records) * record_s * (self._simulation.cluster.of_single if self._group.single else 1)
         if self._group.single:
             self._simulation.outcome.single_s[self._group.stage.name] += cost  # type: ignore[assignment]
         return cost
@@ -239,7 +239,7 @@ class Owner:
             add((f"{stage.name}-changelog", number), (value for _, value in processed.changelog))
             for output in processed.outputs:
                 add(simulation.place_of(topic_of(output.topic), output.key), (output.value,))
-        return {place: Write(*each) for place, each in sizes.items()}, {*sizes, (f"{stage.name}-offsets", 0)}
+        return {place: Write(*counts) for place, counts in sizes.items()}, {*sizes, (f"{stage.name}-offsets", 0)}
 
 
 def at_once(coroutine: Coroutine[Any, Any, Processed]) -> Processed:

@@ -48,12 +48,12 @@ class Codec(NamedTuple):
 
 def schemas() -> dict[bytes, Plain]:
     """Return every version of every schema, by the header that its records begin with."""
-    found = {}
+    schema_by_marker = {}
     for path in sorted(AVRO_FOLDER.glob("*.avsc")):
         schema = json.loads(path.read_text())
         crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-        found[MARKER + crc] = schema
-    return found
+        schema_by_marker[MARKER + crc] = schema
+    return schema_by_marker
 
 
 def newest(name: str) -> tuple[bytes, Plain]:
@@ -106,14 +106,17 @@ def codec(read: Callable[[bytes], Plain], write: Callable[[Plain], bytes]) -> Co
 # Dictionaries to records: a schema's fields stand in the order of its record's
 
 _message = maker(Message)
-_events = {each.__name__: maker(each) for each in (EpisodeStarted, RewardReported, EpisodeEnded, WriterClosed)}
+_events = {
+    record_type.__name__: maker(record_type)
+    for record_type in (EpisodeStarted, RewardReported, EpisodeEnded, WriterClosed)
+}
 _turn = maker(TurnRecorded)
 
 
 def as_record(name: str, plain: Plain) -> Any:
     """Return what the library read as the event that assembly takes."""
     if name == "TurnRecorded":
-        plain["added_messages"] = tuple([_message(*each.values()) for each in plain["added_messages"]])
+        plain["added_messages"] = tuple([_message(*message.values()) for message in plain["added_messages"]])
         plain["completion"] = _message(*plain["completion"].values())
         return _turn(*plain.values())
     if name == "EpisodeEnded":
@@ -129,26 +132,26 @@ def _plainer(record: type, **deep: Callable[[Any], Any]) -> Callable[[Any], Plai
     names = [field.name for field in fields(record)]
     values = attrgetter(*names)
 
-    def plain(made: Any) -> Plain:
-        found = dict(zip(names, values(made), strict=True))
+    def plain(record: Any) -> Plain:
+        plain_values = dict(zip(names, values(record), strict=True))
         for name, make in deep.items():
-            found[name] = make(found[name])
-        return found
+            plain_values[name] = make(plain_values[name])
+        return plain_values
 
     return plain
 
 
-def _each(make: Callable[[Any], Plain]) -> Callable[[Any], list[Plain]]:
-    return lambda several: [make(one) for one in several]
+def _map_list(make: Callable[[Any], Plain]) -> Callable[[Any], list[Plain]]:
+    return lambda several: [make(record) for record in several]
 
 
 _plain_message = _plainer(Message)
 as_plain: Callable[[Any], Plain] = _plainer(
     Trajectory,
-    turns=_each(_plainer(Turn, added_messages=_each(_plain_message), completion=_plain_message)),
-    tools=_each(_plainer(ToolResult)),
-    rewards=_each(_plainer(Reward)),
-    histories=_each(_plainer(History, spans=_each(_plainer(Span)))),
+    turns=_map_list(_plainer(Turn, added_messages=_map_list(_plain_message), completion=_plain_message)),
+    tools=_map_list(_plainer(ToolResult)),
+    rewards=_map_list(_plainer(Reward)),
+    histories=_map_list(_plainer(History, spans=_map_list(_plainer(Span)))),
 )
 """Returns a trajectory as the dictionary that the library writes."""
 
@@ -156,10 +159,10 @@ as_plain: Callable[[Any], Plain] = _plainer(
 def assembled(events: list[bytes], used: Codec) -> list[bytes]:
     """Return the trajectories of one episode's events."""
     stage = AssemblyStage(AssemblyConfig())
-    state, made = stage.new_state(), list[Any]()
+    state, outputs = stage.new_state(), list[Any]()
     for data in events:
-        made += stage.step(state, Incoming(used.decode(data), "", NOWHERE, data))
-    return [used.encode(outgoing.record) for outgoing in made if outgoing.topic.name == "trajectories"]
+        outputs += stage.step(state, Incoming(used.decode(data), "", NOWHERE, data))
+    return [used.encode(outgoing.record) for outgoing in outputs if outgoing.topic.name == "trajectories"]
 
 
 def conversion_us() -> float:
@@ -174,11 +177,11 @@ def conversion_us() -> float:
             began = time.process_time()
             records = [(as_record(name, plain), data) for data, name, plain in events]
             used += time.process_time() - began
-            state, made = stage.new_state(), list[Any]()
+            state, outputs = stage.new_state(), list[Any]()
             for record, data in records:
-                made += stage.step(state, Incoming(record, "", NOWHERE, data))
+                outputs += stage.step(state, Incoming(record, "", NOWHERE, data))
             began = time.process_time()
-            for outgoing in made:
+            for outgoing in outputs:
                 as_plain(outgoing.record)
             used += time.process_time() - began
         took.append(used / MEASURED / EVENTS * 1e6)

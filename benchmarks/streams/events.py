@@ -95,5 +95,5 @@ def warm_up() -> None:
     """Assemble one episode, so that what codecs cost once in a process's life is not measured."""
     state, stage = AssemblyStage(AssemblyConfig()).new_state(), AssemblyStage(AssemblyConfig())
     for event in episode(0, random.Random(0)):
-        for made in stage.step(state, Incoming(decode(event), "", NOWHERE, event)):
-            encode(made.record)
+        for outgoing in stage.step(state, Incoming(decode(event), "", NOWHERE, event)):
+            encode(outgoing.record)

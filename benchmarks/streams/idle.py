@@ -64,8 +64,8 @@ def stack(folder: Path) -> Iterator[dict[str, int]]:
     run(folder, "up", "--no-art")
     try:
         run(folder, "topics", "create")
-        started = state.read_all(StackSettings(data_dir=folder / ".rollbus").run_dir)
-        yield {service.name: service.identity.pid for service in started}
+        services = state.read_all(StackSettings(data_dir=folder / ".rollbus").run_dir)
+        yield {service.name: service.identity.pid for service in services}
     finally:
         run(folder, "down")
 

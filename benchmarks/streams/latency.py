@@ -108,12 +108,14 @@ def _group(number: int, chance: random.Random) -> list[Sent]:
 class Reader:
     """Follows the three stages' output, and notes when each group's records can be read."""
 
-    def __init__(self, made: StreamSettings) -> None:
+    def __init__(self, stream_settings: StreamSettings) -> None:
         topics = (TRAJECTORIES, SCORES, RUN_LOG)
-        self._step = {topic.full_name(made.namespace): step for topic, step in zip(topics, STEPS, strict=True)}
+        self._step = {
+            topic.full_name(stream_settings.namespace): step for topic, step in zip(topics, STEPS, strict=True)
+        }
         self._consumer = AIOKafkaConsumer(
             *self._step,
-            **made.kafka.client_options(),
+            **stream_settings.kafka.client_options(),
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -148,17 +150,17 @@ class Reader:
             self.groups[name].seen[step] = now
 
 
-async def send(made: StreamSettings, events: list[Sent], reader: Reader, rate: float) -> int:
+async def send(stream_settings: StreamSettings, events: list[Sent], reader: Reader, rate: float) -> int:
     """Send at a steady rate, or with `math.inf` whenever few groups are ahead; return how many groups ended.
 
     All that became due within the recorder's linger goes together, as its producer sends it. An event counts from
     when it was due, so a sender that falls behind is measured too.
     """
-    options = made.kafka.client_options()
+    options = stream_settings.kafka.client_options()
     producer = AIOKafkaProducer(
         **options, enable_idempotence=True, compression_type="zstd", max_batch_size=MAX_BATCH_BYTES
     )
-    topic, partitions = EPISODE_EVENTS.full_name(made.namespace), made.event_partitions
+    topic, partitions = EPISODE_EVENTS.full_name(stream_settings.namespace), stream_settings.event_partitions
     await producer.start()
     began, count, ended = time.monotonic(), 0, 0
     try:
@@ -188,22 +190,22 @@ def _due(count: int, ended: int, reader: Reader) -> int:
 
 async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> Verdict:
     """Print the latencies at a rate; return whether the target is met."""
-    made, events = await prepare(bootstrap_servers, int(rate * seconds), changes)
-    reader = Reader(made)
-    async with a_worker(bootstrap_servers, made.namespace, changes) as done:
+    stream_settings, events = await prepare(bootstrap_servers, int(rate * seconds), changes)
+    reader = Reader(stream_settings)
+    async with a_worker(bootstrap_servers, stream_settings.namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
-        await until_complete(reader, await send(made, events, reader, rate))
+        await until_complete(reader, await send(stream_settings, events, reader, rate))
         reading.cancel()
     return show(f"{rate:.0f} events/s, {changes['event_partitions']} partitions", reader, done)
 
 
 async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
     """Return the events per second that the three stages sustain."""
-    made, events = await prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
-    reader = Reader(made)
-    async with a_worker(bootstrap_servers, made.namespace, changes):
+    stream_settings, events = await prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
+    reader = Reader(stream_settings)
+    async with a_worker(bootstrap_servers, stream_settings.namespace, changes):
         began, reading = time.monotonic(), asyncio.create_task(reader.run())
-        await until_complete(reader, await send(made, events, reader, math.inf))
+        await until_complete(reader, await send(stream_settings, events, reader, math.inf))
         took = time.monotonic() - began
         reading.cancel()
     print(f"{len(events) / took:.0f} events/s are sustained with {changes['event_partitions']} partitions")
@@ -212,9 +214,9 @@ async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
 
 async def prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
     """Make the topics of a new namespace; return its settings, and events to send."""
-    made = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
-    await ensure_topics(made, three_stages((*STAGES, "alias")))
-    return made, list(itertools.islice(traffic(random.Random(1)), count))
+    stream_settings = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
+    await ensure_topics(stream_settings, three_stages((*STAGES, "alias")))
+    return stream_settings, list(itertools.islice(traffic(random.Random(1)), count))
 
 
 async def until_complete(reader: Reader, groups: int) -> None:
@@ -264,8 +266,8 @@ async def main(seconds: float, changes: dict[str, Any]) -> None:
         where = running.bootstrap_servers
         verdicts = [await measure(where, RATE, seconds, {**changes, "event_partitions": PARTITIONS_AT_RATE})]
         for partitions in PARTITIONS_AT_HALF_LOAD:
-            made = {**changes, "event_partitions": partitions}
-            verdicts.append(await measure(where, await capacity(where, made) / 2, seconds, made))
+            case_changes = {**changes, "event_partitions": partitions}
+            verdicts.append(await measure(where, await capacity(where, case_changes) / 2, seconds, case_changes))
     print(*verdicts, sep="\n")
 
 

@@ -28,10 +28,10 @@ async def load(
     bootstrap_servers: str, namespace: str, episodes: int, *, at_once: int = AT_ONCE, most_events: int = EVENTS
 ) -> tuple[int, int]:
     """Make the topics and fill them with so many events of each episode; return records and bytes."""
-    made = settings(bootstrap_servers, namespace)
-    await ensure_topics(made, [AssemblyStage(AssemblyConfig())])
+    stream_settings = settings(bootstrap_servers, namespace)
+    await ensure_topics(stream_settings, [AssemblyStage(AssemblyConfig())])
     chance, records, size = random.Random(1), 0, 0
-    options = made.kafka.client_options()
+    options = stream_settings.kafka.client_options()
     producer = AIOKafkaProducer(**options, compression_type="zstd", linger_ms=20, max_batch_size=262_144)
     await producer.start()
     try:

@@ -41,19 +41,19 @@ AS_A_CLUSTER = {"group.initial.rebalance.delay.ms": "3000"}
 FORK = multiprocessing.get_context("fork")
 
 
-def work(made: StreamSettings, parent: Connection) -> None:
+def work(stream_settings: StreamSettings, parent: Connection) -> None:
     """Be a worker until SIGTERM; report how many partitions are assigned and open whenever that changes."""
 
     async def run() -> None:
         stop, workers = asyncio.Event(), list[Worker]()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        serving = asyncio.create_task(serve(made, three_stages(), stop=stop, on_ready=workers.append))
-        told: tuple[int, int] | None = None
+        serving = asyncio.create_task(serve(stream_settings, three_stages(), stop=stop, on_ready=workers.append))
+        reported_counts: tuple[int, int] | None = None
         while not serving.done():
             runners = [runner for app in workers[0].apps for runner in app.runners.values()] if workers else []
             now = len(runners), sum(runner.ready for runner in runners)
-            if now != told:
-                told = now
+            if now != reported_counts:
+                reported_counts = now
                 parent.send((os.getpid(), time.monotonic(), *now))
             await asyncio.wait([serving], timeout=LOOK_S)
         await serving
@@ -66,7 +66,7 @@ def work(made: StreamSettings, parent: Connection) -> None:
 class Workers:
     """The workers of one measurement."""
 
-    made: StreamSettings
+    stream_settings: StreamSettings
     processes: list[BaseProcess] = field(default_factory=list)
     reports: list[Connection] = field(default_factory=list)
     """One pipe of each: a queue that all share stays locked where the one that writes into it is killed."""
@@ -75,28 +75,30 @@ class Workers:
     def start(self, count: int) -> None:
         """Fork so many more."""
         for _ in range(count):
-            reports, own = FORK.Pipe(duplex=False)
-            process = FORK.Process(target=work, args=(self.made, own))
+            reports, child_end = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=work, args=(self.stream_settings, child_end))
             process.start()
-            own.close()
+            child_end.close()
             self.processes.append(process)
             self.reports.append(reports)
 
     def until_settled(self, since: float) -> float:
         """Wait until every partition is open and each worker has some; return the seconds from `since` until then."""
         deadline = time.monotonic() + PATIENCE_S
-        partitions = self.made.event_partitions
+        partitions = self.stream_settings.event_partitions
         last = since
         while time.monotonic() < deadline:
-            for each in wait(self.reports, timeout=1.0):
+            for connection in wait(self.reports, timeout=1.0):
                 try:
-                    pid, at, assigned, opened = each.recv()
+                    pid, at, assigned, opened = connection.recv()
                 except EOFError:
                     sys.exit("a worker ended by itself: its last lines are above")
                 self.open_by_worker[pid], last = (assigned, opened), max(last, at)
-            shown = list(self.open_by_worker.values())
-            everywhere = len(shown) == len(self.processes) and all(assigned == opened > 0 for assigned, opened in shown)
-            if last > since and everywhere and sum(opened for _, opened in shown) == STAGES * partitions:
+            open_counts = list(self.open_by_worker.values())
+            everywhere = len(open_counts) == len(self.processes) and all(
+                assigned == opened > 0 for assigned, opened in open_counts
+            )
+            if last > since and everywhere and sum(opened for _, opened in open_counts) == STAGES * partitions:
                 return last - since
         sys.exit(f"not settled within {PATIENCE_S:.0f} s: (assigned, open) by worker {self.open_by_worker}")
 
@@ -130,13 +132,13 @@ class Workers:
 
 def measure(running: Broker, partitions: int, count: int, changes: dict[str, Any]) -> None:
     """Print the times of one number of workers, each as soon as it is known."""
-    made = settings(running.bootstrap_servers, f"many-{time.time_ns()}.").model_copy(
+    stream_settings = settings(running.bootstrap_servers, f"many-{time.time_ns()}.").model_copy(
         update={"event_partitions": partitions, **changes}
     )
     began = time.monotonic()
-    asyncio.run(ensure_topics(made, three_stages()))
+    asyncio.run(ensure_topics(stream_settings, three_stages()))
     report(f"{partitions} partitions, {count} workers: topics made in {time.monotonic() - began:.1f} s; settled within")
-    workers = Workers(made)
+    workers = Workers(stream_settings)
     try:
         measure_start(running, workers, count)
         measure_idle(running, workers)

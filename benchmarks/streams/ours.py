@@ -34,8 +34,8 @@ async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
     prepare_process()
     warm_up()
     stop, workers, stage = asyncio.Event(), [], TimedStage(AssemblyConfig())
-    made = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
-    serving = asyncio.create_task(serve(made, [stage], stop=stop, on_ready=workers.append))
+    stream_settings = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
+    serving = asyncio.create_task(serve(stream_settings, [stage], stop=stop, on_ready=workers.append))
     while not workers:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     done = 0

@@ -68,9 +68,9 @@ async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any], n
     """Once all partitions are open, say how long the slowest took and the memory; serve until told to stop."""
     prepare_process()
     stop, workers = asyncio.Event(), list[Worker]()
-    made = settings(bootstrap_servers, namespace).model_copy(update=changes)
+    stream_settings = settings(bootstrap_servers, namespace).model_copy(update=changes)
     stages = [*three_stages(names), *three_stages(("alias",))] if "assembly" in names else three_stages(names)
-    serving = asyncio.create_task(serve(made, stages, configurations(), stop=stop, on_ready=workers.append))
+    serving = asyncio.create_task(serve(stream_settings, stages, configurations(), stop=stop, on_ready=workers.append))
     while not (workers and all(map(_is_open, workers[0].apps))):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     open_s = max(runner.metrics.open_s for app in workers[0].apps for runner in app.runners.values())

@@ -37,7 +37,7 @@ def application(bootstrap_servers: str, namespace: str, count: "Count") -> faust
     )
     events = app.topic(namespace + "episode-events", value_type=bytes, key_type=bytes)
     trajectories = app.topic(namespace + "trajectories", value_type=bytes, key_type=bytes)
-    kept = app.Table("kept", partitions=PARTITIONS, key_type=bytes, value_type=bytes)
+    stored_events = app.Table("kept", partitions=PARTITIONS, key_type=bytes, value_type=bytes)
     progress = app.Table("progress", default=list, partitions=PARTITIONS, key_type=bytes, value_type=list)
 
     @app.agent(events)
@@ -45,15 +45,15 @@ def application(bootstrap_servers: str, namespace: str, count: "Count") -> faust
         async for key, value in stream.items():
             count.one_more()
             number, ends = progress[key] or (0, 0)
-            kept[key + b"/%d" % number] = value
+            stored_events[key + b"/%d" % number] = value
             ends += record_name(value) in LAST
             progress[key] = [number + 1, ends]
             if ends == len(LAST):
                 state = STAGE.new_state()
                 for place in range(number + 1):
-                    data = kept.pop(key + b"/%d" % place)
-                    for made in STAGE.step(state, Incoming(decode(data), key.decode(), NOWHERE, data)):
-                        await trajectories.send(key=made.key.encode(), value=encode(made.record))
+                    data = stored_events.pop(key + b"/%d" % place)
+                    for outgoing in STAGE.step(state, Incoming(decode(data), key.decode(), NOWHERE, data)):
+                        await trajectories.send(key=outgoing.key.encode(), value=encode(outgoing.record))
                 del progress[key]
 
     return app

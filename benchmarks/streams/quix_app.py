@@ -40,21 +40,21 @@ def assemble(value, key, timestamp, headers, state, count, codec):  # type: igno
     count.left -= 1
     if not count.left:
         count.stop()
-    kept = state.get("kept", 0)
-    state.set_bytes(f"event-{kept}", value)
-    state.set("kept", kept + 1)
+    event_count = state.get("kept", 0)
+    state.set_bytes(f"event-{event_count}", value)
+    state.set("kept", event_count + 1)
     ends = state.get("ends", 0)
     if codec.record_name(value) not in LAST:
         return []
     state.set("ends", ends + 1)
     if ends + 1 < len(LAST):
         return []
-    name, fresh, made = key.decode(), STAGE.new_state(), []
-    for number in range(kept + 1):
+    name, fresh, outputs = key.decode(), STAGE.new_state(), []
+    for number in range(event_count + 1):
         data = state.get_bytes(f"event-{number}")
-        made += STAGE.step(fresh, Incoming(codec.decode(data), name, NOWHERE, data))
+        outputs += STAGE.step(fresh, Incoming(codec.decode(data), name, NOWHERE, data))
         state.delete(f"event-{number}")
-    return [codec.encode(outgoing.record) for outgoing in made if outgoing.topic.name == "trajectories"]
+    return [codec.encode(outgoing.record) for outgoing in outputs if outgoing.topic.name == "trajectories"]
 
 
 def run(bootstrap_servers: str, namespace: str, records: int, codec: Codec) -> dict[str, float]:

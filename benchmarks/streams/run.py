@@ -48,7 +48,7 @@ def label(module: str) -> str:
 def one_round(running: Broker, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
     """Fill topics of their own, let each variant work on them once, and print what each took."""
     bootstrap_servers, data = running.bootstrap_servers, running.data
-    namespace, records, found = f"bench-{time.time_ns()}.", episodes * EVENTS, {}
+    namespace, records, results = f"bench-{time.time_ns()}.", episodes * EVENTS, {}
     load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
     size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
     ingested = log_bytes(data, namespace)
@@ -60,40 +60,41 @@ def one_round(running: Broker, quix_python: str, episodes: int) -> dict[str, dic
         done = result.get("records", records)
         rate, cpu = done / result["seconds"], result["cpu_seconds"] / done * 1e6
         written = (log_bytes(data) - before) / ingested * records / done
-        found[module] = {"records_per_s": rate, "cpu_us": cpu, "written": written}
-        told = f"{rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in"
-        print(f"  {label(module):20} {told}", flush=True)
+        results[module] = {"records_per_s": rate, "cpu_us": cpu, "written": written}
+        figures = f"{rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in"
+        print(f"  {label(module):20} {figures}", flush=True)
         if (converting := result.get("conversion_us")) is not None:
-            found[module]["conversion_us"] = converting
-    return found
+            results[module]["conversion_us"] = converting
+    return results
 
 
 def main(quix_python: str, episodes: int, rounds: int) -> None:
     """Start a broker, alternate, print medians and the ratios of ours to the others, and stop the broker."""
     with broker() as running:
-        seen = [one_round(running, quix_python, episodes) for _ in range(rounds)]
+        round_results = [one_round(running, quix_python, episodes) for _ in range(rounds)]
     print(f"medians of {rounds} alternating rounds, and the lowest and highest rate:")
     for module in VARIANTS:
         rate, cpu, written = (
-            statistics.median(found[module][what] for found in seen) for what in ("records_per_s", "cpu_us", "written")
+            statistics.median(results[module][what] for results in round_results)
+            for what in ("records_per_s", "cpu_us", "written")
         )
-        rates = [found[module]["records_per_s"] for found in seen]
+        rates = [results[module]["records_per_s"] for results in round_results]
         span = f"({min(rates):.0f} to {max(rates):.0f})"
-        told = f"{rate:8.0f} records/s {span:18} {cpu:6.0f} CPU µs/record {written:5.2f} bytes per byte in"
-        print(f"  {label(module):20} {told}")
-        if "conversion_us" in seen[0][module]:
-            converting = statistics.median(found[module]["conversion_us"] for found in seen)
+        figures = f"{rate:8.0f} records/s {span:18} {cpu:6.0f} CPU µs/record {written:5.2f} bytes per byte in"
+        print(f"  {label(module):20} {figures}")
+        if "conversion_us" in round_results[0][module]:
+            converting = statistics.median(results[module]["conversion_us"] for results in round_results)
             print(
                 f"  {'':20} {converting:.1f} of the µs turn dictionaries into records and back: {converting / cpu:.0%}"
             )
     for module in VARIANTS[:-1]:
-        compare(module, seen)
+        compare(module, round_results)
 
 
-def compare(module: str, seen: Seen) -> None:
+def compare(module: str, rounds: Seen) -> None:
     """Print how ours compares with a variant, by rate and by CPU time, beside the target."""
-    ratios = [found["ours"]["records_per_s"] / found[module]["records_per_s"] for found in seen]
-    by_cpu = statistics.median(found[module]["cpu_us"] / found["ours"]["cpu_us"] for found in seen)
+    ratios = [results["ours"]["records_per_s"] / results[module]["records_per_s"] for results in rounds]
+    by_cpu = statistics.median(results[module]["cpu_us"] / results["ours"]["cpu_us"] for results in rounds)
     target = f"; target {TARGETS[module]} by rate" if module in TARGETS else ""
     span = f"({min(ratios):.2f} to {max(ratios):.2f})"
     print(f"  ours / {label(module)}: {statistics.median(ratios):.2f} {span}, by CPU {by_cpu:.2f}{target}")

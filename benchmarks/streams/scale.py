@@ -84,16 +84,17 @@ async def rate(running: Broker, episodes: int, *, workers: int = 1, at_once: int
     return Rate(per_s, *(seconds / events * 1e6 for seconds in (cpu_s, broker_s, reader_s)))
 
 
-def two_beside_one(one: Rate, two: Rate, cores: int) -> str:
+def two_beside_one(one_worker: Rate, two_workers: Rate, cores: int) -> str:
     """Say what a second worker cost and gave, and whether this machine could show more."""
-    most = cores / (one.worker_us + one.broker_us + one.reader_us) * 1e6
-    said = [
-        f"two workers take {two.worker_us / one.worker_us:.2f} times the processor time per event of one, "
-        f"and run {two.per_s / one.per_s:.2f} times as fast",
-        f"  one worker with its broker and reader kept {one.needs:.1f} of {cores} cores busy, two {two.needs:.1f}; "
-        f"{cores} cores can give {most:.0f} events/s, {most / one.per_s:.2f} times one worker, however many workers",
+    most = cores / (one_worker.worker_us + one_worker.broker_us + one_worker.reader_us) * 1e6
+    report_lines = [
+        f"two workers take {two_workers.worker_us / one_worker.worker_us:.2f} times the processor time per event "
+        f"of one, and run {two_workers.per_s / one_worker.per_s:.2f} times as fast",
+        f"  one worker with its broker and reader kept {one_worker.needs:.1f} of {cores} cores busy, "
+        f"two {two_workers.needs:.1f}; {cores} cores can give {most:.0f} events/s, "
+        f"{most / one_worker.per_s:.2f} times one worker, however many workers",
     ]
-    return "\n".join(said)
+    return "\n".join(report_lines)
 
 
 async def _written(bootstrap_servers: str, namespace: str, expected: int) -> list[int]:
@@ -163,10 +164,10 @@ def memory_of_groups() -> float:
     scores: list[Outgoing] = []
     for number in range(GROUPS * 7):
         group = f"group-{number // 7}"
-        assembled, made = assembly.new_state(), list[Outgoing]()
+        assembled, outputs = assembly.new_state(), list[Outgoing]()
         for event in episode(number, chance, group_id=group, group_size=8):
-            made += assembly.step(assembled, Incoming(decode(event), "", NOWHERE, event))
-        incoming = Incoming(made[0].record, group, NOWHERE, b"")
+            outputs += assembly.step(assembled, Incoming(decode(event), "", NOWHERE, event))
+        incoming = Incoming(outputs[0].record, group, NOWHERE, b"")
         scores += scoring.step(scoring.new_state(), incoming, {"reward": ComponentAnswer(1.0)})
     data = [encode(score.record) for score in scores]
     del scores
@@ -174,9 +175,9 @@ def memory_of_groups() -> float:
     state, before = grouping.new_state(), resident_bytes()
     tick = Tick(number=0, stream_time_ms=1, wall_clock_ms=1, interval_ms=1_000)
     list(grouping.step(state, Incoming(tick, "", NOWHERE, b"")))
-    for each in data:
-        kept = bytes(bytearray(each))
-        list(grouping.step(state, Incoming(decode(kept), "", NOWHERE, kept)))
+    for trajectory_bytes in data:
+        copied_bytes = bytes(bytearray(trajectory_bytes))
+        list(grouping.step(state, Incoming(decode(copied_bytes), "", NOWHERE, copied_bytes)))
     list(state.drain())
     gc.collect()
     return (resident_bytes() - before) / GROUPS
@@ -186,16 +187,17 @@ async def main(episodes: int) -> None:
     """Print all figures."""
     print(f"an open group of 8 with 7 members: {memory_of_groups() / 1000:.1f} kB of memory")
     with broker() as running:
-        one = await rate(running, episodes)
-        print(f"one worker: {one}")
-        two = await rate(running, episodes, workers=2)
-        print(f"two workers: {two}")
-        print(two_beside_one(one, two, len(os.sched_getaffinity(0))))
+        one_worker = await rate(running, episodes)
+        print(f"one worker: {one_worker}")
+        two_workers = await rate(running, episodes, workers=2)
+        print(f"two workers: {two_workers}")
+        print(two_beside_one(one_worker, two_workers, len(os.sched_getaffinity(0))))
         crowded = await rate(running, episodes, at_once=10 * AT_ONCE)
-        slower = crowded.worker_us / one.worker_us
+        slower = crowded.worker_us / one_worker.worker_us
         print(f"one worker, ten times the open episodes: {crowded}")
         print(
-            f"  {crowded.per_s / one.per_s:.2f} times as fast, {slower:.2f} times the workers' processor time per event"
+            f"  {crowded.per_s / one_worker.per_s:.2f} times as fast, "
+            f"{slower:.2f} times the workers' processor time per event"
         )
         await restoring(running.bootstrap_servers, 2 * episodes)
     print("all of this is reported; no target is set for it")

@@ -44,12 +44,12 @@ async def measure(bootstrap_servers: str) -> dict[str, object]:
     before, took, size = memory_mb("VmRSS"), [], 0
     for _ in range(FETCHES):
         began = time.perf_counter()
-        found = await log.fetch(locations)
+        trajectories = await log.fetch(locations)
         took.append(round(time.perf_counter() - began, 3))
-        assert len(found) == len(locations)
-        histories = [history for each in found.values() for history in each.histories]
+        assert len(trajectories) == len(locations)
+        histories = [history for trajectory in trajectories.values() for history in trajectory.histories]
         size = sum(len(history.token_ids) + len(history.logprobs) for history in histories)
-        del found, histories
+        del trajectories, histories
     await log.close()
     return {"seconds": took, "payload_mb": round(size / 1e6, 1), "peak_mb_above": round(memory_mb("VmHWM") - before, 1)}
 

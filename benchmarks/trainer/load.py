@@ -57,8 +57,8 @@ async def write_batches(
     try:
         written = []
         for number in range(batches):
-            made = [
-                await _group(producer, namespace, chance, number, each, group_size, tokens) for each in range(groups)
+            groups_of_batch = [
+                await _group(producer, namespace, chance, number, place, group_size, tokens) for place in range(groups)
             ]
             batch = TrainingBatch(
                 batch_hash=content_hash([number, groups, group_size, tokens]),
@@ -66,7 +66,7 @@ async def write_batches(
                 model=MODEL,
                 number=number,
                 window=0,
-                groups=tuple(made),
+                groups=tuple(groups_of_batch),
                 newest_policy_version=number,
                 cut_at_ms=START_MS,
             )

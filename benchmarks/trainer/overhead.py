@@ -48,7 +48,7 @@ class Watched(KafkaTrainerLog):
     async def publish(self, publications: Any, **named: Any) -> Any:
         written = await super().publish(publications, **named)
         now = time.perf_counter(), time.process_time()
-        completed = (each.record for each in written if isinstance(each.record, StepCompleted))
+        completed = (outgoing.record for outgoing in written if isinstance(outgoing.record, StepCompleted))
         self.closed += [Closed(*now, record.metrics[UPDATE_S]) for record in completed]
         return written
 
@@ -95,13 +95,13 @@ def main() -> None:
     try:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        found = asyncio.run(measure(options.bootstrap_servers, url, options.steps, profile=options.profile))
+        step_times = asyncio.run(measure(options.bootstrap_servers, url, options.steps, profile=options.profile))
     finally:
         server.kill()
         server.wait()
-    wall, cpu, update = zip(*found, strict=True)
-    shown = {"seconds": median(wall), "lowest": min(wall), "highest": max(wall), "cpu_seconds": median(cpu)}
-    print(json.dumps(shown | {"update_seconds": median(update), "steps": len(found)}))
+    wall, cpu, update = zip(*step_times, strict=True)
+    summary = {"seconds": median(wall), "lowest": min(wall), "highest": max(wall), "cpu_seconds": median(cpu)}
+    print(json.dumps(summary | {"update_seconds": median(update), "steps": len(step_times)}))
 
 
 if __name__ == "__main__":

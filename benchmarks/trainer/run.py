@@ -51,22 +51,22 @@ def losses(trl_python: str) -> list[Verdict]:
 
 
 def overhead(address: str) -> list[Verdict]:
-    found = call(sys.executable, "overhead", address)
-    shown = (
-        f"{1000 * found['seconds']:.1f} ms beside an update of {found['update_seconds']:.4f} s "
-        f"({1000 * found['lowest']:.1f} to {1000 * found['highest']:.1f}), {1000 * found['cpu_seconds']:.1f} CPU ms"
+    result = call(sys.executable, "overhead", address)
+    figures = (
+        f"{1000 * result['seconds']:.1f} ms beside an update of {result['update_seconds']:.4f} s "
+        f"({1000 * result['lowest']:.1f} to {1000 * result['highest']:.1f}), {1000 * result['cpu_seconds']:.1f} CPU ms"
     )
-    return [at_most("time outside the backend", found["seconds"] / STEP_S, OVERHEAD_SHARE, shown)]
+    return [at_most("time outside the backend", result["seconds"] / STEP_S, OVERHEAD_SHARE, figures)]
 
 
 def fetch(address: str) -> list[Verdict]:
-    found = call(sys.executable, "fetch", address)
-    first, *later = found["seconds"]
-    shown = (
-        f"{first:.2f} s the first time, then {median(later):.2f} s; {found['payload_mb']} MB of ids and log-probs, "
-        f"memory peaks {found['peak_mb_above']} MB above"
+    result = call(sys.executable, "fetch", address)
+    first, *later = result["seconds"]
+    figures = (
+        f"{first:.2f} s the first time, then {median(later):.2f} s; {result['payload_mb']} MB of ids and log-probs, "
+        f"memory peaks {result['peak_mb_above']} MB above"
     )
-    return [reported("fetch of 64 × 8 × 2,000 tokens", shown)]
+    return [reported("fetch of 64 × 8 × 2,000 tokens", figures)]
 
 
 def step(trl_python: str, folders: dict[str, Path], rounds: int) -> list[Verdict]:
@@ -79,26 +79,28 @@ def step(trl_python: str, folders: dict[str, Path], rounds: int) -> list[Verdict
     verdicts = []
     for size in folders:
         for variant in VARIANTS:
-            wall, cpu = ([each[size][name] for each in seen[variant]] for name in ("seconds", "cpu_seconds"))
+            wall, cpu = ([sizes[size][name] for sizes in seen[variant]] for name in ("seconds", "cpu_seconds"))
             verdicts.append(
                 reported(f"a step, {size} model, {variant}", f"{median(wall):.3f} s, {median(cpu):.3f} CPU s")
             )
         for other in VARIANTS[1:]:
             pairs = list(zip(seen[other], seen["ours"], strict=True))
             by_wall, by_cpu = (
-                [theirs[size][name] / own[size][name] for theirs, own in pairs] for name in ("seconds", "cpu_seconds")
+                [theirs[size][name] / ours[size][name] for theirs, ours in pairs] for name in ("seconds", "cpu_seconds")
             )
-            shown = f"by CPU {median(by_cpu):.2f}, rounds {min(by_wall):.2f} to {max(by_wall):.2f}"
-            verdicts.append(at_least(f"our step × {other}, {size} model", median(by_wall), 1.0, shown))
+            figures = f"by CPU {median(by_cpu):.2f}, rounds {min(by_wall):.2f} to {max(by_wall):.2f}"
+            verdicts.append(at_least(f"our step × {other}, {size} model", median(by_wall), 1.0, figures))
     return verdicts
 
 
 def sampler(folders: dict[str, Path]) -> list[Verdict]:
     verdicts = []
     for size, folder in folders.items():
-        found = call(sys.executable, "sampler", str(folder))
-        shown = f"{found['ours']:.0f} against {found['generate']:.0f} tokens/s: {found['ours'] / found['generate']:.2f}"
-        verdicts.append(reported(f"sampler, 16 requests × generate, {size} model", shown))
+        rates = call(sys.executable, "sampler", str(folder))
+        figures = (
+            f"{rates['ours']:.0f} against {rates['generate']:.0f} tokens/s: {rates['ours'] / rates['generate']:.2f}"
+        )
+        verdicts.append(reported(f"sampler, 16 requests × generate, {size} model", figures))
     return verdicts
 
 
@@ -136,21 +138,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
     options = parser.parse_args()
-    began, wanted = time.monotonic(), set(options.only)
+    began, wanted_parts = time.monotonic(), set(options.only)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if "losses" in wanted:
+        if "losses" in wanted_parts:
             show(losses(options.trl_python))
-        if wanted & {"overhead", "fetch"}:
+        if wanted_parts & {"overhead", "fetch"}:
             with broker(folder / "kafka") as address:
                 for part in (overhead, fetch):
-                    if part.__name__ in wanted:
+                    if part.__name__ in wanted_parts:
                         show(part(address))
-        if wanted & {"step", "sampler"}:
+        if wanted_parts & {"step", "sampler"}:
             folders = models(folder)
-            if "step" in wanted:
+            if "step" in wanted_parts:
                 show(step(options.trl_python, folders, options.rounds))
-            if "sampler" in wanted:
+            if "sampler" in wanted_parts:
                 show(sampler(folders))
     print(f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

@@ -55,11 +55,11 @@ def generate(folder: Path, rows: list[dict[str, Any]]) -> float:
     rates = []
     for _ in range(ROUNDS + 1):
         began = time.perf_counter()
-        found = model.generate(
+        sequences = model.generate(
             input_ids=batch["prompt_ids"], attention_mask=batch["prompt_mask"], do_sample=True, temperature=1.0,
             top_k=0, min_new_tokens=TOKENS, max_new_tokens=TOKENS, pad_token_id=0,
         )  # fmt: skip
-        tokens = found.shape[0] * (found.shape[1] - batch["prompt_ids"].shape[1])
+        tokens = sequences.shape[0] * (sequences.shape[1] - batch["prompt_ids"].shape[1])
         rates.append(tokens / (time.perf_counter() - began))
     return median(rates[1:])
 

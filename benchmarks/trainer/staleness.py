@@ -55,9 +55,9 @@ def run_missing(folder: Path, budget_s: float) -> list[Case]:
         if time.monotonic() > ends:
             break
         rate, lag, variant, seed = case
-        found = run(variant, lag, seed, rate)
+        finished_run = run(variant, lag, seed, rate)
         partial = path_of(folder, case).with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        partial.write_text(json.dumps(asdict(finished_run)), encoding="utf-8")
         partial.rename(path_of(folder, case))
         left.remove(case)
     return left
@@ -73,27 +73,29 @@ def results_table(runs: list[Run], rate: float) -> str:
     for variant, title in VARIANTS.items():
         cells = []
         for lag in LAGS:
-            found = sorted(each.final for each in select(runs, rate, lag, variant))
-            cells.append(f"{median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})")
+            final_rewards = sorted(run_result.final for run_result in select(runs, rate, lag, variant))
+            cells.append(f"{median(final_rewards):.2f} ({final_rewards[0]:.2f} to {final_rewards[-1]:.2f})")
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def has_collapsed(one: Run) -> bool:
-    best = max(sum(one.rewards[start : start + 20]) / 20 for start in range(len(one.rewards) - 19))
-    return one.final < COLLAPSED * best
+def has_collapsed(run_result: Run) -> bool:
+    best = max(sum(run_result.rewards[start : start + 20]) / 20 for start in range(len(run_result.rewards) - 19))
+    return run_result.final < COLLAPSED * best
 
 
-def windows(one: Run, metric: str) -> list[float]:
+def windows(run_result: Run, metric: str) -> list[float]:
     """What the alarm looks at: the median over each five steps in a row."""
-    values = one.metrics[metric]
+    values = run_result.metrics[metric]
     return [median(values[end - WINDOW : end]) for end in range(WINDOW, len(values) + 1)]
 
 
-def is_paused(one: Run) -> bool:
+def is_paused(run_result: Run) -> bool:
     """Whether the trainer's alarm, with its limits as they come, would have paused the run."""
     names = ("mismatch_kl", "clip_fraction", "effective_sample_size")
-    steps = [(step, {name: one.metrics[name][step] for name in names}) for step in range(len(one.rewards))]
+    steps = [
+        (step, {name: run_result.metrics[name][step] for name in names}) for step in range(len(run_result.rewards))
+    ]
     return any(find_alarm(steps[:end], CollapseLimits()) for end in range(WINDOW, len(steps) + 1))
 
 
@@ -103,16 +105,16 @@ def alarm_table(runs: list[Run]) -> str:
     metrics = ("mismatch_kl", "clip_fraction", "effective_sample_size")
     lines = ["| " + " | ".join((*titles, *metrics)) + " |", "|---" * 9 + "|"]
     for rate, lag in product(LEARNING_RATES, LAGS[1:]):
-        cell = [each for variant in CORRECTED for each in select(runs, rate, lag, variant)]
+        cell = [run_result for variant in CORRECTED for run_result in select(runs, rate, lag, variant)]
         furthest = [
-            (max(windows(each, "mismatch_kl")), max(windows(each, "clip_fraction")),
-             min(windows(each, "effective_sample_size")))
-            for each in cell
+            (max(windows(run_result, "mismatch_kl")), max(windows(run_result, "clip_fraction")),
+             min(windows(run_result, "effective_sample_size")))
+            for run_result in cell
         ]  # fmt: skip
-        shown = [f"{min(values):.2g} to {max(values):.2g}" for values in zip(*furthest, strict=True)]
-        paused = [each for each in cell if is_paused(each)]
+        ranges = [f"{min(values):.2g} to {max(values):.2g}" for values in zip(*furthest, strict=True)]
+        paused = [run_result for run_result in cell if is_paused(run_result)]
         counts = (len(cell), sum(map(has_collapsed, cell)), len(paused), sum(map(has_collapsed, paused)))
-        lines.append(f"| {rate:g} | {lag} | " + " | ".join([*map(str, counts), *shown]) + " |")
+        lines.append(f"| {rate:g} | {lag} | " + " | ".join([*map(str, counts), *ranges]) + " |")
     return "\n".join(lines)
 
 

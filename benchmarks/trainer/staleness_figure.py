@@ -33,11 +33,11 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 def _by_lag(axis: Axes, runs: Sequence[Run], rate: float) -> None:
     for offset, (variant, title) in enumerate(VARIANTS.items()):
-        found = [sorted(each.final for each in select(runs, rate, lag, variant)) for lag in LAGS]
+        finals_by_lag = [sorted(run.final for run in select(runs, rate, lag, variant)) for lag in LAGS]
         places = [place + 0.06 * (offset - 1.5) for place in range(len(LAGS))]
-        middles = [median(values) for values in found]
-        spread = [[m - v[0] for m, v in zip(middles, found, strict=True)],
-                  [v[-1] - m for m, v in zip(middles, found, strict=True)]]  # fmt: skip
+        middles = [median(values) for values in finals_by_lag]
+        spread = [[m - v[0] for m, v in zip(middles, finals_by_lag, strict=True)],
+                  [v[-1] - m for m, v in zip(middles, finals_by_lag, strict=True)]]  # fmt: skip
         axis.errorbar(places, middles, yerr=spread, color=COLOURS[variant], marker="o", capsize=3, label=title)
     axis.set_xticks(range(len(LAGS)), [str(lag) for lag in LAGS])
     axis.set_xlabel("lag in steps")
@@ -48,10 +48,10 @@ def _by_lag(axis: Axes, runs: Sequence[Run], rate: float) -> None:
 def _curves(axis: Axes, runs: Sequence[Run], rate: float) -> None:
     lag = LAGS[-1]
     for variant in VARIANTS:
-        for each in select(runs, rate, lag, variant):
-            axis.plot(_smooth(each.rewards), color=COLOURS[variant], alpha=0.8, linewidth=1.1)
-    for each in select(runs, rate, 0, "cispo"):
-        axis.plot(_smooth(each.rewards), color="#777777", linestyle="--", linewidth=1.0)
+        for run in select(runs, rate, lag, variant):
+            axis.plot(_smooth(run.rewards), color=COLOURS[variant], alpha=0.8, linewidth=1.1)
+    for run in select(runs, rate, 0, "cispo"):
+        axis.plot(_smooth(run.rewards), color="#777777", linestyle="--", linewidth=1.0)
     axis.set_xlabel("step")
     axis.set_title(f"learning rate {rate:g}: every run at lag {lag}; dashed: lag 0", fontsize=10)
 

@@ -165,5 +165,5 @@ def current(learner: Learner, batch: Batch) -> Tensor:
 
 def select(runs: Iterable[Run], rate: float, lag: int, variant: Variant) -> list[Run]:
     """Runs of a cell; a run of lag 0 counts for every variant."""
-    wanted = variant if lag else "cispo"
-    return [run for run in runs if (run.learning_rate, run.lag, run.variant) == (rate, lag, wanted)]
+    variant_at_lag = variant if lag else "cispo"
+    return [run for run in runs if (run.learning_rate, run.lag, run.variant) == (rate, lag, variant_at_lag)]

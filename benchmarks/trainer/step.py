@@ -130,10 +130,10 @@ def plain(folder: Path) -> Callable[[], Any]:
     batch = _padded(_rows(folder))
     inputs = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    kept, mask = batch["completion_ids"].shape[1], batch["completion_mask"]
+    completion_length, mask = batch["completion_ids"].shape[1], batch["completion_mask"]
 
     def step() -> None:
-        logits = model(input_ids=inputs, attention_mask=attention, logits_to_keep=kept + 1).logits[:, :-1]
+        logits = model(input_ids=inputs, attention_mask=attention, logits_to_keep=completion_length + 1).logits[:, :-1]
         logprobs = torch.log_softmax(logits, dim=-1).gather(2, batch["completion_ids"][..., None])[..., 0]
         ratio = torch.exp(logprobs - batch["old_per_token_logps"]).detach().clamp(max=5.0)
         loss = -(ratio * batch["advantages"][:, None] * logprobs * mask).sum() / mask.sum()

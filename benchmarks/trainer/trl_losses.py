@@ -154,36 +154,36 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--check", type=Path)
     options = parser.parse_args()
-    found = document()
+    computed = document()
     if options.write:
-        options.write.write_text(_lines(found), encoding="utf-8")
+        options.write.write_text(_lines(computed), encoding="utf-8")
     if options.check:
-        known = json.loads(options.check.read_text(encoding="utf-8"))
-        wrong = [name for name, case in found["cases"].items() if not _same(case, known["cases"].get(name))]
-        wrong += [name for name in known["cases"] if name not in found["cases"]]
-        wrong += [] if found["batch_std"] == known["batch_std"] else ["batch_std"]
+        stored = json.loads(options.check.read_text(encoding="utf-8"))
+        wrong = [name for name, case in computed["cases"].items() if not _same(case, stored["cases"].get(name))]
+        wrong += [name for name in stored["cases"] if name not in computed["cases"]]
+        wrong += [] if computed["batch_std"] == stored["batch_std"] else ["batch_std"]
         if wrong:
-            sys.exit(f"TRL {trl.__version__} gives other losses than {options.check} (TRL {known['trl']}): {wrong}")
-        print(f"TRL {trl.__version__}: {len(found['cases'])} losses and gradients as in {options.check}")
+            sys.exit(f"TRL {trl.__version__} gives other losses than {options.check} (TRL {stored['trl']}): {wrong}")
+        print(f"TRL {trl.__version__}: {len(computed['cases'])} losses and gradients as in {options.check}")
 
 
-def _lines(found: dict[str, Any]) -> str:
+def _lines(values_by_part: dict[str, Any]) -> str:
     """JSON with a line for each input and case."""
     parts = []
-    for name, value in found.items():
+    for name, value in values_by_part.items():
         if isinstance(value, dict):
-            rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
+            rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(case_value)}" for key, case_value in value.items())
             parts.append(f" {json.dumps(name)}: {{\n{rows}\n }}")
         else:
             parts.append(f" {json.dumps(name)}: {json.dumps(value)}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _same(case: dict[str, Any], known: dict[str, Any] | None) -> bool:
-    if known is None or case["options"] != known["options"]:
+def _same(case: dict[str, Any], stored_case: dict[str, Any] | None) -> bool:
+    if stored_case is None or case["options"] != stored_case["options"]:
         return False
-    gradients = (torch.tensor(one["gradient"], dtype=torch.float64) for one in (case, known))
-    return abs(case["loss"] - known["loss"]) < PRECISION and torch.allclose(*gradients, rtol=0, atol=PRECISION)
+    gradients = (torch.tensor(compared_case["gradient"], dtype=torch.float64) for compared_case in (case, stored_case))
+    return abs(case["loss"] - stored_case["loss"]) < PRECISION and torch.allclose(*gradients, rtol=0, atol=PRECISION)
 
 
 if __name__ == "__main__":

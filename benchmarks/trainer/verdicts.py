@@ -6,22 +6,22 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Verdict:
     what: str
-    shown: str
+    figures: str
     met: bool | None = None
     """None where nothing is promised."""
 
     def __str__(self) -> str:
         mark = {True: "met", False: "NOT MET", None: "reported"}[self.met]
-        return f"{self.what:45} {mark:9} {self.shown}"
+        return f"{self.what:45} {mark:9} {self.figures}"
 
 
-def reported(what: str, shown: str) -> Verdict:
-    return Verdict(what, shown)
+def reported(what: str, figures: str) -> Verdict:
+    return Verdict(what, figures)
 
 
-def at_least(what: str, value: float, target: float, shown: str) -> Verdict:
-    return Verdict(what, f"{value:.2f}, target ≥ {target:g}; {shown}", value >= target)
+def at_least(what: str, value: float, target: float, figures: str) -> Verdict:
+    return Verdict(what, f"{value:.2f}, target ≥ {target:g}; {figures}", value >= target)
 
 
-def at_most(what: str, value: float, target: float, shown: str) -> Verdict:
-    return Verdict(what, f"{value:.4f}, target ≤ {target:g}; {shown}", value <= target)
+def at_most(what: str, value: float, target: float, figures: str) -> Verdict:
+    return Verdict(what, f"{value:.4f}, target ≤ {target:g}; {figures}", value <= target)

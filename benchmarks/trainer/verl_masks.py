@@ -65,11 +65,11 @@ class _EmptyModule(ModuleType):
 
 
 def _import_verl() -> tuple[Any, Any]:
-    found = importlib.util.find_spec("verl")
-    assert found is not None, "verl is not installed here"
+    verl_spec = importlib.util.find_spec("verl")
+    assert verl_spec is not None, "verl is not installed here"
     sys.meta_path.insert(0, _Empty())
     package = ModuleType("verl")  # its own __init__ imports what runs a cluster
-    package.__path__ = list(found.submodule_search_locations or ())
+    package.__path__ = list(verl_spec.submodule_search_locations or ())
     sys.modules["verl"] = package
     from verl.trainer.ppo import core_algos, rollout_corr_helper
 
@@ -128,19 +128,19 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--check", type=Path)
     arguments = parser.parse_args()
-    found = json.loads(json.dumps(compute()))
+    masks = json.loads(json.dumps(compute()))
     if arguments.write:
-        arguments.write.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if arguments.check and not _equal(found, json.loads(arguments.check.read_text(encoding="utf-8"))):
+        arguments.write.write_text(json.dumps(masks, indent=1) + "\n", encoding="utf-8")
+    if arguments.check and not _equal(masks, json.loads(arguments.check.read_text(encoding="utf-8"))):
         raise SystemExit(f"verl computes other numbers than {arguments.check} holds")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(abs(one - other) <= PRECISION if isinstance(one, float) else one == other)
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    return bool(abs(left - right) <= PRECISION if isinstance(left, float) else left == right)
 
 
 if __name__ == "__main__":

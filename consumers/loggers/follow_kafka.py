@@ -154,7 +154,7 @@ async def _offer(
     take: Callable[[Any], object], record: Any, stop: asyncio.Event, pause_s: float, feeding: _Feeding | None = None
 ) -> bool:
     """Offer a record until it is taken; return False if `stop` is set before."""
-    feeding, started = feeding or _Feeding(), time.monotonic()
+    feeding, start_s = feeding or _Feeding(), time.monotonic()
     while True:
         try:
             await asyncio.to_thread(take, record)
@@ -163,7 +163,7 @@ async def _offer(
             logger.warning("%s failed, trying again in %.0f s error=%r", take.__qualname__, pause_s, error)
         else:
             feeding.trouble = None
-            TAKE_SECONDS.labels(feeding.name).observe(time.monotonic() - started)
+            TAKE_SECONDS.labels(feeding.name).observe(time.monotonic() - start_s)
             return True
         try:
             await asyncio.wait_for(stop.wait(), pause_s)

@@ -88,13 +88,13 @@ class BestOfAdapter(TrainerAdapter):
 
     def _write(self, job: str, trajectories: TrajectoryCollection) -> int:
         self.config.backend.folder.mkdir(parents=True, exist_ok=True)
-        rows = [json.dumps({"messages": list(_messages(one))}) for one in self._best(trajectories)]
+        rows = [json.dumps({"messages": list(_messages(trajectory))}) for trajectory in self._best(trajectories)]
         (self.config.backend.folder / f"{job}.jsonl").write_text("".join(row + "\n" for row in rows), encoding="utf-8")
         return len(rows)
 
     def _best(self, trajectories: TrajectoryCollection) -> Iterator[Trajectory]:
         for group in trajectories.trajectories:
-            ranked = sorted(group, key=lambda one: -one.reward)
+            ranked = sorted(group, key=lambda trajectory: -trajectory.reward)
             yield from ranked[: max(1, round(len(ranked) * self.config.backend.keep_share))]
 
 

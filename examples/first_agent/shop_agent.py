@@ -100,10 +100,10 @@ class Answer(BaseEvaluator):
 
     async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
         """Return 1 for the right answer, 0.2 for the right tool with another item, else 0."""
-        found, right = str(item.output_obj), str(item.expected_output_obj)
-        unit = "cents" if right.endswith("cents") else "pieces"
-        score = 1.0 if found == right else 0.2 if found.endswith(unit) else 0.0
-        return EvalOutputItem(id=item.id, score=score, reasoning=f"{found!r}, right is {right!r}")
+        answer, right_answer = str(item.output_obj), str(item.expected_output_obj)
+        unit = "cents" if right_answer.endswith("cents") else "pieces"
+        score = 1.0 if answer == right_answer else 0.2 if answer.endswith(unit) else 0.0
+        return EvalOutputItem(id=item.id, score=score, reasoning=f"{answer!r}, right is {right_answer!r}")
 
 
 @register_evaluator(config_type=AnswerConfig)

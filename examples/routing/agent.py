@@ -74,13 +74,13 @@ async def ask(client: AsyncOpenAI, model: str, task: str, chat: Messages) -> str
     options: dict[str, Any] = {"model": model, "temperature": TEMPERATURE[task]}
     if task == "orders":
         options["tools"] = [LOOK_UP]
-        said = await client.chat.completions.create(messages=chat, max_completion_tokens=CALL_TOKENS, **options)
-        if not (calls := said.choices[0].message.tool_calls):
+        completion = await client.chat.completions.create(messages=chat, max_completion_tokens=CALL_TOKENS, **options)
+        if not (calls := completion.choices[0].message.tool_calls):
             return None
         arguments = calls[0].function.arguments
         chat = [*chat, *look_up_turn(calls[0].id, arguments, state_of(read_order(arguments)))]
-    said = await client.chat.completions.create(messages=chat, max_completion_tokens=TEAM_TOKENS, **options)
-    team = said.choices[0].message.content
+    completion = await client.chat.completions.create(messages=chat, max_completion_tokens=TEAM_TOKENS, **options)
+    team = completion.choices[0].message.content
     return team if team in TEAMS else None
 
 

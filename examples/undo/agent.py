@@ -49,7 +49,7 @@ async def play_all(model_url: str, kafka: str, namespace: str) -> None:
 async def measure(model_url: str) -> float:
     """Return how much users would like what is served now, on questions that nobody trained on."""
     async with AsyncOpenAI(base_url=model_url, api_key=rollbus.read_token(model_url)) as client:
-        asked = (
+        requests = (
             client.chat.completions.create(
                 model=MODEL,
                 messages=[{"role": "user", "content": f"choose a letter h{number}"}],
@@ -59,7 +59,7 @@ async def measure(model_url: str) -> float:
             )
             for number in range(HELD_OUT)
         )
-        answers: list[Any] = await asyncio.gather(*asked)
+        answers: list[Any] = await asyncio.gather(*requests)
     return sum(liked(answer.choices[0].token_ids) for answer in answers) / HELD_OUT
 
 

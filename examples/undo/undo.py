@@ -33,21 +33,21 @@ REPLAY = os.environ.get("ROLLBUS_EXAMPLE_REPLAY", "fixed")
 def main() -> None:
     """Tell the story, and the ledger's version of it."""
     rollbus("topics", "create")
-    told = [("the base model", held_out())]
+    scores_by_moment = [("the base model", held_out())]
     with running("worker", "run"):
         call(sys.executable, str(FOLDER / "agent.py"), "play", MODEL_URL, KAFKA, NAMESPACE)
         with running("trainer", "run"):
             wait_for_steps(STEPS)
-    told.append((f"after {STEPS} steps on the bad reward", held_out()))
+    scores_by_moment.append((f"after {STEPS} steps on the bad reward", held_out()))
     rollbus("policy", "rollback", "0", "--reason", "the reward's sign was wrong")
-    told.append(("rolled back", held_out()))
+    scores_by_moment.append(("rolled back", held_out()))
     rollbus("replay", "--from", "earliest", "--reward", str(FOLDER / "fixed.yaml"), "--as", REPLAY, "--diff", "live")
     rollbus("trainer", "run", "--from-namespace", REPLAY)
-    told.append(("trained again, on the fixed reward", held_out()))
+    scores_by_moment.append(("trained again, on the fixed reward", held_out()))
     rollbus("trainer", "steps")
     rollbus("policy", "list")
-    for what, score in told:
-        print(f"{score:.4f}  {what}")
+    for moment, score in scores_by_moment:
+        print(f"{score:.4f}  {moment}")
 
 
 def held_out() -> float:

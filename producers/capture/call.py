@@ -132,7 +132,7 @@ class RecordedCall:
         "_refused",
         "_refused_before",
         "_server",
-        "_started",
+        "_start_s",
         "episode",
         "guard",
         "original",
@@ -152,7 +152,7 @@ class RecordedCall:
     ) -> None:
         """Ask for more than the request does; `bare` is as the application made it."""
         self._bare = None if bare is request else bare
-        self._started = time.perf_counter()
+        self._start_s = time.perf_counter()
         self._capture, self.episode, self.surface, self._server = capture, episode, surface, server
         self.guard = capture.outbox.guard
         named = capture.function() if callable(capture.function) else capture.function
@@ -302,7 +302,7 @@ class RecordedCall:
             answer=answer,
             streamed=streamed,
             withheld=withheld,
-            latency_ms=int((time.perf_counter() - self._started) * 1000),
+            latency_ms=int((time.perf_counter() - self._start_s) * 1000),
             refused=self._refused,
             logprob_mode=self._capture.outbox.settings.logprob_mode,
             hook=self._capture.hook,

@@ -136,8 +136,8 @@ class OpenEpisodes:
             silent = self.silent(None)
             silent.parent, silent.nothing = self.current(), not is_unsampled(headers)
             return silent
-        started = headers.get("rollbus-started", "")
-        episode = self.join(unquote(headers["rollbus-episode"]), int(started) if started.isdecimal() else 0)
+        started_at = headers.get("rollbus-started", "")
+        episode = self.join(unquote(headers["rollbus-episode"]), int(started_at) if started_at.isdecimal() else 0)
         episode.function = unquote(headers.get("rollbus-function", ""))
         episode.traceparent = tracing.valid_traceparent(headers.get(tracing.TRACEPARENT))
         return episode

@@ -131,12 +131,12 @@ def _tool(context: ToolContext) -> Hashable:
 def _exchange(context: CallbackContext, response: LlmResponse) -> Exchange:
     """Return what ADK saw of a call: texts and counts, no tokens."""
     usage = response.usage_metadata
-    said = read_messages([_fields_of(response.content)]) if response.content else []
+    answer_messages = read_messages([_fields_of(response.content)]) if response.content else []
     answer = ServerAnswer(
         model=response.model_version or "",
         prompt_tokens=usage.prompt_token_count if usage else None,
         completion_tokens=usage.candidates_token_count if usage else None,
-        choices=(choice_of(said[-1]) if said else AnswerChoice(),),
+        choices=(choice_of(answer_messages[-1]) if answer_messages else AnswerChoice(),),
     )
     events = context.session.events
     contents = [_fields_of(event.content) for event in events if event.content is not None and not event.partial]

@@ -32,7 +32,7 @@ MAX_OPEN = 10_000
 """Calls kept whose end has not come; beyond it the oldest is taken as never answered."""
 LATE_S = 300.0
 """After so long LiteLLM calls back no more: longer than it waits for an answer by default would keep episodes open."""
-RECORDED = ("completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses")
+RECORDED_CALLS = ("completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses")
 """Kinds of calls that are turns; embeddings, images and the like are not."""
 
 
@@ -99,8 +99,8 @@ class RollbusLogger(CustomLogger):
         self.log_failure_event(kwargs, response_obj, start_time, end_time)
 
     def _begin(self, kwargs: Mapping[str, Any]) -> None:
-        episode, kind = self._recorder.current_episode(), kwargs.get("call_type", RECORDED[0])
-        if kind not in RECORDED:
+        episode, kind = self._recorder.current_episode(), kwargs.get("call_type", RECORDED_CALLS[0])
+        if kind not in RECORDED_CALLS:
             self._recorder.counts.add("calls_unobserved")
             return
         if episode is None:

@@ -35,7 +35,7 @@ class _Open:
     """Whether the episode is to end with it."""
     tokens: context.CallTokens | None = None
     call: context.ModelCall = field(default_factory=context.ModelCall)
-    started: float = field(default_factory=time.perf_counter)
+    start_s: float = field(default_factory=time.perf_counter)
     fields: dict[str, Any] = field(default_factory=dict)
     root: Hashable = None
     """The outermost run that it is in."""
@@ -181,7 +181,7 @@ class Structure:
         """It has a result or an error."""
         opened = self._leave(key)
         if opened is not None and opened.episode is not None:
-            latency_ms = int((time.perf_counter() - opened.started) * 1000)
+            latency_ms = int((time.perf_counter() - opened.start_s) * 1000)
             opened.episode.tool(**{**opened.fields, **fields, "latency_ms": latency_ms})
 
     def tool_failed(self, key: Hashable, error: BaseException | None) -> None:

@@ -171,8 +171,8 @@ class Courier:
 
     def _make_ahead(self) -> None:
         assert self._loop is not None
-        made = self._books.make_some(AHEAD_EVENTS)
-        self._ahead = self._loop.call_later(0.0 if made else GATHER_S, self._make_ahead)
+        has_made_events = self._books.make_some(AHEAD_EVENTS)
+        self._ahead = self._loop.call_later(0.0 if has_made_events else GATHER_S, self._make_ahead)
 
     async def _keep(self) -> None:
         """Let the sink keep what there was no time to deliver."""

@@ -41,14 +41,14 @@ class SpoolSink:
         self._patience_s = patience_s
         self._inner: EventSink | None = None
         self._spool: Spool | None = None
-        self._started = False
+        self._is_started = False
         self.reachable = True
         """Whether the sink behind took the last records that it was given."""
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the spool, and begin to send what an earlier process has left; go on without one that does not open."""
-        self._started = True
+        self._is_started = True
         try:
             self._spool = self._make_spool()
         except OSError as error:
@@ -61,7 +61,7 @@ class SpoolSink:
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
         """Return once the records are with the inner sink or on disk."""
         spool = self._spool
-        if not self._started:
+        if not self._is_started:
             raise UnavailableError("the spool sink is not started")
         if not records:
             return frozenset()
@@ -106,7 +106,7 @@ class SpoolSink:
             await self._drop_inner()
         finally:
             spool, self._spool = self._spool, None
-            self._started = False
+            self._is_started = False
             if spool is not None:
                 spool.close()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 
 _flush: Callable[[], None] | None = None
-_asked = False
+_is_asked_to_end = False
 """Whether a SIGTERM has come."""
 
 
@@ -27,12 +27,12 @@ def flush_on_sigterm(flush: Callable[[], None]) -> None:
 
 
 def _begin_to_end(number: int, frame: FrameType | None) -> None:
-    global _asked
-    if _asked:
+    global _is_asked_to_end
+    if _is_asked_to_end:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return
-    _asked = True
+    _is_asked_to_end = True
     # `threading` would take a lock of its own, which the main thread may hold.
     _thread.start_new_thread(_flush_and_end, (number,))
 
@@ -46,5 +46,5 @@ def _flush_and_end(number: int) -> None:
 
 
 def _forget() -> None:
-    global _asked
-    _asked = False
+    global _is_asked_to_end
+    _is_asked_to_end = False

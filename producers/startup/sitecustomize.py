@@ -9,12 +9,12 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-OWN = os.path.dirname(os.path.abspath(__file__))
+OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def import_next() -> None:
     """Import the `sitecustomize` that our folder hides."""
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != OWN]
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != OWN_FOLDER]
     modules = sys.modules.pop("sitecustomize")
     try:
         import_module("sitecustomize")

@@ -89,12 +89,12 @@ def show_progress(what: str, unit: str = "", *, console: rich.console.Console | 
     """
     shown_on = console or Console(stderr=True)
     progress = Progress(what, unit, is_plain=not shown_on.is_terminal)
-    SILENCE.shown += 1
+    SILENCE.open_displays += 1
     try:
         with _write_lines(progress) if progress.is_plain else _show_bar(progress, shown_on):
             yield progress
     finally:
-        SILENCE.shown -= 1
+        SILENCE.open_displays -= 1
 
 
 @contextmanager

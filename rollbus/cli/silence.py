@@ -30,7 +30,7 @@ class Silence:
 
     since_s: float = 0.0
     ended_s: float = -BETWEEN_S
-    shown: int = 0
+    open_displays: int = 0
     """Pieces of work that are shown now: they write the lines, whatever is imported in them."""
     command: str = ""
     """What was typed; empty before it begins, and once it has begun to answer or to log."""
@@ -59,7 +59,7 @@ class SilenceWatch:
 
     def look(self, frame: FrameType | None, now_s: float) -> str | None:
         """Return the line that is due, given where the main thread is."""
-        what = "" if self.silence.shown else self._describe(frame)
+        what = "" if self.silence.open_displays else self._describe(frame)
         if not what:
             self.began_s = None
             return None

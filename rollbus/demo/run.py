@@ -239,7 +239,7 @@ class Demo:
         )
         report.print_answers(self.console, clickhouse, namespace=NAMESPACE, run=job.run)
         report.print_comparison(self.console, job, comparison, references)
-        report.print_next_steps(self.console, folder, kept=self.options.keep)
+        report.print_next_steps(self.console, folder, is_kept=self.options.keep)
         took = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in self.seconds.items())
         self.console.print(f"[dim]{took}[/dim]")
 

@@ -147,11 +147,11 @@ def down(
         return ()
     statuses = []
     with state.hold_run_dir(settings.run_dir):
-        for started in reversed(state.read_all(settings.run_dir)):
-            was_running = end(started.identity)
-            state.remove(settings.run_dir, started.name)
-            detail = "" if was_running else f"process {started.identity.pid} had already ended"
-            statuses.append(ServiceStatus(started.name, "stopped", started.address, started.identity.pid, detail))
+        for service in reversed(state.read_all(settings.run_dir)):
+            was_running = end(service.identity)
+            state.remove(settings.run_dir, service.name)
+            detail = "" if was_running else f"process {service.identity.pid} had already ended"
+            statuses.append(ServiceStatus(service.name, "stopped", service.address, service.identity.pid, detail))
             report(statuses[-1])
     return tuple(statuses)
 

@@ -46,11 +46,11 @@ def restart_process(settings: Settings, file: Path | None, part: Part) -> bool:
     """Start a process again if it was started here, so that it reads the settings again; False if it was not."""
     run_dir = settings.stack_settings().run_dir
     (row,) = _process_rows(settings, file, [part])
-    started = read(run_dir, row.name)
-    if started is None:
+    service = read(run_dir, row.name)
+    if service is None:
         return False
     with show_progress(f"ending {row.name}"):
-        end(started.identity)
+        end(service.identity)
     remove(run_dir, row.name)
     _up(settings, [row])
     return True

@@ -203,7 +203,7 @@ class Runner:
             self._discard()
 
     async def _open(self) -> None:
-        started = time.monotonic()
+        start_s = time.monotonic()
         require_known_partition(self._stage, self.partition, self._settings)
         self._session = await self._sessions.get()
         session_end = self._session.end_of(self.partition)
@@ -250,7 +250,7 @@ class Runner:
         self._ready = True
         self._resume()
         self._on_tick(self.metrics.stage, self.partition.partition, self._stage_partition.last_tick, False)
-        self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
+        self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - start_s
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
     async def _next_batch(self) -> Batch:
@@ -310,8 +310,8 @@ class Runner:
         """Write the results of one batch; if only time has passed, leave that to a later batch."""
         assert self._session is not None
         assert self._stage_partition is not None
-        started = time.monotonic()
-        hold = started < self._committed_s + QUIET_S
+        start_s = time.monotonic()
+        hold = start_s < self._committed_s + QUIET_S
         with self._session.preparing():
             processed = await self._stage_partition.process(batch.records, hold_quiet=hold)
             quiet = hold and processed.quiet
@@ -331,8 +331,8 @@ class Runner:
         self._position, self._retry_wait_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
         self._mark = mark
         self.trouble = None
-        TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - started)
-        self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
+        TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - start_s)
+        self.metrics.committed(batch, processed, step_s=stepped - start_s, commit_s=self._committed_s - stepped)
         self._pass_tick(processed)
 
     def _pass_tick(self, processed: Processed) -> None:

@@ -21,7 +21,7 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 from rollbus.streams.state.configured import ConfiguredStage
-from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
+from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
@@ -65,7 +65,7 @@ class AliasState(StageState[AssemblyConfig]):
 
     def __init__(self, config: AssemblyConfig) -> None:
         self.targets: Table[Target] = Table("alias", _TARGET)
-        self.waiting: Table[Kept[Event]] = Table("wait", KEPT)
+        self.waiting: Table[KeptRecord[Event]] = Table("wait", KEPT_RECORD)
         self.seen: Table[int] = Table("seen", INT)
         super().__init__(config, self.targets, self.waiting, self.seen)
         self.by_alias: dict[str, set[str]] = defaultdict(set)
@@ -204,7 +204,7 @@ def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: s
         yield _with_episode(record, target, signer)
         return
     key = f"{alias}{_SEPARATOR}{name}"
-    state.waiting.put(key, Kept(data, state.clock.now_ms, state.order, record))
+    state.waiting.put(key, KeptRecord(data, state.clock.now_ms, state.order, record))
     state.order += 1
     state.by_alias[alias].add(key)
     state.due.watch("w" + key)

@@ -51,7 +51,7 @@ def kept_record(data: bytes) -> Any:
 
 
 @dataclass(slots=True)
-class Kept(Generic[V]):
+class KeptRecord(Generic[V]):
     """A record that a stage keeps: its bytes, when they came, and their order among the kept."""
 
     data: bytes
@@ -70,13 +70,13 @@ class Kept(Generic[V]):
         return self.record
 
 
-def _encode_kept(row: Kept[Any]) -> bytes:
+def _encode_kept(row: KeptRecord[Any]) -> bytes:
     return _STAMP.pack(row.arrived_ms, row.order) + (row.data or encode(row.record))
 
 
-def _decode_kept(data: bytes) -> Kept[Any]:
+def _decode_kept(data: bytes) -> KeptRecord[Any]:
     arrived_ms, order = _STAMP.unpack_from(data)
-    return Kept(data[_STAMP.size :], arrived_ms, order)
+    return KeptRecord(data[_STAMP.size :], arrived_ms, order)
 
 
-KEPT: RowCodec[Kept[Any]] = RowCodec(1, _encode_kept, {1: _decode_kept})
+KEPT_RECORD: RowCodec[KeptRecord[Any]] = RowCodec(1, _encode_kept, {1: _decode_kept})

@@ -38,49 +38,51 @@ def compare_turns(
         if answer.fate == "whole" or (answer.streamed and answer.fate == "cut")
     }
     if cancelled:
-        seen = {response_id: one for response_id, one in seen.items() if response_id in by_id}
+        seen = {response_id: answer_given for response_id, answer_given in seen.items() if response_id in by_id}
     assert by_id.keys() == seen.keys(), f"lost {seen.keys() - by_id.keys()}, made up {by_id.keys() - seen.keys()}"
-    for response_id, one in seen.items():
+    for response_id, answer_given in seen.items():
         turn = by_id[response_id]
-        cut_by_agent = cancelled and one.streamed and turn.untrainable_reason == "truncated_stream"
-        _compare_turn(one, turn, cut=one.fate == "cut" or cut_by_agent)
+        cut_by_agent = cancelled and answer_given.streamed and turn.untrainable_reason == "truncated_stream"
+        _compare_turn(answer_given, turn, cut=answer_given.fate == "cut" or cut_by_agent)
     failed = Counter[tuple[str, str | None]](
         (answer.episode, REASONS.get(answer.fate, "call_cancelled"))
         for answer in server.answers
         if answer.response_id not in seen
     )
-    said = Counter((turn.root_episode_id, turn.untrainable_reason) for turn in turns if not turn.response_id)
+    failed_turns = Counter((turn.root_episode_id, turn.untrainable_reason) for turn in turns if not turn.response_id)
     if cancelled:  # a call may be cancelled before it reaches the server
-        assert _by_episode(failed) <= _by_episode(said), (said, failed)
+        assert _by_episode(failed) <= _by_episode(failed_turns), (failed_turns, failed)
     else:
-        assert (said <= failed) if retried else (said == failed), (said, failed)
+        assert (failed_turns <= failed) if retried else (failed_turns == failed), (failed_turns, failed)
     _compare_episodes(events, turns)
     return turns
 
 
-def _compare_turn(one: Answered, turn: TurnRecorded, *, cut: bool) -> None:
-    assert turn.root_episode_id == one.episode, "mixed"
-    assert turn.streamed == one.streamed
+def _compare_turn(answer_given: Answered, turn: TurnRecorded, *, cut: bool) -> None:
+    assert turn.root_episode_id == answer_given.episode, "mixed"
+    assert turn.streamed == answer_given.streamed
     ids = list(decode_token_ids(turn.completion_token_ids or b""))
     logprobs = list(decode_logprobs(turn.logprobs or b""))
     if cut:
         assert turn.untrainable_reason == "truncated_stream"
-        assert ids == one.ids[: len(ids)]
-        assert logprobs == one.logprobs[: len(logprobs)]
+        assert ids == answer_given.ids[: len(ids)]
+        assert logprobs == answer_given.logprobs[: len(logprobs)]
         return
-    assert turn.untrainable_reason == verdict_on(one)
-    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == one.prompt_ids
-    assert (ids, logprobs) == (one.ids, one.logprobs)
+    assert turn.untrainable_reason == verdict_on(answer_given)
+    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == answer_given.prompt_ids
+    assert (ids, logprobs) == (answer_given.ids, answer_given.logprobs)
     assert turn.policy_version == 3
-    assert turn.completion.content == one.message.get("content")
-    assert _calls(json.loads(turn.completion.tool_calls or "[]")) == _calls(one.message.get("tool_calls") or [])
+    assert turn.completion.content == answer_given.message.get("content")
+    assert _calls(json.loads(turn.completion.tool_calls or "[]")) == _calls(
+        answer_given.message.get("tool_calls") or []
+    )
     if turn.added_messages:
-        assert turn.added_messages[-1].role == one.last["role"]
+        assert turn.added_messages[-1].role == answer_given.last["role"]
 
 
-def verdict_on(one: Answered) -> str | None:
+def verdict_on(answer_given: Answered) -> str | None:
     """Return why the turn of a whole answer cannot be trained; None if it can."""
-    return "sampling_constrained" if one.is_constrained else None
+    return "sampling_constrained" if answer_given.is_constrained else None
 
 
 def _by_episode(reasons: Counter[tuple[str, str | None]]) -> Counter[str]:
@@ -93,17 +95,17 @@ def _calls(calls: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def _compare_episodes(events: Sequence[Event], turns: Sequence[TurnRecorded]) -> None:
     """Every episode that began has ended once, and assembly makes a whole trajectory of it."""
-    started = Counter(event.episode_id for event in events if isinstance(event, EpisodeStarted))
+    starts = Counter(event.episode_id for event in events if isinstance(event, EpisodeStarted))
     ended = Counter(event.episode_id for event in events if isinstance(event, EpisodeEnded))
-    assert set(started.values()) <= {1}
-    assert started == ended
+    assert set(starts.values()) <= {1}
+    assert starts == ended
     stage = AssemblyStage(AssemblyConfig())
     state, place = stage.new_state(), Location(topic="t", partition=0, offset=0)
-    found = [
+    assembled_records = [
         out.record
         for event in events
         for out in stage.step(state, Incoming(event, event.root_episode_id, place, encode(event)))
     ]
-    assert [record for record in found if isinstance(record, Drop)] == []
-    lengths = {record.episode_id: len(record.turns) for record in found if isinstance(record, Trajectory)}
-    assert lengths == {episode: sum(turn.episode_id == episode for turn in turns) for episode in started}
+    assert [record for record in assembled_records if isinstance(record, Drop)] == []
+    lengths = {record.episode_id: len(record.turns) for record in assembled_records if isinstance(record, Trajectory)}
+    assert lengths == {episode: sum(turn.episode_id == episode for turn in turns) for episode in starts}

@@ -97,17 +97,17 @@ class ModelServer:
         with self._lock:
             number, fate = next(self._numbers), self.faults.draw()
         text = json.dumps(body["messages"], ensure_ascii=False)
-        found = EPISODE.search(text)
+        episode_match = EPISODE.search(text)
         count = 2 + number % 3
         answered = Answered(
             response_id=f"chatcmpl-{number}",
-            episode=found[1] if found else "",
+            episode=episode_match[1] if episode_match else "",
             fate=fate,
             streamed=bool(body.get("stream")),
             prompt_ids=list(hashlib.sha256(text.encode()).digest()[:5]),
             ids=[number * 10 + index for index in range(count)],
             logprobs=[-(number * 10 + index) / 1024 for index in range(count)],
-            message=self._message(body, f"<{found[1] if found else ''}>", number),
+            message=self._message(body, f"<{episode_match[1] if episode_match else ''}>", number),
             last=body["messages"][-1],
             is_constrained="response_format" in body or body.get("tool_choice") not in (None, "auto", "none"),
         )
@@ -120,8 +120,8 @@ class ModelServer:
         schema = ((body.get("response_format") or {}).get("json_schema") or {}).get("schema")
         if schema:
             return {"content": json.dumps(self._fill(schema, episode))}
-        asked = max(index for index, each in enumerate(messages) if each["role"] == "user")
-        if not tools or any(message["role"] == "tool" for message in messages[asked:]):
+        question_place = max(index for index, earlier in enumerate(messages) if earlier["role"] == "user")
+        if not tools or any(message["role"] == "tool" for message in messages[question_place:]):
             return {"content": f"answer {number} of {episode}"}
         calls = [
             {
@@ -140,8 +140,10 @@ class ModelServer:
         """Return arguments of a schema's types."""
         values: Body = {}
         for name, kind in (schema.get("properties") or {}).items():
-            made: Any = {"integer": 7, "number": 0.5, "boolean": False, "array": [], "object": {}}.get(kind.get("type"))
-            values[name] = self._arguments.get(name, f"{name} of {episode}" if made is None else made)
+            value_of_kind: Any = {"integer": 7, "number": 0.5, "boolean": False, "array": [], "object": {}}.get(
+                kind.get("type")
+            )
+            values[name] = self._arguments.get(name, f"{name} of {episode}" if value_of_kind is None else value_of_kind)
         return values
 
 
@@ -222,13 +224,13 @@ def _finish(answered: Answered) -> str:
 
 def _sampled(answered: Answered, body: Body, start: int, end: int | None) -> Body:
     """Return log-probs and ids of some of the tokens, as far as they are asked for."""
-    found: Body = {}
+    token_fields: Body = {}
     ids = answered.ids[start:end]
     if body.get("logprobs"):
-        found["logprobs"] = logprobs_of([f"t{each}" for each in ids], answered.logprobs[start:end])
+        token_fields["logprobs"] = logprobs_of([f"t{token_id}" for token_id in ids], answered.logprobs[start:end])
     if body.get("return_token_ids"):
-        found["token_ids"] = ids
-    return found
+        token_fields["token_ids"] = ids
+    return token_fields
 
 
 def _whole(answered: Answered, body: Body) -> Body:

@@ -77,24 +77,24 @@ def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":
 def run(*words: str, cwd: Path, code: int) -> tuple[str, list[Event]]:
     """Run the command to its end; return what it said and what it recorded."""
     process = start(*words, cwd=cwd)
-    said = process.communicate(timeout=500)[1]
-    assert process.returncode == code, said
-    return said, read_spool(cwd / "spool")
+    output = process.communicate(timeout=500)[1]
+    assert process.returncode == code, output
+    return output, read_spool(cwd / "spool")
 
 
 def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(
     server: ModelServer, tmp_path: Path
 ) -> None:
-    said, events = run("run", *write(APP, tmp_path), server.url, cwd=tmp_path, code=3)
-    (started,) = (event for event in events if isinstance(event, EpisodeStarted))
+    output, events = run("run", *write(APP, tmp_path), server.url, cwd=tmp_path, code=3)
+    (start,) = (event for event in events if isinstance(event, EpisodeStarted))
     for answer in server.answers:
-        answer.episode = started.episode_id
+        answer.episode = start.episode_id
     assert len(turns := compare_turns(server, events)) == 6
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
-    assert (started.task, started.producer) == ("app", "app")
+    assert (start.task, start.producer) == ("app", "app")
     assert (ended.stop_reason, ended.error) == ("error", "exit code 3")
     assert {turn.writer_id for turn in turns} <= set(ended.writer_ids)
-    assert said.splitlines()[-2:] == ["done", "rollbus: recorded 6 turns of 4 processes, 6 of them trainable"]
+    assert output.splitlines()[-2:] == ["done", "rollbus: recorded 6 turns of 4 processes, 6 of them trainable"]
 
 
 def test_each_call_can_be_an_episode(server: ModelServer, tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_sigterm_is_the_programs_and_what_it_recorded_is_counted_when_it_ends(
     process = start("run", *write(program, tmp_path), cwd=tmp_path)
     wait_until((tmp_path / "asked").exists, "the program has not asked")
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=500)[1]
+    output = process.communicate(timeout=500)[1]
     (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
-    assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM"), said
-    assert said.splitlines()[-1].startswith(
+    assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM"), output
+    assert output.splitlines()[-1].startswith(
         "rollbus: recorded 3 turns of 1 process, 3 of them trainable; 1 process did"
     )
 
@@ -141,8 +141,8 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
             os.kill(os.getpid(), signal.SIGKILL)
         subprocess.run([sys.executable, "-W", "ignore", __file__, "again"])
     """
-    said, events = run("run", *write(program, tmp_path), cwd=tmp_path, code=0)
-    assert said.splitlines()[-1].endswith(
+    output, events = run("run", *write(program, tmp_path), cwd=tmp_path, code=0)
+    assert output.splitlines()[-1].endswith(
         "; 1 process did not come to an end: what was neither sent nor spooled is lost"
     )
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
@@ -171,7 +171,7 @@ def test_a_report_is_there_whole_or_not_at_all_wherever_its_process_is_killed(
     assert list(read_ended(tmp_path)) == [ProcessReport(whole=False)]
 
 
-OWN = """
+OWN_RECORDER_PROGRAM = """
     import sys
     import openai, rollbus
     from rollbus.producers.sending.sink import MemorySink
@@ -207,11 +207,11 @@ OWN = """
 def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
     how: str, ours: int, says: str, server: ModelServer, tmp_path: Path
 ) -> None:
-    said, events = run("run", *write(OWN, tmp_path), server.url, how, cwd=tmp_path, code=0)
+    output, events = run("run", *write(OWN_RECORDER_PROGRAM, tmp_path), server.url, how, cwd=tmp_path, code=0)
     assert len(server.answers) == 3
-    assert "own 2" in said
+    assert "own 2" in output
     assert sum(isinstance(event, TurnRecorded) for event in events) == ours
-    assert said.splitlines()[-1].startswith(f"rollbus: {says}")
+    assert output.splitlines()[-1].startswith(f"rollbus: {says}")
 
 
 def test_what_neither_the_program_nor_the_command_could_send_is_counted(server: ModelServer, tmp_path: Path) -> None:
@@ -232,15 +232,15 @@ def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command
 
 
 def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:
-    said, _ = run("run", "sh", "-c", "exit 0", cwd=tmp_path, code=0)
-    assert "nothing was recorded: no Python process has reported" in said
+    output, _ = run("run", "sh", "-c", "exit 0", cwd=tmp_path, code=0)
+    assert "nothing was recorded: no Python process has reported" in output
 
 
 def test_a_python_without_rollbus_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
     venv.create(tmp_path / "theirs", symlinks=True)
     python = tmp_path / "theirs" / "bin" / "python"
-    said, _ = run("run", str(python), "-c", "pass", cwd=tmp_path, code=0)
-    assert f"{python}, which runs the program, has no package rollbus; run: {python} -m pip install rollbus" in said
+    output, _ = run("run", str(python), "-c", "pass", cwd=tmp_path, code=0)
+    assert f"{python}, which runs the program, has no package rollbus; run: {python} -m pip install rollbus" in output
 
 
 def test_a_word_that_is_neither_a_verb_nor_a_program_is_named_with_the_nearest_verb(tmp_path: Path) -> None:

@@ -84,14 +84,14 @@ async def test_branches_of_a_graph_side_by_side(world: World, server: ModelServe
 
         def node(name: str) -> Any:
             async def ask(state: Parts) -> dict[str, list[str]]:
-                said = await model.ainvoke([HumanMessage(f"{name}: {state['question']}")])
-                return {"notes": [str(said.content)]}
+                reply = await model.ainvoke([HumanMessage(f"{name}: {state['question']}")])
+                return {"notes": [str(reply.content)]}
 
             return ask
 
         async def join(state: Parts) -> dict[str, str]:
-            said = await model.ainvoke([HumanMessage(" ".join([*state["notes"], state["question"]]))])
-            return {"answer": str(said.content)}
+            reply = await model.ainvoke([HumanMessage(" ".join([*state["notes"], state["question"]]))])
+            return {"answer": str(reply.content)}
 
         builder = StateGraph(Parts)
         for name in ("left", "middle", "right"):

@@ -51,13 +51,13 @@ async def test_tools_called_from_a_stream(world: World, client: openai.OpenAI) -
                 for choice in chunk.choices:
                     text += choice.delta.content or ""
                     for call in choice.delta.tool_calls or []:
-                        known = calls.setdefault(call.index, {"id": call.id, "name": "", "arguments": ""})
-                        known["name"] += (call.function and call.function.name) or ""
-                        known["arguments"] += (call.function and call.function.arguments) or ""
+                        call_so_far = calls.setdefault(call.index, {"id": call.id, "name": "", "arguments": ""})
+                        call_so_far["name"] += (call.function and call.function.name) or ""
+                        call_so_far["arguments"] += (call.function and call.function.arguments) or ""
             if not calls:
                 assert question[-4:] in text
                 return
-            asked = [
+            tool_calls = [
                 {
                     "id": call["id"],
                     "type": "function",
@@ -65,7 +65,7 @@ async def test_tools_called_from_a_stream(world: World, client: openai.OpenAI) -
                 }
                 for call in calls.values()
             ]
-            messages.append({"role": "assistant", "content": None, "tool_calls": asked})
+            messages.append({"role": "assistant", "content": None, "tool_calls": tool_calls})
             messages += [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls.values()]
 
     await world.play(play)

@@ -52,6 +52,6 @@ def test_workers_and_forks_are_recorded_and_close_their_parts_of_an_episode(
     assert done.returncode == 0, done.stderr
     events = read_spool(tmp_path)
     assert len(compare_turns(server, events)) == 6
-    own = Counter((event.episode_id, event.writer_id) for event in events if not isinstance(event, WriterClosed))
+    written = Counter((event.episode_id, event.writer_id) for event in events if not isinstance(event, WriterClosed))
     closed = {(event.episode_id, event.writer_id): event.count for event in events if isinstance(event, WriterClosed)}
-    assert closed == own, "a child closes its part of an episode, too"
+    assert closed == written, "a child closes its part of an episode, too"

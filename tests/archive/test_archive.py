@@ -38,17 +38,17 @@ some_records = st.lists(
 
 @given(some_records)
 def test_every_byte_of_a_record_comes_back_from_a_file(records: list[ArchivedRecord]) -> None:
-    found = from_parquet(to_parquet(records), "a file")
-    assert found == records
-    assert digest_of(found) == digest_of(records)
+    read_records = from_parquet(to_parquet(records), "a file")
+    assert read_records == records
+    assert digest_of(read_records) == digest_of(records)
 
 
 @given(some_records, some_records)
-def test_other_records_have_another_digest(one: list[ArchivedRecord], other: list[ArchivedRecord]) -> None:
-    def told(records: list[ArchivedRecord]) -> list[ArchivedRecord]:
+def test_other_records_have_another_digest(left: list[ArchivedRecord], right: list[ArchivedRecord]) -> None:
+    def without_location(records: list[ArchivedRecord]) -> list[ArchivedRecord]:
         return [record._replace(timestamp_type=0) for record in records]
 
-    assert (digest_of(one) == digest_of(other)) == (told(one) == told(other))
+    assert (digest_of(left) == digest_of(right)) == (without_location(left) == without_location(right))
 
 
 @pytest.mark.parametrize("operation", range(1, 9))
@@ -67,10 +67,10 @@ def test_a_run_killed_at_any_byte_leaves_the_archive_whole_and_the_next_goes_on(
 
 
 def test_of_two_archivers_the_second_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
-    one, other = new_archive(str(tmp_path)), new_archive(str(tmp_path))
-    add_records(one, FIRST)
+    first_archiver, second_archiver = new_archive(str(tmp_path)), new_archive(str(tmp_path))
+    add_records(first_archiver, FIRST)
     with pytest.raises(FencedError, match="another archiver has written manifests/00000001"):
-        add_records(other, [*FIRST, *SECOND])
+        add_records(second_archiver, [*FIRST, *SECOND])
     archive = open_archive(str(tmp_path))
     assert (archive.verify(), records_of(archive)) == ([], FIRST)
 

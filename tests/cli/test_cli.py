@@ -31,7 +31,7 @@ def invoke(*arguments: str, expect: int = 0, **environment: str) -> str:
 def verbs(command: click.Command, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     if not isinstance(command, click.Group):
         return [path]
-    return [path] + [found for name, verb in command.commands.items() for found in verbs(verb, (*path, name))]
+    return [path] + [verb_path for name, verb in command.commands.items() for verb_path in verbs(verb, (*path, name))]
 
 
 def every_command() -> list[tuple[str, ...]]:
@@ -103,9 +103,9 @@ def test_saved_questions_are_listed() -> None:
 def test_a_record_is_shown_with_every_metric_and_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"metric_{number}" for number in range(30)]
     show_record(make_step(metrics=dict.fromkeys(names, 1.0)))
-    shown = capsys.readouterr().out
-    assert [name for name in names if f"'{name}'" not in shown] == []
-    assert shown.endswith(")\n")
+    output = capsys.readouterr().out
+    assert [name for name in names if f"'{name}'" not in output] == []
+    assert output.endswith(")\n")
 
 
 def test_a_worker_whose_judge_has_no_model_to_ask_does_not_start(tmp_path: Path) -> None:
@@ -146,22 +146,22 @@ def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = invoke(
+        output = invoke(
             "status",
             expect=1,
             ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:9",
             ROLLBUS_CLICKHOUSE__TIMEOUT_S="1",  # it connects to what never answers
             ROLLBUS_STACK__CLICKHOUSE_PORT=port,
         )
-    last = said.splitlines()[-1]
+    last = output.splitlines()[-1]
     assert last.startswith("not well of the local stack on this machine: ")
     assert "clickhouse" in last
 
 
 def test_what_ends_a_command_is_a_json_line_among_json_lines(tmp_path: Path) -> None:
     (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:9'}\n")
-    said = invoke("-c", str(tmp_path / "rollbus.yaml"), "--log-format", "json", "topics", "check", expect=1)
-    last = json.loads(said.splitlines()[-1])
+    output = invoke("-c", str(tmp_path / "rollbus.yaml"), "--log-format", "json", "topics", "check", expect=1)
+    last = json.loads(output.splitlines()[-1])
     assert (last["level"], last["logger"]) == ("ERROR", "rollbus")
     assert last["message"].startswith("Kafka at 127.0.0.1:9 cannot be reached")
 
@@ -174,8 +174,8 @@ def test_the_file_of_the_folder_is_read_and_named_first(tmp_path: Path, monkeypa
         == f"settings: the defaults, as there is no rollbus.yaml in {tmp_path}, with 1 of the environment over it"
     )
     (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:8'}\n")
-    said = invoke("topics", "check", expect=1).splitlines()
-    assert said[0] == "settings: rollbus.yaml"
-    assert "127.0.0.1:8" in said[1]
+    output = invoke("topics", "check", expect=1).splitlines()
+    assert output[0] == "settings: rollbus.yaml"
+    assert "127.0.0.1:8" in output[1]
     (tmp_path / "other.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:7'}\n")
     assert invoke("-c", "other.yaml", "topics", "check", expect=1).startswith("settings: other.yaml\n")

@@ -46,6 +46,6 @@ def test_a_json_line_is_one_object_with_the_error_in_it() -> None:
         record = logging.LogRecord("rollbus.x", logging.WARNING, "", 0, "step %d\nfailed", (7,), sys.exc_info())
     text = JsonFormatter().format(record)
     assert "\n" not in text
-    found = json.loads(text)
-    assert (found["level"], found["logger"], found["message"]) == ("WARNING", "rollbus.x", "step 7\nfailed")
-    assert found["exception"].endswith("ValueError: bad\nnews")
+    entry = json.loads(text)
+    assert (entry["level"], entry["logger"], entry["message"]) == ("WARNING", "rollbus.x", "step 7\nfailed")
+    assert entry["exception"].endswith("ValueError: bad\nnews")

@@ -17,7 +17,7 @@ def test_a_package_that_the_users_module_needs_is_named_with_the_python_and_the_
     (tmp_path / "shop_of_a_test.py").write_text("import no_such_framework\n")
     with pytest.raises(ConfigurationError) as refused:
         load_object("shop_of_a_test:again", "agent")
-    said = str(refused.value)
-    assert f"'shop_of_a_test:again' needs no_such_framework, which {sys.executable}, the Python" in said
-    assert "install" in said.rpartition("run: ")[2]
-    assert said.endswith(" no_such_framework")
+    message = str(refused.value)
+    assert f"'shop_of_a_test:again' needs no_such_framework, which {sys.executable}, the Python" in message
+    assert "install" in message.rpartition("run: ")[2]
+    assert message.endswith(" no_such_framework")

@@ -37,10 +37,10 @@ def test_a_time_has_the_unit_that_people_would_use() -> None:
 
 
 def test_the_next_step_begins_its_own_count() -> None:
-    shown = Progress("fetching", began_s=0.0)
-    shown(3, 4)
-    shown.begin("converting")
-    assert shown.line(shown.began_s + 5) == "converting: 5 s so far"
+    progress = Progress("fetching", began_s=0.0)
+    progress(3, 4)
+    progress.begin("converting")
+    assert progress.line(progress.began_s + 5) == "converting: 5 s so far"
 
 
 def test_a_wait_without_a_terminal_writes_lines(
@@ -54,8 +54,8 @@ def test_a_wait_without_a_terminal_writes_lines(
         written += capsys.readouterr().err
         return "evaluating: 3 of 4 tickets" in written
 
-    with show_progress("evaluating", "tickets") as shown:
-        shown(3, 4)
+    with show_progress("evaluating", "tickets") as progress:
+        progress(3, 4)
         wait_until(has_written, "no line came")
 
 
@@ -75,8 +75,8 @@ def test_pieces_of_work_that_follow_one_another_are_silent_together_for_no_longe
 
 
 def test_what_is_over_soon_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_progress("reading") as shown:
-        shown(1, 1)
+    with show_progress("reading") as progress:
+        progress(1, 1)
     assert capsys.readouterr().err == ""
 
 

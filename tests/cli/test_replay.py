@@ -76,9 +76,9 @@ def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pyte
     show_manifest(ReplayManifest(name="gentle", namespace="replay-gentle.rollbus.", source_namespace="rollbus.",
                                  state="following", stages=("scoring",), ranges=(), records={"scores": 3},
                                  started_at_ms=0))  # fmt: skip
-    told = capsys.readouterr().out
-    assert "wrote 3 scores" in told
-    assert "shadow 'gentle' is in replay-gentle.rollbus.*; the same command continues it" in told
+    output = capsys.readouterr().out
+    assert "wrote 3 scores" in output
+    assert "shadow 'gentle' is in replay-gentle.rollbus.*; the same command continues it" in output
 
 
 TWO_RUNS = (
@@ -96,19 +96,19 @@ def test_changes_are_made_to_what_each_run_has() -> None:
 
 
 def test_changes_are_made_to_what_was_in_force_in_the_log() -> None:
-    recorded = RunConfig(grouping=GroupingConfig(group_size=8, window_ms=1_234))
+    recorded_config = RunConfig(grouping=GroupingConfig(group_size=8, window_ms=1_234))
     plan = plan_for(Settings(runs=TWO_RUNS), grouping="group_size=4")
-    changed = plan.change(config_applied("grouping", "main", recorded))
+    changed = plan.change(config_applied("grouping", "main", recorded_config))
     assert changed is not None
     grouping = RunConfig.model_validate_json(changed.content).grouping
     assert (grouping.group_size, grouping.window_ms) == (4, 1_234)
 
 
 def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -> None:
-    recorded = RunConfig(run_id="small", grouping=GroupingConfig(group_size=2, min_group_size=2))
+    recorded_config = RunConfig(run_id="small", grouping=GroupingConfig(group_size=2, min_group_size=2))
     plan = plan_for(Settings(runs=TWO_RUNS), grouping="min_group_size=3")
     with pytest.raises(ConfigurationError, match=r"run small.*min_group_size=3"):
-        plan.change(config_applied("grouping", "small", recorded))
+        plan.change(config_applied("grouping", "small", recorded_config))
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_what_is_misspelled_is_refused_with_the_nearest_name(options: dict[str, 
         plan_for(Settings(), **options)
 
 
-@pytest.mark.parametrize("said", ["off", "mode=off", "curriculum: {mode: off}", "mode: off"])
-def test_a_curriculum_that_is_off_can_be_said(said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("argument", ["off", "mode=off", "curriculum: {mode: off}", "mode: off"])
+def test_a_curriculum_that_is_off_can_be_said(argument: str, tmp_path: Path) -> None:
     """YAML takes the word for a truth value."""
-    if ":" in said:
+    if ":" in argument:
         path = tmp_path / "curriculum.yaml"
-        path.write_text(said)
-        said = str(path)
+        path.write_text(argument)
+        argument = str(path)
     run = RunConfig(curriculum=CurriculumConfig(mode="harness"))
-    (changed,) = plan_for(Settings(runs=(run,)), curriculum=said).run_configs()
+    (changed,) = plan_for(Settings(runs=(run,)), curriculum=argument).run_configs()
     assert changed.curriculum.mode == "off"
 
 
@@ -232,28 +232,28 @@ def test_without_options_it_shows_what_there_is() -> None:
 
 def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets are no markup, which would vanish or end the command, and a name between colons is no emoji."""
-    told = ("task [withheld 9f2c]", "judge raised ValueError('[/INST]')", "example:key:7")
-    differences = tuple(Difference("score", "changed", why, False, 1, (why,)) for why in told)
+    examples = ("task [withheld 9f2c]", "judge raised ValueError('[/INST]')", "example:key:7")
+    differences = tuple(Difference("score", "changed", why, False, 1, (why,)) for why in examples)
     show_comparison(ReplayComparison("live", "again", {}, differences), "rollbus.")
-    shown = capsys.readouterr().out
-    assert all(shown.count(each) == 2 for each in told)
+    output = capsys.readouterr().out
+    assert all(output.count(example) == 2 for example in examples)
 
 
 def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of_groups(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_comparison(ReplayComparison("live", "again", {}, ()), "rollbus.")
-    shown = capsys.readouterr().out
-    assert "after `rollbus replay load again`" in shown
-    assert "live_against_replay --param namespace=rollbus. --param replay=replay-again.rollbus." in shown
-    assert "shadow_against_live --param namespace=rollbus. --param other=replay-again.rollbus." in shown
+    output = capsys.readouterr().out
+    assert "after `rollbus replay load again`" in output
+    assert "live_against_replay --param namespace=rollbus. --param replay=replay-again.rollbus." in output
+    assert "shadow_against_live --param namespace=rollbus. --param other=replay-again.rollbus." in output
 
 
 def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixture[str]) -> None:
-    made = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
+    manifest = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
                           state="complete", stages=("scoring",), ranges=(), records={"drops": 5},
                           started_at_ms=0)  # fmt: skip
-    show_manifest(made, drops={"stale": 1, "excluded": 1, "score_failed": 3})
+    show_manifest(manifest, drops={"stale": 1, "excluded": 1, "score_failed": 3})
     assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
 
 

@@ -14,7 +14,7 @@ SILENT = "runs: [{run_id: main}]\n"
 
 
 @pytest.mark.parametrize(
-    ("settings", "agent", "said"),
+    ("settings", "agent", "message"),
     [
         (SILENT, "my_agent_of_a_test:again", "run 'main' asks for no attempts; give it `resample:"),
         (ASKS, "nobody_of_a_test:again", "agent: there is no module nobody_of_a_test in "),
@@ -22,7 +22,7 @@ SILENT = "runs: [{run_id: main}]\n"
     ],
 )
 def test_what_is_missing_is_said(
-    settings: str, agent: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: str, agent: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rollbus.yaml").write_text(settings)
     (tmp_path / "my_agent_of_a_test.py").write_text("def again(attempt):\n    pass\n")
@@ -30,7 +30,7 @@ def test_what_is_missing_is_said(
     monkeypatch.syspath_prepend(str(tmp_path.parent))  # puts the path back afterwards
     result = CliRunner().invoke(rollbus, ["-c", "rollbus.yaml", "resample", "run", agent])
     assert result.exit_code == 1
-    assert said in result.output
+    assert message in result.output
 
 
 @pytest.mark.parametrize(("model", "mode"), [("agent", "processed"), ("another", "unknown")])

@@ -41,14 +41,14 @@ def test_a_wrong_run_is_refused_with_every_mistake(tmp_path: Path) -> None:
     text = invoke("create", "Small!", "--file", str(path), expect=1)
     assert all(name in text for name in ("run_id", "grouping.group_sise", "batching.groups_per_step"))
     assert "grouping.group_sise: is not a setting; did you mean 'group_size'?" in text
-    for content, told in {
+    for content, message in {
         b"- 1\n": "holds no run",
         b"model: 2026-13-45\n": "month must be in 1",
         b"\xff\xfe": "can't decode",
         b"grouping: 3\n": "holds fields",
     }.items():
         path.write_bytes(content)
-        assert told in invoke("create", "small", "--file", str(path), "--group-size", "4", expect=1)
+        assert message in invoke("create", "small", "--file", str(path), "--group-size", "4", expect=1)
 
 
 def test_a_section_that_is_left_empty_in_the_file_takes_an_option(tmp_path: Path) -> None:

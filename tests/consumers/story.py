@@ -123,15 +123,15 @@ def _trajectories() -> list[Record]:
 
 
 def groups() -> list[Group]:
-    made = []
+    groups_of_story = []
     for name, episodes in GROUPS.items():
         rewards = [REWARDS[episode] for episode in episodes]
         members = tuple(
             make_member(trajectory_id(episode), REWARDS[episode], version=version_of(episode), episode_id=episode)
             for episode in episodes
         )
-        made.append(make_group(name, rewards, members=members))
-    return made
+        groups_of_story.append(make_group(name, rewards, members=members))
+    return groups_of_story
 
 
 def batch() -> TrainingBatch:
@@ -194,7 +194,7 @@ def _ledger() -> list[Record]:
         )
         for group, episode in (("g1", "e1"), ("g1", "e2"), ("g3", "e5"), ("g3", "e6"))
     )
-    started = StepStarted(**same, attempt=1, base_version=1, started_at_ms=START_MS + 3 * MINUTE_MS)
+    started_step = StepStarted(**same, attempt=1, base_version=1, started_at_ms=START_MS + 3 * MINUTE_MS)
     failed = StepFailed(
         **same,
         attempt=1,
@@ -235,7 +235,7 @@ def _ledger() -> list[Record]:
         evaluated_at_ms=START_MS + 6 * MINUTE_MS,
     )
     return [
-        *(("training-steps", "main", record) for record in (started, failed, completed, skipped)),
+        *(("training-steps", "main", record) for record in (started_step, failed, completed, skipped)),
         ("run-log", "main", outcome),
         ("run-log", "main", make_version(1, 0, state="serving")),
         ("run-log", "main", serving),

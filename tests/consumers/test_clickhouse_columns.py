@@ -39,8 +39,8 @@ texts = st.none() | st.text(max_size=20)
     ("content", "name", "tool_call_id", "tool_calls", "parts", "reasoning"), texts
 )))  # fmt: skip
 def test_a_message_is_kept_as_its_canonical_json(message: Message) -> None:
-    said = {name: value for name, value in dataclasses.asdict(message).items() if value is not None}
-    assert message_json(message) == canonical_json(said)
+    set_fields = {name: value for name, value in dataclasses.asdict(message).items() if value is not None}
+    assert message_json(message) == canonical_json(set_fields)
 
 
 @pytest.mark.parametrize("kind", FILLS, ids=lambda kind: kind.__name__)
@@ -72,10 +72,10 @@ def test_a_range_gives_the_rows_of_its_records() -> None:
         reading.add(KafkaRecord("trajectories", 0, offset, START_MS, b"k", encode_record(record)))
         for table, row in rows_of(record, Origin("t.", "trajectories", 0, offset, START_MS)):
             expected.setdefault(table, []).append(row)
-    made = reading.cut()
-    assert made is not None
-    assert {table: list(rows) for table, rows in made.tables.items()} == expected
-    assert made.rows == sum(map(len, expected.values()))
+    cut_rows = reading.cut()
+    assert cut_rows is not None
+    assert {table: list(rows) for table, rows in cut_rows.tables.items()} == expected
+    assert cut_rows.rows == sum(map(len, expected.values()))
 
 
 @pytest.mark.parametrize("field", ["prompt_token_ids", "completion_token_ids", "logprobs"])
@@ -84,9 +84,9 @@ def test_tokens_that_are_not_whole_numbers_are_a_dead_letter(field: str) -> None
     event = dataclasses.replace(make_turn(untrainable="length_mismatch"), **torn)
     reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
     reading.add(KafkaRecord("episode-events", 0, 0, START_MS, b"k", encode_record(event)))
-    made = reading.cut()
-    assert made is not None
-    assert (list(made.tables), made.dead_letters) == (["dead_letters"], 1)
+    cut_rows = reading.cut()
+    assert cut_rows is not None
+    assert (list(cut_rows.tables), cut_rows.dead_letters) == (["dead_letters"], 1)
 
 
 @given(values=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), min_size=1, max_size=5))
@@ -164,5 +164,5 @@ print(sorted({"numpy", "pandas", "pyarrow", "polars"} & set(sys.modules)))
 
 
 def test_the_sink_loads_no_table_library() -> None:
-    shown = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

@@ -18,10 +18,10 @@ def test_a_mistake_in_a_statement_is_shown_without_all_that_could_have_stood_the
         "Code: 62. DB::Exception: Syntax error: failed at position 1 (SELEC): SELEC 1. Maybe you meant: SELECT. "
         "Expected one of: Query, EXPLAIN, SHOW [FULL] TABLES [LIMIT expr], EXECUTE AS. (SYNTAX_ERROR) (version 26.9)"
     )
-    said = _short_message(ValueError(answer))
-    assert "Maybe you meant: SELECT." in said
-    assert "Expected one of" not in said
-    assert said.endswith("(SYNTAX_ERROR) (version 26.9)")
+    message = _short_message(ValueError(answer))
+    assert "Maybe you meant: SELECT." in message
+    assert "Expected one of" not in message
+    assert message.endswith("(SYNTAX_ERROR) (version 26.9)")
 
 
 @pytest.mark.parametrize("scope", ["`nope`. In scope ", "`nope`: In scope ", "`nope`: in scope "])

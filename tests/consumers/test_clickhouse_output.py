@@ -67,9 +67,9 @@ def test_long_lists_and_maps_are_shortened_in_a_cell() -> None:
     assert cell({"a": 0.5}) == "a=0.5"
 
 
-def text_of(shown: Any) -> str:
+def text_of(renderable: Any) -> str:
     console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(shown)
+    console.print(renderable)
     return console.export_text()
 
 
@@ -106,8 +106,8 @@ def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:
     path = tmp_path / "answer.parquet"
     rows = [("a", 1, 0.5, ["x"], {"loss": 0.25}, ROWS[0][2]), ("b", None, None, [], {}, None)]
     write_parquet(path, ["name", "count", "mean", "ids", "metrics", "at"], rows)
-    found = pq.read_table(path).to_pylist()
-    assert found[0] == {
+    read_rows = pq.read_table(path).to_pylist()
+    assert read_rows[0] == {
         "name": "a",
         "count": 1,
         "mean": 0.5,
@@ -115,7 +115,7 @@ def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:
         "metrics": [("loss", 0.25)],
         "at": ROWS[0][2],
     }
-    assert (found[1]["count"], found[1]["metrics"]) == (None, [])
+    assert (read_rows[1]["count"], read_rows[1]["metrics"]) == (None, [])
     write_parquet(path, ["name"], [])
     assert pq.read_table(path).num_rows == 0
 

@@ -33,20 +33,20 @@ def read(
     values: list[KafkaRecord], *, cut_after: Iterable[int] = (), start: int = 0, planned_last: int | None = None
 ) -> list[OffsetRange]:
     """Every range that comes of cutting after these records, and at the end."""
-    made, cuts, reading = [], set(cut_after), buffer(start, planned_last)
+    cuts_made, cuts, reading = [], set(cut_after), buffer(start, planned_last)
     for index, record in enumerate(values):
         reading.add(record)
         if index in cuts:
-            made.append(reading.cut())
-    made += [reading.cut(), reading.cut()]
-    return [found for found in made if found is not None]
+            cuts_made.append(reading.cut())
+    cuts_made += [reading.cut(), reading.cut()]
+    return [range_rows for range_rows in cuts_made if range_rows is not None]
 
 
 def rows(ranges: Iterable[OffsetRange]) -> list[tuple[str, Any]]:
     return [
         (table, row["kafka_offset"])
-        for found in ranges
-        for table, columns in sorted(found.tables.items())
+        for range_rows in ranges
+        for table, columns in sorted(range_rows.tables.items())
         for row in columns
     ]
 
@@ -67,28 +67,28 @@ def test_where_ranges_are_cut_changes_nothing_that_is_written(values: list[bytes
 
 
 def test_what_cannot_be_read_becomes_a_dead_letter_with_its_bytes() -> None:
-    (made,) = read(records([JUNK, EVENT]))
-    (letter,) = made.tables["dead_letters"]
+    (cut_range,) = read(records([JUNK, EVENT]))
+    (letter,) = cut_range.tables["dead_letters"]
     assert (letter["topic"], letter["offset"], letter["value"], letter["stage"]) == (
         "t.episode-events",
         0,
         JUNK,
         "sink",
     )
-    assert (made.dead_letters, len(made.tables["events"])) == (1, 1)
+    assert (cut_range.dead_letters, len(cut_range.tables["events"])) == (1, 1)
 
 
 def test_a_record_without_value_is_a_dead_letter() -> None:
     record = replace(records([EVENT])[0], value=None)
-    (made,) = read([record])
-    assert made.dead_letters == 1
+    (cut_range,) = read([record])
+    assert cut_range.dead_letters == 1
 
 
 def test_a_range_that_was_planned_is_rebuilt_whatever_came_since() -> None:
     before = read(records([EVENT, TICK, EVENT]))
     after = read(records([EVENT, TICK, EVENT, EVENT, EVENT]), cut_after=[1], planned_last=2)
     assert after[0].token("events") == before[0].token("events")
-    assert [found.records for found in after] == [3, 2]
+    assert [cut_range.records for cut_range in after] == [3, 2]
 
 
 def test_a_log_that_was_created_again_has_other_tokens() -> None:
@@ -99,11 +99,15 @@ def test_a_log_that_was_created_again_has_other_tokens() -> None:
 
 def test_ticks_extend_one_range_instead_of_adding_many() -> None:
     reading = buffer()
-    made = []
+    cut_ranges = []
     for record in records([TICK, TICK, EVENT, TICK]):
         reading.add(record)
-        made.append(reading.cut())
-    spans = [(found.from_offset, found.next_offset, found.records) for found in made if found is not None]
+        cut_ranges.append(reading.cut())
+    spans = [
+        (cut_range.from_offset, cut_range.next_offset, cut_range.records)
+        for cut_range in cut_ranges
+        if cut_range is not None
+    ]
     assert spans == [(0, 1, 1), (0, 2, 2), (2, 3, 1), (3, 4, 1)]
 
 
@@ -111,7 +115,7 @@ def test_transaction_markers_move_the_offset_without_records() -> None:
     reading = buffer()
     reading.add(records([EVENT])[0])
     reading.advance(2)
-    made = reading.cut()
-    assert made is not None
-    assert (made.last_offset, made.next_offset) == (0, 2)
+    cut_range = reading.cut()
+    assert cut_range is not None
+    assert (cut_range.last_offset, cut_range.next_offset) == (0, 2)
     assert reading.cut() is None

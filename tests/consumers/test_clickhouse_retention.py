@@ -47,10 +47,10 @@ def test_episodes_that_forget_could_not_find_in_the_archive_are_refused() -> Non
     st.integers(0, 25),
 )
 def test_a_log_is_split_where_ranges_begin_and_end(ranges: list[tuple[int, int]], begin: int, length: int) -> None:
-    noted = [StoredRange(first, first + size - 1, first + size, 1, 1, "") for first, size in sorted(ranges)]
-    covered = {offset for each in noted for offset in range(each.first, each.next)}
+    stored_ranges = [StoredRange(first, first + size - 1, first + size, 1, 1, "") for first, size in sorted(ranges)]
+    covered = {offset for stored_range in stored_ranges for offset in range(stored_range.first, stored_range.next)}
     span = OffsetSpan(begin, begin + length)
-    parts = split_by_ranges(span, noted)
+    parts = split_by_ranges(span, stored_ranges)
     assert [offset for part, _ in parts for offset in range(part.begin, part.end)] == list(range(begin, begin + length))
     assert all(is_noted == (offset in covered) for part, is_noted in parts for offset in range(part.begin, part.end))
     assert all(left[1] != right[1] for left, right in pairwise(parts)), "as few parts as can be"

@@ -52,8 +52,8 @@ def test_every_row_carries_its_coordinates_and_stands_in_a_table_that_is_rebuilt
 def test_rows_of_one_table_all_have_the_same_columns() -> None:
     columns: dict[str, list[str]] = {}
     for _, _, record in story():
-        for table, found in rows_of(record, ORIGIN):
-            assert columns.setdefault(table, list(found)) == list(found)
+        for table, values in rows_of(record, ORIGIN):
+            assert columns.setdefault(table, list(values)) == list(values)
 
 
 def test_tokens_and_logprobs_are_packed_in_a_table_of_their_own() -> None:
@@ -84,16 +84,16 @@ def test_the_event_and_the_trajectory_both_keep_how_a_turn_was_sampled() -> None
 
 
 def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens() -> None:
-    found = row(make_trajectory(), "trajectories")
-    assert (found["tokens"], found["sampled_tokens"]) == (5, 2)
-    assert (found["min_policy_version"], found["max_policy_version"]) == (0, 0)
+    trajectory_row = row(make_trajectory(), "trajectories")
+    assert (trajectory_row["tokens"], trajectory_row["sampled_tokens"]) == (5, 2)
+    assert (trajectory_row["min_policy_version"], trajectory_row["max_policy_version"]) == (0, 0)
     assert row(make_trajectory(histories=()), "trajectories")["min_policy_version"] is None
 
 
-@pytest.mark.parametrize(("said", "kept"), [(10**17, MAX_TIME_MS), (-5, 0)])
-def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(said: int, kept: int) -> None:
-    event = dataclasses.replace(make_started(), episode_started_at_ms=said)
-    assert row(event, "episodes")["started_at"] == kept
+@pytest.mark.parametrize(("claimed_ms", "stored_ms"), [(10**17, MAX_TIME_MS), (-5, 0)])
+def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(claimed_ms: int, stored_ms: int) -> None:
+    event = dataclasses.replace(make_started(), episode_started_at_ms=claimed_ms)
+    assert row(event, "episodes")["started_at"] == stored_ms
 
 
 def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> None:
@@ -106,8 +106,8 @@ def test_control_is_stored_from_the_owners_topics_alone() -> None:
     """A producer's word that an episode is forgotten made a rebuild leave out its rows."""
     (forgotten,) = exclusions([RootedEpisode("e1", "e1")], reason="", now_ms=0)
     config = make_config("assembly", AssemblyConfig())
-    for record, own in ((forgotten, "exclusions"), (config, "trajectories")):
-        assert fills_of(record, own)
+    for record, owners_topic in ((forgotten, "exclusions"), (config, "trajectories")):
+        assert fills_of(record, owners_topic)
         assert not fills_of(record, "episode-events")
         assert not fills_of(record, "aliases")
     assert fills_of(dataclasses.replace(forgotten, writer_id="w1"), "episode-events")

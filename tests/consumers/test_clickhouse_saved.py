@@ -41,14 +41,14 @@ def test_a_migration_that_was_changed_after_its_release_is_refused() -> None:
 
 @pytest.mark.parametrize("query", list_queries(), ids=lambda query: query.name)
 def test_every_question_says_what_it_answers_and_uses_each_of_its_parameters(query: object) -> None:
-    found = load_query(query.name)  # type: ignore[attr-defined]
-    assert found.description.endswith(".")
-    assert "namespace" in {parameter.name for parameter in found.parameters}
-    for parameter in found.parameters:
-        assert f"{{{parameter.name}:{parameter.type}}}" in found.sql
-    assert (found.chart or "") in re.findall(r"\w*", found.sql)
-    assert found.sql.count("{") == sum(
-        found.sql.count(f"{{{parameter.name}:{parameter.type}}}") for parameter in found.parameters
+    question = load_query(query.name)  # type: ignore[attr-defined]
+    assert question.description.endswith(".")
+    assert "namespace" in {parameter.name for parameter in question.parameters}
+    for parameter in question.parameters:
+        assert f"{{{parameter.name}:{parameter.type}}}" in question.sql
+    assert (question.chart or "") in re.findall(r"\w*", question.sql)
+    assert question.sql.count("{") == sum(
+        question.sql.count(f"{{{parameter.name}:{parameter.type}}}") for parameter in question.parameters
     )
 
 

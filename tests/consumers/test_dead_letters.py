@@ -30,12 +30,12 @@ LETTER = make_letter(topic="n.episode-events", partition=1, timestamp_ms=5, stag
 
 def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() -> None:
     rare = replace(LETTER, error_class="InvalidRecordError", attempt=2)
-    found = count_kinds([rare, LETTER, replace(LETTER, offset=8, timestamp_ms=9)])
-    assert [(kind.error_class, kind.count, kind.most_attempts) for kind in found] == [
+    kinds = count_kinds([rare, LETTER, replace(LETTER, offset=8, timestamp_ms=9)])
+    assert [(kind.error_class, kind.count, kind.most_attempts) for kind in kinds] == [
         ("UndecodableError", 2, 1),
         ("InvalidRecordError", 1, 2),
     ]
-    assert letter_origin(found[0].newest) == "n.episode-events:1:8"
+    assert letter_origin(kinds[0].newest) == "n.episode-events:1:8"
 
 
 def test_a_letter_that_was_set_aside_no_longer_stands_and_a_later_one_does() -> None:
@@ -75,10 +75,10 @@ def test_a_letter_of_many_bytes_is_written_again_from_its_original_alone(key: by
 
 
 def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:
-    shown = dict(describe_letter(LETTER))
-    assert shown["claims to be"] == "ToolCalled"
-    assert shown["value"].startswith("12 bytes: c301")
-    assert shown["error"] == "UndecodableError: not a record"
+    description = dict(describe_letter(LETTER))
+    assert description["claims to be"] == "ToolCalled"
+    assert description["value"].startswith("12 bytes: c301")
+    assert description["error"] == "UndecodableError: not a record"
 
 
 @given(st.binary(max_size=12))

@@ -21,7 +21,7 @@ PLACE = TopicPartition("rollbus.training-steps", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedRecord:
     """A record as the client gives it."""
 
     topic: str
@@ -41,7 +41,7 @@ class SharedOut:
 
     async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
         value = encode(make_step(len(self.commits) + 1))
-        return {PLACE: [Found(PLACE.topic, PLACE.partition, len(self.commits), START_MS, b"main", value)]}
+        return {PLACE: [FetchedRecord(PLACE.topic, PLACE.partition, len(self.commits), START_MS, b"main", value)]}
 
     def assignment(self) -> set[TopicPartition]:
         return {PLACE}
@@ -73,14 +73,14 @@ class OneBatch:
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
         self.waiting = [
-            Found(PLACE.topic, PLACE.partition, offset, START_MS, b"main", encode(make_step(offset)))
+            FetchedRecord(PLACE.topic, PLACE.partition, offset, START_MS, b"main", encode(make_step(offset)))
             for offset in range(3)
         ]
 
     async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
-        found, self.waiting = self.waiting, []
+        records, self.waiting = self.waiting, []
         await asyncio.sleep(0)
-        return {PLACE: found} if found else {}
+        return {PLACE: records} if records else {}
 
     def assignment(self) -> set[TopicPartition]:
         return {PLACE}

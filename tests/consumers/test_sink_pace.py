@@ -101,11 +101,11 @@ async def test_while_clickhouse_stands_still_reading_stops_at_twice_what_may_be_
     running = asyncio.create_task(make_sink(log, tables, stop, max_rows).run())
     for _ in range(1_000):
         await asyncio.sleep(0)
-    held = log.position
+    stop_position = log.position
     for _ in range(1_000):
         await asyncio.sleep(0)
-    assert log.position == held, "it had stopped reading"
-    assert held * 2 == 2 * max_rows, "two rows an event"
+    assert log.position == stop_position, "it had stopped reading"
+    assert stop_position * 2 == 2 * max_rows, "two rows an event"
     assert log.committed == 0
     stop.set()
     tables.gate.set()

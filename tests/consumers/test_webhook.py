@@ -67,9 +67,9 @@ def hook() -> Iterator[Hook]:
 
 
 def test_a_decision_is_a_line_for_people_and_an_object_for_programs(hook: Hook) -> None:
-    told = Webhook(hook.url)
-    told.notify(DECISION)
-    told.close()
+    webhook = Webhook(hook.url)
+    webhook.notify(DECISION)
+    webhook.close()
     (body,) = hook.bodies
     assert body["text"] == (
         "agent, version 212: quarantine (worse:reward); version 208 serves; reward -0.061 [-0.100, -0.020] over 312 of "
@@ -90,15 +90,15 @@ def test_a_line_without_evidence_names_the_share() -> None:
 
 async def test_a_hook_that_fails_or_hangs_gets_the_decision_again(hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
     hook.statuses = [500, None, 404]
-    told = Webhook(hook.url, timeout_s=0.3)
-    asking = asyncio.create_task(_offer(told.notify, DECISION, asyncio.Event(), 0.01))
+    webhook = Webhook(hook.url, timeout_s=0.3)
+    asking = asyncio.create_task(_offer(webhook.notify, DECISION, asyncio.Event(), 0.01))
     while len(hook.bodies) < 2:  # noqa: ASYNC110 - looks at a server's list
         await asyncio.sleep(0.01)
     hook.ended.set()
     assert await asking
-    told.close()
+    webhook.close()
     assert len(hook.bodies) >= 4, "on a busy machine a good answer may come too late as well"
-    assert {each["decision"]["number"] for each in hook.bodies} == {7}
+    assert {sent_body["decision"]["number"] for sent_body in hook.bodies} == {7}
     assert "secret=s" not in "".join(record.message for record in caplog.records if "failed" in record.message)
 
 

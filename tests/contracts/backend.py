@@ -86,7 +86,7 @@ class BackendContract:
         assert result.dropped == {}
         versions = await backend.versions()
         assert versions.head == result.version == (await backend.versions()).head
-        (version,) = [each for each in versions.known if each.version == result.version]
+        (version,) = [known_version for known_version in versions.known if known_version.version == result.version]
         assert (version.parent, version.batch_hash, version.checkpoint) == (base, request.batch_hash, result.checkpoint)
         assert await backend.journal(request.batch_hash) == result
         status = await backend.status(request.batch_hash)
@@ -137,18 +137,18 @@ class BackendContract:
         ended = await asyncio.gather(
             *(backend.wait(request.batch_hash, 0.05) for request in requests), return_exceptions=True
         )
-        (trained,) = [each for each in ended if isinstance(each, TrainResult)]
-        (refused,) = [each for each in ended if isinstance(each, BaseException)]
+        (trained,) = [outcome for outcome in ended if isinstance(outcome, TrainResult)]
+        (refused,) = [outcome for outcome in ended if isinstance(outcome, BaseException)]
         assert isinstance(refused, RejectedError)
         versions = await backend.versions()
         assert versions.head == trained.version
-        assert [each.version for each in versions.known if each.parent == base] == [trained.version]
+        assert [version.version for version in versions.known if version.parent == base] == [trained.version]
 
     async def test_the_tokens_of_a_batch_that_has_ended_are_let_go(self, backend: Backend) -> None:
         request = make_request((await backend.versions()).head)
-        held = sys.getrefcount(request)
+        references_before = sys.getrefcount(request)
         await submit_and_wait(backend, request)
-        await until(lambda: sys.getrefcount(request) <= held, "the batch is kept")
+        await until(lambda: sys.getrefcount(request) <= references_before, "the batch is kept")
 
     async def test_a_batch_never_submitted_is_refused_by_status_and_wait(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="never"):
@@ -185,7 +185,7 @@ class BackendContract:
         await backend.promote(result)
         versions = await backend.versions()
         assert (versions.serving, versions.head) == (result, result)
-        assert all(each.loaded for each in versions.known if each.version == result)
+        assert all(version.loaded for version in versions.known if version.version == result)
 
     async def test_an_update_that_is_to_serve_its_version_serves_it_before_it_ends(self, backend: Backend) -> None:
         assert (await backend.capabilities()).serves_on_request
@@ -210,7 +210,7 @@ class BackendContract:
         assert await backend.journal(abandoned.batch_hash) is None
         again = await submit_and_wait(backend, make_request(base))
         assert again > undone
-        parents = {each.version: each.parent for each in (await backend.versions()).known}
+        parents = {version.version: version.parent for version in (await backend.versions()).known}
         assert parents[again] == base
 
     async def test_promoting_what_does_not_exist_is_refused(self, backend: Backend) -> None:

@@ -21,10 +21,10 @@ class TestMemoryBackend(BackendContract):
         await backend.close()
 
     async def test_the_same_batches_on_the_same_base_give_the_same_weights_and_others_do_not(self) -> None:
-        one, same, other = MemoryBackend(), MemoryBackend(), MemoryBackend()
-        for backend, rewards in ((one, (0.0, 1.0)), (same, (0.0, 1.0)), (other, (0.0, 2.0))):
+        backend_a, backend_b, backend_c = MemoryBackend(), MemoryBackend(), MemoryBackend()
+        for backend, rewards in ((backend_a, (0.0, 1.0)), (backend_b, (0.0, 1.0)), (backend_c, (0.0, 2.0))):
             await submit_and_wait(backend, make_request(0, batch_hash="b", rewards=rewards))
-        assert one.weights(1) == same.weights(1) != other.weights(1)
+        assert backend_a.weights(1) == backend_b.weights(1) != backend_c.weights(1)
 
     async def test_a_pending_batch_can_be_canceled_and_submitted_again(self) -> None:
         backend = MemoryBackend(step_s=0.02)
@@ -65,8 +65,8 @@ async def test_a_version_that_cannot_be_served_fails_its_job_and_stays_in_the_jo
     with pytest.raises(UnavailableError, match="no memory"):
         await backend.wait(request.batch_hash)
     assert (await backend.status(request.batch_hash)).state == "failed"
-    recorded = await backend.journal(request.batch_hash)
-    assert recorded is not None
-    assert recorded.version == 1
+    result_in_journal = await backend.journal(request.batch_hash)
+    assert result_in_journal is not None
+    assert result_in_journal.version == 1
     await backend.submit(request)
-    assert await backend.wait(request.batch_hash) == recorded
+    assert await backend.wait(request.batch_hash) == result_in_journal

@@ -50,7 +50,7 @@ class LogWorld(Protocol):
         ...
 
 
-def started(step: int = 1) -> Publication:
+def started_step(step: int = 1) -> Publication:
     """A StepStarted on its way."""
     record = StepStarted(
         run_id="main",
@@ -71,14 +71,14 @@ class TrainerLogContract:
     async def test_batches_come_in_order_past_those_of_other_runs_and_bytes_that_are_none(
         self, world: LogWorld
     ) -> None:
-        own = [make_batch(number, []) for number in range(3)]
+        own_batches = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
         await world.append(BATCHES, "main", b"\x00 not ours")
-        await world.append(BATCHES, "main", *own)
+        await world.append(BATCHES, "main", *own_batches)
         log = world.log()
         await log.open()
-        seen = [await log.next_batch(WAIT_S) for _ in own]
-        assert [each.batch for each in seen if each is not None] == own
+        seen = [await log.next_batch(WAIT_S) for _ in own_batches]
+        assert [incoming.batch for incoming in seen if incoming is not None] == own_batches
         assert await log.next_batch(0.0) is None
         await log.close()
 
@@ -104,7 +104,7 @@ class TrainerLogContract:
         first = await log.next_batch(WAIT_S)
         await log.next_batch(WAIT_S)
         assert first is not None
-        await log.publish((started(),), next_offset=first.next_offset)
+        await log.publish((started_step(),), next_offset=first.next_offset)
         await log.close()
         successor = world.log()
         await successor.open()
@@ -118,11 +118,11 @@ class TrainerLogContract:
         await log.open()
         assert list(await log.read_ledger()) == []
         version = Publication(POLICY_VERSIONS, "agent", make_version(0))
-        await log.publish((started(), version, Publication(RUN_LOG, "main", version.record)))
+        await log.publish((started_step(), version, Publication(RUN_LOG, "main", version.record)))
         await log.close()
         successor = world.log()
         await successor.open()
-        assert list(await successor.read_ledger()) == [version.record, started().record]
+        assert list(await successor.read_ledger()) == [version.record, started_step().record]
         assert list(await world.records(RUN_LOG)) == [version.record]
         await successor.close()
 
@@ -134,9 +134,9 @@ class TrainerLogContract:
 
         log = world.log()
         await log.open()
-        assert list(await log.publish((started(),), last=last)) == [started(), version]
-        assert list(await log.publish((started(),))) == [started()]
-        assert list(await log.read_ledger()) == [version.record, started().record, started().record]
+        assert list(await log.publish((started_step(),), last=last)) == [started_step(), version]
+        assert list(await log.publish((started_step(),))) == [started_step()]
+        assert list(await log.read_ledger()) == [version.record, started_step().record, started_step().record]
         await log.close()
 
     async def test_where_the_last_records_fail_nothing_is_written(self, world: LogWorld) -> None:
@@ -151,12 +151,12 @@ class TrainerLogContract:
         received = await log.next_batch(WAIT_S)
         assert received is not None
         with pytest.raises(ValueError, match="what comes last"):
-            await log.publish((started(),), last=last, next_offset=received.next_offset)
+            await log.publish((started_step(),), last=last, next_offset=received.next_offset)
         await log.open()
         assert list(await log.read_ledger()) == []
         assert await log.next_batch(WAIT_S) is not None
-        await log.publish((started(),))
-        assert list(await log.read_ledger()) == [started().record]
+        await log.publish((started_step(),))
+        assert list(await log.read_ledger()) == [started_step().record]
         await log.close()
 
     async def test_a_newer_trainer_of_the_model_fences_the_older_whole(self, world: LogWorld) -> None:
@@ -167,10 +167,10 @@ class TrainerLogContract:
         assert received is not None
         await newer.open()
         with pytest.raises(FencedError):
-            await older.publish((started(),), next_offset=received.next_offset)
+            await older.publish((started_step(),), next_offset=received.next_offset)
         assert list(await newer.read_ledger()) == []
         assert await newer.next_batch(WAIT_S) is not None
-        await newer.publish((started(),))
+        await newer.publish((started_step(),))
         await older.close()
         await newer.close()
 
@@ -185,33 +185,38 @@ class TrainerLogContract:
         with pytest.raises(FencedError, match="a newer trainer of this model has taken over"):
             await older.open()
         await newer.require_charge()
-        await newer.publish((started(),))
+        await newer.publish((started_step(),))
         await older.close()
         await newer.close()
 
     async def test_a_closed_log_is_unavailable_and_can_be_opened_again(self, world: LogWorld) -> None:
         log = world.log()
         with pytest.raises(UnavailableError):
-            await log.publish((started(),))
+            await log.publish((started_step(),))
         await log.open()
         await log.close()
         with pytest.raises(UnavailableError):
-            await log.publish((started(),))
+            await log.publish((started_step(),))
         await log.open()
-        await log.publish((started(),))
+        await log.publish((started_step(),))
         await log.close()
 
     async def test_payload_is_found_by_location_and_what_is_not_there_is_missing(self, world: LogWorld) -> None:
         payloads = [make_payload(f"t{number}", seed=number) for number in range(600)]
         locations = await world.append(TRAJECTORIES, "hint", *payloads)
         beyond = Location(topic=locations[0].topic, partition=locations[0].partition, offset=100_000)
-        wanted = [*(locations[index] for index in (599, 3, 300, 4)), beyond]
+        requested_locations = [*(locations[index] for index in (599, 3, 300, 4)), beyond]
         log = world.log()
         await log.open()
-        found = await log.fetch(wanted)
-        assert {found[location].trajectory_id for location in found} == {"t599", "t3", "t300", "t4"}
-        assert found[locations[300]] == payloads[300]
-        assert beyond not in found
+        payload_by_location = await log.fetch(requested_locations)
+        assert {payload_by_location[location].trajectory_id for location in payload_by_location} == {
+            "t599",
+            "t3",
+            "t300",
+            "t4",
+        }
+        assert payload_by_location[locations[300]] == payloads[300]
+        assert beyond not in payload_by_location
         assert dict(await log.fetch([])) == {}
         await log.close()
 
@@ -220,7 +225,7 @@ class TrainerLogContract:
         await world.expire(locations[0])
         log = world.log()
         await log.open()
-        assert {each.trajectory_id for each in (await log.fetch(locations)).values()} == {"t1", "t2"}
+        assert {trajectory.trajectory_id for trajectory in (await log.fetch(locations)).values()} == {"t1", "t2"}
         await log.close()
 
     async def test_an_exclusion_is_seen_soon_after_it_was_written(self, world: LogWorld) -> None:

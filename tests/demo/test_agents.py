@@ -38,10 +38,10 @@ class FirstFreeCell:
         self.when_asked: Callable[[], None] = lambda: None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        asked = json.loads(request.content)
-        self.requests.append(asked)
+        chat_request = json.loads(request.content)
+        self.requests.append(chat_request)
         self.when_asked()
-        board = asked["messages"][-1]["content"].replace("\n", "")
+        board = chat_request["messages"][-1]["content"].replace("\n", "")
         cell = free_cells(board)[0]
         entries: list[dict[str, object]] = [
             {"token": f"token_id:{t}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in (cell, 99)
@@ -86,10 +86,10 @@ async def play(model: FirstFreeCell, *, episodes: int, stop: bool = False) -> tu
 async def test_groups_are_whole_games_at_one_opening_with_one_reward_each_and_a_prompt_for_every_turn() -> None:
     model = FirstFreeCell()
     agents, events = await play(model, episodes=6)
-    started = [event for event in events if isinstance(event, EpisodeStarted)]
-    assert agents.played == len(started) == 6
-    assert {(event.group_size, event.task) for event in started} == {(3, "tictactoe")}
-    assert len({(event.group_id, event.example_id) for event in started}) == 2
+    starts = [event for event in events if isinstance(event, EpisodeStarted)]
+    assert agents.played == len(starts) == 6
+    assert {(event.group_size, event.task) for event in starts} == {(3, "tictactoe")}
+    assert len({(event.group_id, event.example_id) for event in starts}) == 2
     assert sum(isinstance(event, EpisodeEnded) for event in events) == 6
     assert sum(isinstance(event, RewardReported) for event in events) == 6
     turns = [event for event in events if isinstance(event, TurnRecorded)]
@@ -116,9 +116,9 @@ def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_ope
 async def test_an_evaluation_names_the_version_holds_its_rates_and_is_the_same_each_time() -> None:
     model = FirstFreeCell()
     async with make_client(model) as client:
-        asked = [(0, 1), (0, 2), (1, 1)]
+        runs = [(0, 1), (0, 2), (1, 1)]
         before, after, other = [
-            await evaluate(client, "agent", 3, schedule(seed, 29), now_ms=now, **OF) for seed, now in asked
+            await evaluate(client, "agent", 3, schedule(seed, 29), now_ms=now, **OF) for seed, now in runs
         ]
     assert {request["model"] for request in model.requests} == {"agent@3"}
     assert (before.metrics, before.evaluation_id) == (after.metrics, after.evaluation_id)

@@ -33,10 +33,10 @@ async def test_the_shop_knows_the_orders_of_its_own_tickets_alone() -> None:
 
 def test_the_evaluation_shares_no_sentence_and_no_state_with_traffic() -> None:
     assert not set(TRAFFIC.openings) & set(UNSEEN.openings)
-    shown = {state for _, _, state, _ in EXAMPLES}
+    example_states = {state for _, _, state, _ in EXAMPLES}
     for team in TEAMS:
-        assert not set(TRAFFIC.states[team]) & (set(UNSEEN.states[team]) | shown)
-        assert not set(UNSEEN.states[team]) & shown
+        assert not set(TRAFFIC.states[team]) & (set(UNSEEN.states[team]) | example_states)
+        assert not set(UNSEEN.states[team]) & example_states
 
 
 def test_every_example_of_the_chat_is_a_look_up_and_then_a_team() -> None:
@@ -50,7 +50,7 @@ class Model:
     """Answers the first request with a call of these arguments, the second with a team; notes what it was asked."""
 
     def __init__(self, arguments: str | None, team: str) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self._answers = [self._call(arguments), {"content": team}]
 
     def client(self) -> AsyncOpenAI:
@@ -67,8 +67,8 @@ class Model:
         return {"content": None, "tool_calls": [{"id": "call_7", "type": "function", "function": function}]}
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(json.loads(request.content))
-        message = {"role": "assistant", **self._answers[len(self.asked) - 1]}
+        self.requests.append(json.loads(request.content))
+        message = {"role": "assistant", **self._answers[len(self.requests) - 1]}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         body = {"id": "1", "object": "chat.completion", "created": 1, "model": "agent", "choices": [choice]}
         return httpx.Response(200, json=body)
@@ -79,7 +79,7 @@ async def test_the_agent_looks_the_order_up_and_hands_its_state_to_the_model() -
     model = Model(json.dumps({"order": ticket.order}), ticket.team)
     chat = ORDERS.messages(ticket.text)
     assert await ORDERS.ask(model.client(), "agent", chat, 0.7, look_up_in(TRAFFIC, 0)) == ticket.team
-    first, second = model.asked
+    first, second = model.requests
     assert first["messages"] == json.loads(json.dumps(chat))
     assert first["tools"] == second["tools"] == [LOOK_UP]
     assert second["messages"][-1] == {"role": "tool", "tool_call_id": "call_7", "content": ticket.moment}
@@ -89,11 +89,11 @@ async def test_the_agent_looks_the_order_up_and_hands_its_state_to_the_model() -
 async def test_an_answer_without_a_call_names_no_team() -> None:
     model = Model(None, "account")
     assert await orders.ask(model.client(), "agent", [], 0.7, look_up_in(TRAFFIC, 0)) is None
-    assert len(model.asked) == 1
+    assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("arguments", ['{"order": 17}', '{"number": "1"}', "[1]", '"x"', "{"])
 async def test_a_call_of_another_shape_gets_the_answer_that_there_is_no_such_order(arguments: str) -> None:
     model = Model(arguments, "return")
     assert await orders.ask(model.client(), "agent", [], 0.7, look_up_in(TRAFFIC, 0)) == "return"
-    assert model.asked[1]["messages"][-1]["content"] == NO_ORDER
+    assert model.requests[1]["messages"][-1]["content"] == NO_ORDER

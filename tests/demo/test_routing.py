@@ -69,9 +69,9 @@ def test_every_example_comes_last_for_some_tickets() -> None:
     assert set(last) == {team for _, team in EXAMPLES} == set(TEAMS)
 
 
-@pytest.mark.parametrize(("said", "team"), [("return", "return"), ("Return", None), ("return it", None), (None, None)])
-def test_only_a_teams_name_is_a_team(said: str | None, team: str | None) -> None:
-    assert read_team(said) == team
+@pytest.mark.parametrize(("reply", "team"), [("return", "return"), ("Return", None), ("return it", None), (None, None)])
+def test_only_a_teams_name_is_a_team(reply: str | None, team: str | None) -> None:
+    assert read_team(reply) == team
 
 
 @pytest.mark.parametrize("job", [RoutingJob(), LookUp()], ids=["routing", "orders"])

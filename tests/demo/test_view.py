@@ -69,8 +69,8 @@ def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
 def test_without_a_terminal_each_look_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(Console(force_terminal=False), GameJob.words, replace(GameJob.amounts, episodes=400)) as view:
         view.show(STATUS, phase="agents play")
-    (shown,) = capsys.readouterr().out.splitlines()
-    assert "agents play: 25 of 400 games, about" in shown
+    (printed_line,) = capsys.readouterr().out.splitlines()
+    assert "agents play: 25 of 400 games, about" in printed_line
 
 
 def test_a_long_answer_shows_its_first_rows_and_its_last() -> None:

@@ -41,6 +41,8 @@ def test_the_page_names_the_digests_that_are_fetched() -> None:
 def test_the_example_asks_a_digest_for_each_image_of_the_manifests() -> None:
     manifests = [path.read_text() for path in KUBERNETES.rglob("*.yaml") if path.parent.name != "example"]
     named = set(re.findall(r"\b(?:image|value): (rollbus[\w-]*)", "\n".join(manifests)))
-    asked = yaml.safe_load((KUBERNETES / "example" / "kustomization.yaml").read_text())["images"]
-    assert named == {image["name"] for image in asked}
-    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"]) and "newTag" not in image for image in asked)
+    listed_images = yaml.safe_load((KUBERNETES / "example" / "kustomization.yaml").read_text())["images"]
+    assert named == {image["name"] for image in listed_images}
+    assert all(
+        re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"]) and "newTag" not in image for image in listed_images
+    )

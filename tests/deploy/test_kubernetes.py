@@ -40,12 +40,12 @@ def rendered(folder: str) -> tuple[dict[str, Any], ...]:
 
 def pods(folder: str) -> dict[str, dict[str, Any]]:
     """The specification of each pod, by the name of what makes it."""
-    makers = [one for one in rendered(folder) if "template" in one.get("spec", {})]
+    makers = [document for document in rendered(folder) if "template" in document.get("spec", {})]
     return {maker["metadata"]["name"]: maker["spec"]["template"]["spec"] for maker in makers}
 
 
 def settings_of(folder: str) -> Settings:
-    (config,) = (one for one in rendered(folder) if one["kind"] == "ConfigMap")
+    (config,) = (document for document in rendered(folder) if document["kind"] == "ConfigMap")
     return Settings.model_validate(yaml.safe_load(config["data"]["rollbus.yaml"]))
 
 
@@ -67,7 +67,7 @@ def test_each_container_runs_a_command_with_settings_that_exist(folder: str, tmp
         group = rollbus.get_command(click.Context(rollbus), noun)
         assert isinstance(group, click.Group)
         assert verb in group.commands
-        given = {one["name"]: one.get("value", "secret") for one in container["env"]}
+        given = {entry["name"]: entry.get("value", "secret") for entry in container["env"]}
         options = {variable for option in group.commands[verb].params for variable in [option.envvar] if variable}
         given = {variable: value for variable, value in given.items() if variable not in options}
         assert given.pop("ROLLBUS_CONFIG") == "/etc/rollbus/rollbus.yaml"
@@ -85,7 +85,9 @@ def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
         assert heart.metrics_host == "0.0.0.0", kind
         assert container["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
         assert container["startupProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
-    (scraped,) = (one["spec"]["podSelector"] for one in rendered("base") if one["metadata"]["name"] == "metrics")
+    (scraped,) = (
+        document["spec"]["podSelector"] for document in rendered("base") if document["metadata"]["name"] == "metrics"
+    )
     assert scraped["matchExpressions"][0]["values"] == ["worker", "sink", "trainer", "alarms"]
     (model,) = pods("base")["art-server"]["containers"]
     assert {port["containerPort"] for port in model["ports"]} == {settings.stack.art_port, settings.stack.model_port}
@@ -94,23 +96,27 @@ def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
 
 
 def test_there_is_one_trainer_and_the_old_one_ends_first() -> None:
-    (trainer,) = (one["spec"] for one in rendered("example") if one["metadata"]["name"] == "trainer")
+    (trainer,) = (document["spec"] for document in rendered("example") if document["metadata"]["name"] == "trainer")
     assert (trainer["replicas"], trainer["strategy"]["type"]) == (1, "Recreate")
 
 
 def test_workers_scale_by_the_lag_of_their_groups_up_to_the_partitions() -> None:
-    (scaler,) = (one["spec"] for one in rendered("example") if one["kind"] == "ScaledObject")
+    (scaler,) = (document["spec"] for document in rendered("example") if document["kind"] == "ScaledObject")
     settings = settings_of("example")
     assert scaler["maxReplicaCount"] == settings.worker.event_partitions
-    asked = {one["metadata"]["consumerGroup"]: one["metadata"]["topic"] for one in scaler["triggers"]}
-    assert asked == TOPICS_OF_GROUPS
+    topic_by_group = {
+        trigger["metadata"]["consumerGroup"]: trigger["metadata"]["topic"] for trigger in scaler["triggers"]
+    }
+    assert topic_by_group == TOPICS_OF_GROUPS
     stages = ("assembly", "scoring", f"grouping.{settings.runs[0].run_id}")
-    assert set(asked) == {group_id(settings.namespace, stage) for stage in stages}
-    assert {one["metadata"]["bootstrapServers"] for one in scaler["triggers"]} == {settings.kafka.bootstrap_servers}
+    assert set(topic_by_group) == {group_id(settings.namespace, stage) for stage in stages}
+    assert {trigger["metadata"]["bootstrapServers"] for trigger in scaler["triggers"]} == {
+        settings.kafka.bootstrap_servers
+    }
     (worker,) = (
-        one["spec"]
-        for one in rendered("example")
-        if one["metadata"]["name"] == "worker" and "template" in one.get("spec", {})
+        document["spec"]
+        for document in rendered("example")
+        if document["metadata"]["name"] == "worker" and "template" in document.get("spec", {})
     )
     assert "replicas" not in worker, "the autoscaler alone decides"
 
@@ -129,7 +135,11 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
         "alarms": {"kafka_operator", METRICS_TOKEN},
     }
     keys = {
-        name: {one["valueFrom"]["secretKeyRef"]["key"] for one in pod["containers"][0]["env"] if "valueFrom" in one}
+        name: {
+            variable["valueFrom"]["secretKeyRef"]["key"]
+            for variable in pod["containers"][0]["env"]
+            if "valueFrom" in variable
+        }
         for name, pod in pods("example").items()
     }
     assert keys == {
@@ -152,7 +162,11 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
 
 
 def test_each_pod_may_call_only_what_it_needs() -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in rendered("base") if one["kind"] == "NetworkPolicy"}
+    policies = {
+        document["metadata"]["name"]: document["spec"]
+        for document in rendered("base")
+        if document["kind"] == "NetworkPolicy"
+    }
     calls = {name: policy for name, policy in policies.items() if policy["policyTypes"] == ["Egress"]}
     assert sorted(calls) == ["calls-clickhouse", "calls-kafka", "calls-training", "calls-webhook"]
     of_all = calls["calls-kafka"]

@@ -28,13 +28,13 @@ def code_of(page: Path) -> Iterator[str]:
 
 def commands_of(page: Path) -> list[list[str]]:
     """The words of each `rollbus …` on a page, up to what the shell takes for itself."""
-    found = []
+    commands = []
     for line in map(str.strip, code_of(page)):
         if line.startswith("rollbus "):
             words = shlex.split(line, comments=True)[1:]
             end = next((at for at, word in enumerate(words) if word in SHELL_END), len(words))
-            found.append(words[:end])
-    return found
+            commands.append(words[:end])
+    return commands
 
 
 def check(words: list[str]) -> None:
@@ -51,19 +51,19 @@ def check(words: list[str]) -> None:
             option = option_of(command, context, word.partition("=")[0])
             at += 0 if option.is_flag or "=" in word else option.nargs
         elif isinstance(command, click.Group):
-            found = command.get_command(context, word)
-            if found is None and isinstance(command, VerbsOrProgram):
+            subcommand = command.get_command(context, word)
+            if subcommand is None and isinstance(command, VerbsOrProgram):
                 return  # a program of the reader's
-            assert found is not None, f"{command.name} has no {word!r}"
-            command, context = found, click.Context(found)
+            assert subcommand is not None, f"{command.name} has no {word!r}"
+            command, context = subcommand, click.Context(subcommand)
 
 
 def option_of(command: click.Command, context: click.Context, name: str) -> click.Option:
     options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
     options += [click.Option(["-h", "--help"], is_flag=True)]
-    found = [option for option in options if name in (*option.opts, *option.secondary_opts)]
-    assert found, f"{command.name} has no option {name}"
-    return found[0]
+    matches = [option for option in options if name in (*option.opts, *option.secondary_opts)]
+    assert matches, f"{command.name} has no option {name}"
+    return matches[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -75,8 +75,8 @@ def test_each_command_and_saved_question_on_a_page_is_there_with_its_options(pag
         except AssertionError as error:
             wrong.append(f"rollbus {' '.join(words)}: {error}")
     assert wrong == []
-    asked = [words[2] for words in commands_of(page) if words[:2] == ["sql", "run"] and len(words) > 2]
-    assert [name for name in asked if name.replace("-", "_") not in QUESTIONS and name != "…"] == []
+    question_names = [words[2] for words in commands_of(page) if words[:2] == ["sql", "run"] and len(words) > 2]
+    assert [name for name in question_names if name.replace("-", "_") not in QUESTIONS and name != "…"] == []
 
 
 MAKEFILES = [ROOT / folder / "Makefile" for folder in (".", "tests", "benchmarks")]

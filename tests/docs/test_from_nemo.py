@@ -16,10 +16,12 @@ ROWS = list(csv.DictReader((ROOT / "tests" / "nemo" / "comparison.csv").read_tex
 def test_every_row_names_a_test_that_is_there(name: str) -> None:
     file, _, function = name.partition("::")
     tree = ast.parse((ROOT / "tests" / file).read_text())
-    known = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert function in known
+    test_names = {
+        definition.name for definition in tree.body if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert function in test_names
 
 
 def test_the_page_has_the_table_that_the_tests_give() -> None:
-    found = subprocess.run([sys.executable, ROOT / "scripts" / "nemo_table", "--check"], check=False)
-    assert found.returncode == 0, "run scripts/nemo_table"
+    process = subprocess.run([sys.executable, ROOT / "scripts" / "nemo_table", "--check"], check=False)
+    assert process.returncode == 0, "run scripts/nemo_table"

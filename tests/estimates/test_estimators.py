@@ -18,44 +18,52 @@ def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
     return estimate_reward(world.draw(Random(seed), episodes), low=0, high=1)
 
 
-def one(name: str, log_ratio: float, reward: float) -> Logged:
+def one_step_episode(name: str, log_ratio: float, reward: float) -> Logged:
     return Logged(name, "task", name, (Step(log_ratio, reward),))
 
 
 def test_a_version_that_does_what_was_recorded_earns_what_was_earned() -> None:
-    episodes = [one(f"e{n}", 0.0, float(n % 4 == 0)) for n in range(200)]
-    found = estimate_reward(episodes, low=0, high=1)
-    assert (found.overlap.effective, found.overlap.mean_weight, found.overlap.missing) == (200, 1, 0)
-    assert {name: each.earned.value for name, each in found.by_name.items()} == pytest.approx(
+    episodes = [one_step_episode(f"e{n}", 0.0, float(n % 4 == 0)) for n in range(200)]
+    estimates = estimate_reward(episodes, low=0, high=1)
+    assert (estimates.overlap.effective, estimates.overlap.mean_weight, estimates.overlap.missing) == (200, 1, 0)
+    assert {name: estimate.earned.value for name, estimate in estimates.by_name.items()} == pytest.approx(
         dict.fromkeys(NAMES, 0.25), abs=0.01
     )
-    assert abs(found.by_name["ips"].difference.high) < 1e-9, "the same episodes: no chance is left in the difference"
+    assert abs(estimates.by_name["ips"].difference.high) < 1e-9, (
+        "the same episodes: no chance is left in the difference"
+    )
 
 
 def test_a_case_worked_by_hand() -> None:
     # 100 episodes of weight 2 that earn 1, and 100 of weight ½ that earn 0; the mean weight is 1.25
-    episodes = [one(f"a{n}", log(2), 1.0) for n in range(100)] + [one(f"b{n}", -log(2), 0.0) for n in range(100)]
-    found = estimate_reward(episodes, low=0, high=1)
-    assert found.overlap.refusal.startswith("the weights have the mean 1.25 and should have 1")
+    episodes = [one_step_episode(f"a{n}", log(2), 1.0) for n in range(100)] + [
+        one_step_episode(f"b{n}", -log(2), 0.0) for n in range(100)
+    ]
+    estimates = estimate_reward(episodes, low=0, high=1)
+    assert estimates.overlap.refusal.startswith("the weights have the mean 1.25 and should have 1")
     # with 50 of weight 2 and 150 of weight ⅔ it is 1: (50 · 2) / 200 = ½ is earned where the log earned ¼
-    episodes = [one(f"a{n}", log(2), 1.0) for n in range(50)] + [one(f"b{n}", log(2 / 3), 0.0) for n in range(150)]
-    found = estimate_reward(episodes, low=0, high=1)
-    assert found.by_name["ips"].earned.value == pytest.approx(0.5)
-    assert found.by_name["self_normalised"].earned.value == pytest.approx(0.5)
-    assert found.by_name["ips"].difference.value == pytest.approx(0.25)
-    assert found.log.value == 0.25
-    assert found.overlap.effective == pytest.approx(200**2 / (50 * 4 + 150 * 4 / 9))
+    episodes = [one_step_episode(f"a{n}", log(2), 1.0) for n in range(50)] + [
+        one_step_episode(f"b{n}", log(2 / 3), 0.0) for n in range(150)
+    ]
+    estimates = estimate_reward(episodes, low=0, high=1)
+    assert estimates.by_name["ips"].earned.value == pytest.approx(0.5)
+    assert estimates.by_name["self_normalised"].earned.value == pytest.approx(0.5)
+    assert estimates.by_name["ips"].difference.value == pytest.approx(0.25)
+    assert estimates.log.value == 0.25
+    assert estimates.overlap.effective == pytest.approx(200**2 / (50 * 4 + 150 * 4 / 9))
 
 
 def test_episodes_that_all_earned_the_same_do_not_say_that_others_never_earn_anything_else() -> None:
-    found = estimate_reward([one(f"e{n}", 0.0, 0.0) for n in range(200)], low=0, high=1)
+    estimates = estimate_reward([one_step_episode(f"e{n}", 0.0, 0.0) for n in range(200)], low=0, high=1)
     wilson = 1.96**2 / (200 + 1.96**2)
-    assert (found.log.value, found.log.low) == (0, 0)
-    assert found.log.high == pytest.approx(wilson, rel=1e-3)
-    assert found.by_name[BEST].earned.high == pytest.approx(wilson, rel=1e-3)
+    assert (estimates.log.value, estimates.log.low) == (0, 0)
+    assert estimates.log.high == pytest.approx(wilson, rel=1e-3)
+    assert estimates.by_name[BEST].earned.high == pytest.approx(wilson, rel=1e-3)
     # half of them twice as likely, so that they are worth fewer of the version's own: it may earn where the log did not
     weights = [log(1.5) if n % 2 else log(0.5) for n in range(200)]
-    moved = estimate_reward([one(f"e{n}", each, 0.0) for n, each in enumerate(weights)], low=0, high=1)
+    moved = estimate_reward(
+        [one_step_episode(f"e{n}", log_ratio, 0.0) for n, log_ratio in enumerate(weights)], low=0, high=1
+    )
     assert moved.by_name[BEST].earned.high > wilson
     assert moved.by_name[BEST].difference.low < 0 < moved.by_name[BEST].difference.high
 
@@ -64,8 +72,8 @@ def test_a_turn_counts_by_what_led_to_it_and_not_by_what_came_after() -> None:
     """The first turn earns 1 and is as likely in both versions; the second one moves only the plain weights."""
     likely, unlikely = (Step(0.0, 1.0), Step(log(2), 0.0)), (Step(0.0, 1.0), Step(log(2 / 3), 0.0))
     episodes = [Logged(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
-    found = estimate_reward(episodes, low=0, high=2)
-    per_decision, ips = found.by_name["per_decision"].earned, found.by_name["ips"].earned
+    estimates = estimate_reward(episodes, low=0, high=2)
+    per_decision, ips = estimates.by_name["per_decision"].earned, estimates.by_name["ips"].earned
     assert per_decision.value == pytest.approx(1.0)
     assert per_decision.high - per_decision.low < 0.5 * (ips.high - ips.low)
 
@@ -78,13 +86,13 @@ def test_rewards_come_back_in_their_own_unit_and_outside_their_bounds_are_counte
                e.answer_probability)
         for e in episodes
     ]  # fmt: skip
-    plain, found = estimate_reward(episodes, low=0, high=1), estimate_reward(stretched, low=-10, high=20)
+    plain, stretched_estimates = estimate_reward(episodes, low=0, high=1), estimate_reward(stretched, low=-10, high=20)
     for name in NAMES:
-        one_unit, own = plain.by_name[name], found.by_name[name]
-        assert own.earned.value == pytest.approx(30 * one_unit.earned.value - 10)
-        assert own.earned.low == pytest.approx(30 * one_unit.earned.low - 10)
-        assert own.difference.high == pytest.approx(30 * one_unit.difference.high)
-    cut = estimate_reward([one(f"e{n}", 0.0, 1e9 if n % 2 else 0.0) for n in range(200)], low=0, high=1)
+        one_unit, stretched_unit = plain.by_name[name], stretched_estimates.by_name[name]
+        assert stretched_unit.earned.value == pytest.approx(30 * one_unit.earned.value - 10)
+        assert stretched_unit.earned.low == pytest.approx(30 * one_unit.earned.low - 10)
+        assert stretched_unit.difference.high == pytest.approx(30 * one_unit.difference.high)
+    cut = estimate_reward([one_step_episode(f"e{n}", 0.0, 1e9 if n % 2 else 0.0) for n in range(200)], low=0, high=1)
     assert (cut.outside, cut.by_name["ips"].earned.value) == (100, 0.5)
 
 
@@ -92,18 +100,18 @@ def test_a_fitted_model_of_the_answers_makes_the_estimate_more_certain() -> None
     world, wins = bandit(0.8), 0
     widths = dict.fromkeys(NAMES, 0.0)
     for seed in range(20):
-        found = estimate(world, 1_000, seed)
-        best, ips = (abs(found.by_name[name].earned.value - world.truth) for name in (BEST, "ips"))
+        estimates = estimate(world, 1_000, seed)
+        best, ips = (abs(estimates.by_name[name].earned.value - world.truth) for name in (BEST, "ips"))
         wins += best < ips
         for name in NAMES:
-            widths[name] += found.by_name[name].earned.high - found.by_name[name].earned.low
+            widths[name] += estimates.by_name[name].earned.high - estimates.by_name[name].earned.low
     assert wins >= 12
     assert widths[BEST] < widths["self_normalised"] < widths["ips"]
 
 
 def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> None:
-    found = estimate(game(0.15), 3_000)
-    per_decision, ips = found.by_name["per_decision"].earned, found.by_name["ips"].earned
+    estimates = estimate(game(0.15), 3_000)
+    per_decision, ips = estimates.by_name["per_decision"].earned, estimates.by_name["ips"].earned
     assert per_decision.high - per_decision.low < ips.high - ips.low
     assert per_decision.low <= 0.65 <= per_decision.high
 
@@ -113,9 +121,9 @@ def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> 
 def test_the_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     """Some of the worlds; `make bench-delivery` holds estimates to all of them."""
     world, episodes = WORLDS[name]
-    held, refused = measure_coverage(world, runs=200, episodes=episodes)
+    coverage, refused = measure_coverage(world, runs=200, episodes=episodes)
     assert refused < 0.5
-    assert min(held.values()) >= 0.93, held
+    assert min(coverage.values()) >= 0.93, coverage
 
 
 REFUSED = {
@@ -127,10 +135,10 @@ REFUSED = {
 
 @pytest.mark.parametrize(("world", "says"), REFUSED.values(), ids=REFUSED)
 def test_where_the_log_says_nothing_of_a_version_there_is_no_estimate(world: KnownWorld, says: str) -> None:
-    found = estimate(world, 1_000)
-    assert found.by_name == {}
-    assert found.overlap.refusal
-    assert says in found.overlap.refusal or "of what the version would do" in found.overlap.refusal
+    estimates = estimate(world, 1_000)
+    assert estimates.by_name == {}
+    assert estimates.overlap.refusal
+    assert says in estimates.overlap.refusal or "of what the version would do" in estimates.overlap.refusal
 
 
 def test_few_episodes_are_refused() -> None:
@@ -139,26 +147,29 @@ def test_few_episodes_are_refused() -> None:
 
 
 def test_log_probs_that_are_not_of_what_was_sampled_are_noticed() -> None:
-    episodes = [one(f"e{n}", 0.5, 1.0) for n in range(500)]
+    episodes = [one_step_episode(f"e{n}", 0.5, 1.0) for n in range(500)]
     assert "should have 1" in estimate_reward(episodes, low=0, high=1).overlap.refusal
 
 
 def test_a_weight_beyond_all_bounds_is_clipped_and_its_mass_is_missing() -> None:
-    episodes = [one(f"e{n}", 0.0, 1.0) for n in range(999)] + [one("far", 1e6, 0.0)]
-    found = estimate_reward(episodes, low=0, high=1)
-    assert found.overlap.clipped == 1
-    assert found.overlap.refusal
+    episodes = [one_step_episode(f"e{n}", 0.0, 1.0) for n in range(999)] + [one_step_episode("far", 1e6, 0.0)]
+    estimates = estimate_reward(episodes, low=0, high=1)
+    assert estimates.overlap.clipped == 1
+    assert estimates.overlap.refusal
 
 
 def test_the_divergence_is_the_one_that_was_built_in() -> None:
-    chance, other, recorded = Random(4), (0.7, 0.3), (0.5, 0.5)
+    chance, other_policy, recorded_policy = Random(4), (0.7, 0.3), (0.5, 0.5)
     drawn = [chance.random() < 0.5 for _ in range(20_000)]
-    ratios = [log(other[0] / recorded[0]) if each else log(other[1] / recorded[1]) for each in drawn]
+    ratios = [
+        log(other_policy[0] / recorded_policy[0]) if is_first_answer else log(other_policy[1] / recorded_policy[1])
+        for is_first_answer in drawn
+    ]
     weights = [2.718281828459045**ratio for ratio in ratios]
-    found = estimate_divergence(weights, ratios, [1] * len(ratios), overlap=measure_overlap(weights))
+    interval = estimate_divergence(weights, ratios, [1] * len(ratios), overlap=measure_overlap(weights))
     truth = 0.7 * log(1.4) + 0.3 * log(0.6)
-    assert found.low < truth < found.high
-    assert found.high - found.low < 0.03
+    assert interval.low < truth < interval.high
+    assert interval.high - interval.low < 0.03
 
 
 @pytest.mark.slow
@@ -166,15 +177,15 @@ def test_the_divergence_is_the_one_that_was_built_in() -> None:
 def test_the_interval_of_the_divergence_holds_the_truth_as_often_as_it_says(name: str) -> None:
     """Some of the worlds; `make bench-delivery` holds it to all of them."""
     world, answers = DRIFTS[name]
-    held, refused = measure_drift(world, runs=200, answers=answers)
+    coverage, refused = measure_drift(world, runs=200, answers=answers)
     assert refused < 0.05
-    assert held >= 0.93
+    assert coverage >= 0.93
 
 
 def test_how_far_a_version_is_in_what_was_never_recorded_is_not_guessed() -> None:
     """The log shows nine tenths of it, which are near the base; the whole version is not."""
     world = drift(0.3, 0.1, never=0.1)
-    weights = [2.718281828459045**each for each, _, _ in world.draw(Random(1), 1_000)]
+    weights = [2.718281828459045**log_ratio for log_ratio, _, _ in world.draw(Random(1), 1_000)]
     assert "the log shows 90% of what the version would do" in refuse_divergence(measure_overlap(weights))
     _, refused = measure_drift(world, runs=50, answers=400)
     assert refused == 1

@@ -25,7 +25,7 @@ class Answering(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, Any]] = []
-        self.asked = 0
+        self.request_count = 0
 
     @property
     def url(self) -> str:
@@ -37,16 +37,16 @@ class _Handler(QuietHandler):
 
     def do_POST(self) -> None:
         self.read_body()
-        self.server.asked += 1
+        self.server.request_count += 1
         status, body = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
         self.answer(body, status)
 
 
 @pytest.fixture
 def server() -> Iterator[Answering]:
-    one = Answering()
-    with serve(one):
-        yield one
+    answering_server = Answering()
+    with serve(answering_server):
+        yield answering_server
 
 
 async def score(server: Answering) -> list[list[float]]:
@@ -61,13 +61,18 @@ async def score(server: Answering) -> list[list[float]]:
 
 
 def scored(*logprobs: Any) -> dict[str, Any]:
-    return {"choices": [{"index": i, "logprobs": {"token_logprobs": each}} for i, each in enumerate(logprobs)]}
+    return {
+        "choices": [
+            {"index": i, "logprobs": {"token_logprobs": logprobs_of_choice}}
+            for i, logprobs_of_choice in enumerate(logprobs)
+        ]
+    }
 
 
 async def test_a_server_that_is_busy_is_asked_again(server: Answering) -> None:
     server.answers = [(503, {}), (429, {}), (200, scored([None, -1, -2], [None, 0.00001]))]
     assert await score(server) == [[-1, -2], [0.0]]
-    assert server.asked == 3
+    assert server.request_count == 3
 
 
 async def test_a_server_that_stays_away_is_named(server: Answering) -> None:
@@ -94,7 +99,7 @@ async def test_an_answer_that_is_no_scoring_is_refused_by_what_is_wrong(
     server.answers = [answer]
     with pytest.raises(ConfigurationError, match=says):
         await score(server)
-    assert server.asked == 1
+    assert server.request_count == 1
 
 
 def version(number: int, state: Any = "candidate", *, serving: bool = False, estimated: bool = False) -> KnownVersion:

@@ -15,7 +15,7 @@ from rollbus.local.process.service import Service
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
-from tests.faults.recorded import Recorded
+from tests.faults.recorded import LogContents
 from tests.faults.seed import REPEAT, SEED
 from tests.services.conftest import clickhouse, namespace
 from tests.services.shared import shared_service
@@ -60,11 +60,11 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 async def settings(kafka: str, namespace: str) -> StreamSettings:
     """A namespace with its topics, on as many brokers as there are."""
     replicas = kafka.count(",") + 1
-    made = stream_settings(
+    test_settings = stream_settings(
         kafka, namespace, session_timeout_s=SESSION_S, event_partitions=3, replication_factor=replicas
     )
-    await ensure_topics(made, pipeline())
-    return made
+    await ensure_topics(test_settings, pipeline())
+    return test_settings
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def traffic(settings: StreamSettings) -> Traffic:
 async def workers(tmp_path: Path) -> AsyncIterator[NewWorker]:
     """Makes worker processes, which end with the test; takes settings and where to die."""
     async with AsyncExitStack() as stack:
-        made = 0
+        worker_count = 0
 
         def make(settings: StreamSettings, **changes: Any) -> WorkerProcess:
-            nonlocal made
-            made += 1
+            nonlocal worker_count
+            worker_count += 1
             shared = ("session_timeout_s", "event_partitions", "replication_factor")
             changes = {name: getattr(settings, name) for name in shared} | changes
-            worker = WorkerProcess(settings, tmp_path / f"worker-{made}.log", script=SCRIPT, **changes)
+            worker = WorkerProcess(settings, tmp_path / f"worker-{worker_count}.log", script=SCRIPT, **changes)
             stack.push_async_callback(worker.kill)
             return worker
 
@@ -99,7 +99,7 @@ async def open_worker(workers: NewWorker, settings: StreamSettings, **changes: A
     return worker
 
 
-async def finish(worker: WorkerProcess, traffic: Traffic) -> Recorded:
+async def finish(worker: WorkerProcess, traffic: Traffic) -> LogContents:
     """Wait until all is trained, end the worker, which has to end cleanly, and check the log."""
     await traffic.until_trained()
     worker.send(signal.SIGTERM)

@@ -30,7 +30,7 @@ from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.state.ticker import config_applied
 from tests.builders import make_episode
 from tests.faults.oracle import Pair, check_log
-from tests.faults.recorded import Recorded, read_everything
+from tests.faults.recorded import LogContents, read_everything
 from tests.flow.reference import expect
 from tests.services.streams.fixtures import read_topic
 from tests.waiting import until_found
@@ -116,16 +116,16 @@ class Traffic:
 
     async def until_trained(self) -> None:
         """Wait until each trajectory is in a batch or dropped."""
-        wanted = {trajectory_id(event.episode_id) for event in self.events}
+        trajectory_ids = {trajectory_id(event.episode_id) for event in self.events}
         look = partial(_fates, self.settings)
-        await until_found(look, "not every trajectory has a fate", is_enough=wanted.issubset, every_s=0.5)
+        await until_found(look, "not every trajectory has a fate", is_enough=trajectory_ids.issubset, every_s=0.5)
 
-    async def check(self, stages: Callable[[], list[AnyStage]] = pipeline) -> Recorded:
+    async def check(self, stages: Callable[[], list[AnyStage]] = pipeline) -> LogContents:
         """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
-        found = await read_everything(self.settings, stages())
-        await check_log(found, stages(), self.published)
-        check_fates(found, self.events)
-        return found
+        contents = await read_everything(self.settings, stages())
+        await check_log(contents, stages(), self.published)
+        check_fates(contents, self.events)
+        return contents
 
 
 async def _fates(settings: StreamSettings) -> set[str]:
@@ -135,10 +135,12 @@ async def _fates(settings: StreamSettings) -> set[str]:
     return trained | {name for drop in drops for name in drop.trajectory_ids}
 
 
-def check_fates(found: Recorded, events: Sequence[Any]) -> None:
+def check_fates(contents: LogContents, events: Sequence[Any]) -> None:
     """Trajectories and groups are what follows from all events at once; each trajectory is in one batch."""
     expected = expect(events)
-    records = {topic: [decode(entry.value) for entry in found.of(topic)] for topic in (TRAJECTORIES, RUN_LOG, BATCHES)}
+    records = {
+        topic: [decode(entry.value) for entry in contents.of(topic)] for topic in (TRAJECTORIES, RUN_LOG, BATCHES)
+    }
     emitted = Counter(record.trajectory_id for record in records[TRAJECTORIES] if type(record).__name__ == "Trajectory")
     assert emitted == Counter(expected.trajectories), "trajectories"
     groups: Any = {
@@ -153,7 +155,7 @@ def check_fates(found: Recorded, events: Sequence[Any]) -> None:
     trained = Counter(
         member.trajectory_id for batch in records[BATCHES] for group in batch.groups for member in group.members
     )
-    drops = [decode(entry.value) for entry in found.of(DROPS)]
+    drops = [decode(entry.value) for entry in contents.of(DROPS)]
     dropped = Counter(name for drop in drops for name in drop.trajectory_ids)
     assert trained + dropped == emitted, "emitted = trained + dropped does not hold"
     assert [batch.number for batch in records[BATCHES]] == list(range(len(records[BATCHES])))

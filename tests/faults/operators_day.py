@@ -69,16 +69,18 @@ class Inbox:
 
     def firing(self) -> set[str]:
         """Return the alarms that have begun and not ended."""
-        states = {(one["alarm"], one["subject"]): one["state"] for one in self.got}
+        states = {(alarm_event["alarm"], alarm_event["subject"]): alarm_event["state"] for alarm_event in self.got}
         return {alarm for (alarm, _), state in states.items() if state == "firing"}
 
     def wait_for(self, alarm: str, state: str, since: int, subject: str = "") -> dict[str, Any]:
         """Wait for an alarm that came after so many others, of a subject that begins so; return it."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            for one in self.got[since:]:
-                if (one["alarm"], one["state"]) == (alarm, state) and one["subject"].startswith(subject):
-                    return one
+            for alarm_event in self.got[since:]:
+                if (alarm_event["alarm"], alarm_event["state"]) == (alarm, state) and alarm_event["subject"].startswith(
+                    subject
+                ):
+                    return alarm_event
             assert time.monotonic() < deadline, f"no {alarm} is {state}: {self.got[since:]}"
             time.sleep(0.1)
 
@@ -117,7 +119,7 @@ class Day:
         self.world.start("worker", "worker", "run")
         self.world.start("sink", "sink", "run")
         self.start_trainer()
-        self.world.until(lambda found: len(found["health"]["processes"]) == 4, "not all beat")
+        self.world.until(lambda picture: len(picture["health"]["processes"]) == 4, "not all beat")
         self.train(20)
 
     def begin(self, incident: str) -> None:
@@ -132,9 +134,9 @@ class Day:
 
     def wait_for_alarm(self, alarm: str, subject: str = "") -> dict[str, Any]:
         """Return what the webhook got."""
-        found = self.inbox.wait_for(alarm, "firing", self._since, subject)
+        alarm_event = self.inbox.wait_for(alarm, "firing", self._since, subject)
         self._note(alarm, "reported")
-        return found
+        return alarm_event
 
     def wait_until_over(self, alarm: str) -> None:
         """Wait until the webhook hears that the alarm has ended."""
@@ -176,10 +178,10 @@ class Day:
         """Send groups, and wait until each has made a step."""
         step = self._step() + groups
         self.send_groups(groups)
-        self.world.until(lambda found: self._step(found) >= step, f"step {step} does not come")
+        self.world.until(lambda picture: self._step(picture) >= step, f"step {step} does not come")
 
-    def _step(self, found: dict[str, Any] | None = None) -> int:
-        runs = (found or self.world.health())["health"]["runs"]
+    def _step(self, picture: dict[str, Any] | None = None) -> int:
+        runs = (picture or self.world.health())["health"]["runs"]
         return int(runs[0]["step"]) if runs else 0
 
     def start_trainer(self) -> "subprocess.Popen[bytes]":

@@ -26,7 +26,7 @@ from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
-from tests.faults.recorded import Entry, Recorded
+from tests.faults.recorded import Entry, LogContents
 from tests.flow.in_memory import Log, Reader
 from tests.streams.simulation.naive import IN_ROUNDS, NO_ROUND, by_round
 
@@ -46,34 +46,34 @@ class Life:
 
 
 async def check_log(
-    found: Recorded, stages: Sequence[AnyStage], published: Iterable[tuple[Topic, Pair]], *, pending: bool = False
+    contents: LogContents, stages: Sequence[AnyStage], published: Iterable[tuple[Topic, Pair]], *, pending: bool = False
 ) -> None:
     """Raise AssertionError for whatever is lost, double, out of order, different or held back.
 
     Where something is `pending` in the end, a restore may have numbered it again: of the state only its keys are known.
     """
-    assert not found.held_back, f"an unfinished transaction hides records: {found.held_back}"
-    _check_ticks(found)
+    assert not contents.held_back, f"an unfinished transaction hides records: {contents.held_back}"
+    _check_ticks(contents)
     lives = {
-        (stage.name, place.partition): await _live(found, stage, place)
+        (stage.name, place.partition): await _live(contents, stage, place)
         for stage in stages
-        for place in found.places(stage.input)
+        for place in contents.places(stage.input)
     }
     expected: dict[Partition, Counter[Written]] = defaultdict(Counter)
     for topic, pair in published:
-        expected[_place(found, topic, pair[0])][*pair, NO_ROUND] += 1
+        expected[_place(contents, topic, pair[0])][*pair, NO_ROUND] += 1
     for (stage_name, number), life in lives.items():
         for place, outputs in life.outputs.items():
             expected[place].update(outputs)
-            _check_order(f"{stage_name}[{number}]", place, outputs, found.entries[place])
-        rows = found.rows[stage_name, number]
+            _check_order(f"{stage_name}[{number}]", place, outputs, contents.entries[place])
+        rows = contents.rows[stage_name, number]
         same = life.rows.keys() == rows.keys() if pending else life.rows == rows
         assert same, f"the changelog of {stage_name}[{number}] is another state: {_rows_amiss(life.rows, rows)}"
     for topic in TOPICS:
-        for place in found.places(topic) if topic is not DEAD_LETTERS else ():
-            there = Counter(_written(entry) for entry in found.entries[place] if entry.record is None)
+        for place in contents.places(topic) if topic is not DEAD_LETTERS else ():
+            there = Counter(_written(entry) for entry in contents.entries[place] if entry.record is None)
             assert there == expected[place], f"{place}: {_amiss(there, expected[place])}"
-    _check_dead_letters(found, stages, lives)
+    _check_dead_letters(contents, stages, lives)
 
 
 def _rows_amiss(expected: Mapping[bytes, bytes], there: Mapping[bytes, bytes]) -> str:
@@ -84,14 +84,14 @@ def _rows_amiss(expected: Mapping[bytes, bytes], there: Mapping[bytes, bytes]) -
     )
 
 
-async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
+async def _live(contents: LogContents, stage: AnyStage, place: Partition) -> Life:
     """Take the committed part of an input partition in one go, record by record, in the order of the rounds."""
-    life, end, now = Life(), found.committed[stage.name, place.partition], NO_ROUND
-    log = Log(1, found.settings.namespace)
+    life, end, now = Life(), contents.committed[stage.name, place.partition], NO_ROUND
+    log = Log(1, contents.settings.namespace)
     reader = Reader(stage, 0, stage.new_state())
     records: list[list[Incoming]] = [[]]
     log.topics[stage.input.name] = records
-    committed = (entry for entry in found.entries[place] if entry.offset < end)
+    committed = (entry for entry in contents.entries[place] if entry.offset < end)
     for entry, number in by_round(committed, takes_early=getattr(stage, "takes_early", False)):
         if isinstance(entry.record, Tick):
             now = max(now, entry.record.number)
@@ -101,12 +101,12 @@ async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
         except RecordError:
             life.refused.append(entry)
             reader.position = len(records[0])
-        _move_outputs(found, log, stage, life, max(now, number))
+        _move_outputs(contents, log, stage, life, max(now, number))
     life.rows = reader.changelog
     return life
 
 
-def _move_outputs(found: Recorded, log: Log, stage: AnyStage, life: Life, number: int) -> None:
+def _move_outputs(contents: LogContents, log: Log, stage: AnyStage, life: Life, number: int) -> None:
     """Take what a stage made of one record out of the log in memory."""
     for topic in TOPICS:
         if topic is stage.input:
@@ -114,7 +114,7 @@ def _move_outputs(found: Recorded, log: Log, stage: AnyStage, life: Life, number
         outputs = log.of(topic)[0]
         for incoming in outputs:
             key, of_round = incoming.key.encode(), number if topic.name in IN_ROUNDS else NO_ROUND
-            life.outputs[_place(found, topic, key)].append((key, encode(incoming.record), of_round))
+            life.outputs[_place(contents, topic, key)].append((key, encode(incoming.record), of_round))
         outputs.clear()
 
 
@@ -132,20 +132,20 @@ def _incoming(place: Partition, entry: Entry) -> Incoming:
     return Incoming(record, key, location, entry.value, taken_ms=entry.taken_ms)
 
 
-def _place(found: Recorded, topic: Topic, key: bytes | None) -> Partition:
-    count = partitions_of(topic, found.settings)
-    return Partition(topic.full_name(found.settings.namespace), partition_of(key, count) if key else 0)
+def _place(contents: LogContents, topic: Topic, key: bytes | None) -> Partition:
+    count = partitions_of(topic, contents.settings)
+    return Partition(topic.full_name(contents.settings.namespace), partition_of(key, count) if key else 0)
 
 
 def _written(entry: Entry) -> Written:
     return entry.key, entry.value, int(dict(entry.headers).get("round", NO_ROUND))
 
 
-def _check_ticks(found: Recorded) -> None:
+def _check_ticks(contents: LogContents) -> None:
     """Each input partition has every tick once, in order, and stream time never jumps or turns back."""
     for topic in dict.fromkeys(STAGE_INPUTS.values()):
-        for place in found.places(topic):
-            ticks = [entry.record for entry in found.entries[place] if isinstance(entry.record, Tick)]
+        for place in contents.places(topic):
+            ticks = [entry.record for entry in contents.entries[place] if isinstance(entry.record, Tick)]
             assert [tick.number for tick in ticks] == list(range(len(ticks))), f"{place}: ticks are missing or double"
             for before, tick in pairwise(ticks):
                 advance = tick.stream_time_ms - before.stream_time_ms
@@ -165,15 +165,15 @@ def _check_order(writer: str, place: Partition, outputs: Iterable[Written], entr
         last = there[after]
 
 
-def _check_dead_letters(found: Recorded, stages: Sequence[AnyStage], lives: dict[tuple[str, int], Life]) -> None:
+def _check_dead_letters(contents: LogContents, stages: Sequence[AnyStage], lives: dict[tuple[str, int], Life]) -> None:
     """Every refused record is one dead letter with its origin, its bytes and their hash, and there is no other."""
     expected = Counter(
-        (stage.name, *place, entry.offset, entry.key, *_kept(entry.value))
+        (stage.name, *place, entry.offset, entry.key, *_fingerprint(entry.value))
         for stage in stages
-        for place in found.places(stage.input)
+        for place in contents.places(stage.input)
         for entry in lives[stage.name, place.partition].refused
     )
-    letters = found.dead_letters
+    letters = contents.dead_letters
     there = Counter(
         (
             letter.stage,
@@ -191,7 +191,7 @@ def _check_dead_letters(found: Recorded, stages: Sequence[AnyStage], lives: dict
     assert all(letter.error_class and letter.message for letter in letters), "a dead letter without a reason"
 
 
-def _kept(value: bytes | None) -> tuple[bytes | None, int, str]:
+def _fingerprint(value: bytes | None) -> tuple[bytes | None, int, str]:
     """Return what a dead letter holds of a value: all bytes, or both ends of many; their number; their hash."""
     if value is None:
         return None, 0, ""
@@ -200,5 +200,5 @@ def _kept(value: bytes | None) -> tuple[bytes | None, int, str]:
     return ends, len(value), hashlib.sha256(value).hexdigest()
 
 
-def _amiss(found: Counter[Any], expected: Counter[Any]) -> str:
-    return f"too often {list((found - expected).items())[:3]}, missing {list((expected - found).items())[:3]}"
+def _amiss(counted: Counter[Any], expected: Counter[Any]) -> str:
+    return f"too often {list((counted - expected).items())[:3]}, missing {list((expected - counted).items())[:3]}"

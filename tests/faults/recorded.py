@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Recorded:
+class LogContents:
     """Everything that the checker looks at."""
 
     settings: StreamSettings
@@ -69,22 +69,22 @@ class Recorded:
         return [Partition(name, number) for number in range(partitions_of(topic, self.settings))]
 
 
-async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) -> Recorded:
+async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) -> LogContents:
     """Read the whole namespace."""
-    found = Recorded(settings)
-    tables = [place for topic in TOPICS for place in found.places(topic)]
+    contents = LogContents(settings)
+    tables = [place for topic in TOPICS for place in contents.places(topic)]
     changelogs = {
         Partition(names.changelog_topic(settings.namespace, stage.name), place.partition): (stage.name, place.partition)
         for stage in stages
-        for place in found.places(stage.input)
+        for place in contents.places(stage.input)
     }
-    found.held_back = await _held_back(settings, [*tables, *changelogs])
-    found.entries = await _read(settings, tables)
+    contents.held_back = await _held_back(settings, [*tables, *changelogs])
+    contents.entries = await _read(settings, tables)
     for place, entries in (await _read(settings, changelogs)).items():
-        found.rows[changelogs[place]] = _compacted(entries)
-    found.committed = await _committed(settings, stages, found)
-    found.dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
-    return found
+        contents.rows[changelogs[place]] = _compacted(entries)
+    contents.committed = await _committed(settings, stages, contents)
+    contents.dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
+    return contents
 
 
 def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
@@ -93,18 +93,18 @@ def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
 
 
 async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
-    found = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
+    records_by_place = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
     return {
         Partition(*place): [
             Entry(raw.offset, raw.timestamp, raw.key, raw.value, taken_ms(raw, Partition(*place).topic), raw.headers)
             for raw in records
         ]
-        for place, records in found.items()
+        for place, records in records_by_place.items()
     }
 
 
 async def _committed(
-    settings: StreamSettings, stages: Sequence[AnyStage], found: Recorded
+    settings: StreamSettings, stages: Sequence[AnyStage], contents: LogContents
 ) -> dict[tuple[str, int], int]:
     admin = AIOKafkaAdminClient(**settings.kafka.client_options())
     committed: dict[tuple[str, int], int] = {}
@@ -112,9 +112,9 @@ async def _committed(
     try:
         for stage in stages:
             offsets = await committed_offsets(admin, names.group_id(settings.namespace, stage.name))
-            for place in found.places(stage.input):
-                known: Any = offsets.get(TopicPartition(*place))
-                committed[stage.name, place.partition] = max(0, known.offset) if known else 0
+            for place in contents.places(stage.input):
+                stored_offset: Any = offsets.get(TopicPartition(*place))
+                committed[stage.name, place.partition] = max(0, stored_offset.offset) if stored_offset else 0
     finally:
         await admin.close()
     return committed
@@ -123,9 +123,9 @@ async def _committed(
 async def _held_back(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
     """Return what stays hidden for longer than any transaction may last."""
     deadline = time.monotonic() + settings.transaction_timeout_s + PATIENCE_S
-    while (held := await _hidden(settings, places)) and time.monotonic() < deadline:  # noqa: ASYNC110
+    while (hidden_places := await _hidden(settings, places)) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(1.0)
-    return held
+    return hidden_places
 
 
 async def _hidden(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:

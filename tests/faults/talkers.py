@@ -22,11 +22,11 @@ async def talk(proxy: httpx.AsyncClient, settings: AgentSettings, group: Attempt
     """Open an episode, ask, rate the answer."""
     labels = {"task": "talk", "agent": "talker", "group_id": group.group_id, "group_size": settings.group_size}
     opened = (await proxy.post("/rollbus/episodes", json=labels)).raise_for_status().json()
-    asked = {"model": settings.model, "messages": messages(group.opening.board), "max_completion_tokens": 16,
+    chat_request = {"model": settings.model, "messages": messages(group.opening.board), "max_completion_tokens": 16,
              "temperature": 1.0}  # fmt: skip
-    answer = (await proxy.post(f"{opened['base_url']}/chat/completions", json=asked)).raise_for_status().json()
-    said = answer["choices"][0]["message"]["content"] or ""
-    thumbs = {"name": "thumbs", "value": float(len(said) <= LIKED_CHARACTERS)}
+    answer = (await proxy.post(f"{opened['base_url']}/chat/completions", json=chat_request)).raise_for_status().json()
+    answer_text = answer["choices"][0]["message"]["content"] or ""
+    thumbs = {"name": "thumbs", "value": float(len(answer_text) <= LIKED_CHARACTERS)}
     episode = f"/rollbus/episodes/{opened['id']}"
     (await proxy.post(f"{episode}/reward", json=thumbs)).raise_for_status()
     (await proxy.post(f"{episode}/end", json={})).raise_for_status()

@@ -40,15 +40,15 @@ def nodes(folder: Path, count: int) -> list[ServiceProcess]:
     ports = [(find_free_port(), find_free_port()) for _ in range(count)]
     voters = ",".join(f"{number}@{HOST}:{controller}" for number, (_, controller) in enumerate(ports, 1))
     cluster_id = new_cluster_id()
-    found = []
+    node_processes = []
     for number, (client, controller) in enumerate(ports, 1):
         place = folder / f"node-{number}"
         changes = {**(THREE if count > 1 else SOON), "node.id": str(number), "controller.quorum.voters": voters}
         service = kafka_service(
             folder=place, client_port=client, controller_port=controller, changes=changes, cluster_id=cluster_id
         )
-        found.append(ServiceProcess(service, log_path=place / "service.log", prefix=tethered()))
-    return found
+        node_processes.append(ServiceProcess(service, log_path=place / "service.log", prefix=tethered()))
+    return node_processes
 
 
 def start(brokers: list[ServiceProcess]) -> None:
@@ -70,12 +70,12 @@ def kill(broker: ServiceProcess) -> None:
 @pytest.fixture
 def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[ServiceProcess]]:
     """As many brokers as the test's parameter says."""
-    made = nodes(tmp_path, request.param)
+    broker_processes = nodes(tmp_path, request.param)
     try:
-        start(made)
-        yield made
+        start(broker_processes)
+        yield broker_processes
     finally:
-        for broker in made:
+        for broker in broker_processes:
             broker.stop(grace_s=1.0)
 
 

@@ -66,7 +66,7 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
     world = DeliveryWorld(ArtServer(art_launcher, base, tmp_path / "data"), document, tmp_path, hook.url)
     try:
         await world.open(trains=TURNED)
-        await world.until(lambda made: bool(made) and made[-1].canary == 1, "a canary")
+        await world.until(lambda decisions: bool(decisions) and decisions[-1].canary == 1, "a canary")
         await world.kill("trainer")  # it is not needed
         await world.until_scored(1, 4)
         await world.kill("worker")
@@ -78,30 +78,30 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
             await world.start(name)
         await world.start_agents(seed=1)
 
-        made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
-        assert (made[-1].serving, made[-1].canary, made[-1].reason) == (0, None, "worse:reward")
-        await world.wait_until_heard(made[-1])
+        decisions = await world.until(lambda decisions: decisions[-1].action == "quarantine", "a stop")
+        assert (decisions[-1].serving, decisions[-1].canary, decisions[-1].reason) == (0, None, "worse:reward")
+        await world.wait_until_heard(decisions[-1])
 
         world.write_settings(learning_rate=HARMLESS)
         await world.start("trainer", "--from", "0")
-        await world.until(lambda made: made[-1].canary == 2, "the next canary")
+        await world.until(lambda decisions: decisions[-1].canary == 2, "the next canary")
         await world.kill("trainer", signal.SIGTERM)
-        made = await world.until(lambda made: made[-1].action == "promote", "a promotion")
-        assert [each.action for each in made] == ["serve", "canary", "quarantine", "canary", "promote"]
-        assert (made[-1].serving, made[-1].version) == (2, 2)
+        decisions = await world.until(lambda decisions: decisions[-1].action == "promote", "a promotion")
+        assert [decision.action for decision in decisions] == ["serve", "canary", "quarantine", "canary", "promote"]
+        assert (decisions[-1].serving, decisions[-1].version) == (2, 2)
         await world.kill("agents", signal.SIGTERM)
         await world.check()
-        await asyncio.wait_for(_until_told(hook, len(made)), 60)
-        told = next(each["text"] for each in hook.bodies if each["decision"]["number"] == 3)
-        assert told.startswith("agent, version 1: quarantine (worse:reward); version 0 serves; reward -0."), told
+        await asyncio.wait_for(_until_told(hook, len(decisions)), 60)
+        text = next(body["text"] for body in hook.bodies if body["decision"]["number"] == 3)
+        assert text.startswith("agent, version 1: quarantine (worse:reward); version 0 serves; reward -0."), text
 
-        said = await world.say("policy rollback 0 --reason by-hand")
-        assert said.startswith("version 0 is served and trained on; rolled back: "), said
-        made = await world.until(lambda made: made[-1].serving == 0, "the operator's version")
-        assert (made[-1].action, made[-1].reason, made[-1].detail) == ("serve", "operator", "by-hand")
+        output = await world.say("policy rollback 0 --reason by-hand")
+        assert output.startswith("version 0 is served and trained on; rolled back: "), output
+        decisions = await world.until(lambda decisions: decisions[-1].serving == 0, "the operator's version")
+        assert (decisions[-1].action, decisions[-1].reason, decisions[-1].detail) == ("serve", "operator", "by-hand")
         history = await world.say("policy history")
         actions = [words[3] for line in history.splitlines() if (words := line.split()) and words[0].isdigit()]
-        assert actions == [each.action for each in made]
+        assert actions == [decision.action for decision in decisions]
     finally:
         await world.close()
 
@@ -120,37 +120,39 @@ async def test_a_reward_that_pays_for_length_is_stopped_by_what_users_say_althou
     world = DeliveryWorld(server, document, tmp_path, hook.url, agents=[str(TALKERS)], proxy_port=find_free_port())
     try:
         await world.open()
-        made = await world.until(lambda made: bool(made) and made[-1].canary is not None, "a canary")
-        await world.until_scored(made[-1].canary or 0, 4)
+        decisions = await world.until(
+            lambda decisions: bool(decisions) and decisions[-1].canary is not None, "a canary"
+        )
+        await world.until_scored(decisions[-1].canary or 0, 4)
         await world.kill("proxy")
         kill(broker)
         await asyncio.to_thread(start, brokers)
         assert (await world.decisions())[-1].canary is not None, "both were killed during the canary"
         await world.start("proxy")
-        made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
-        stopped = made[-1]
+        decisions = await world.until(lambda decisions: decisions[-1].action == "quarantine", "a stop")
+        stopped = decisions[-1]
         await world.wait_until_heard(stopped)
         assert stopped.serving == 0
         assert stopped.reason in ("worse:tokens", "worse:component:thumbs")
         assert stopped.numbers["reward.effect"] > 0, "the reward that is gamed likes it"
-        assert {each.serving for each in made} == {0}, "it never served all"
+        assert {decision.serving for decision in decisions} == {0}, "it never served all"
         await world.kill("trainer", signal.SIGTERM)
 
         world.write_settings(learning_rate=HARMLESS / 100)
         await world.start("trainer", "--from", "0")
-        await world.until(lambda made: made[-1].canary is not None, "the next canary")
+        await world.until(lambda decisions: decisions[-1].canary is not None, "the next canary")
         await world.kill("trainer", signal.SIGTERM)
-        made = await world.until(lambda made: made[-1].action == "promote", "a promotion")
-        assert [each.action for each in made[-2:]] == ["canary", "promote"]
+        decisions = await world.until(lambda decisions: decisions[-1].action == "promote", "a promotion")
+        assert [decision.action for decision in decisions[-2:]] == ["canary", "promote"]
         await world.kill("agents", signal.SIGTERM)
         await world.check()
-        await asyncio.wait_for(_until_told(hook, len(made)), 60)
-        told = next(each["text"] for each in hook.bodies if each["decision"]["number"] == stopped.number)
-        assert told.startswith(f"agent, version {stopped.version}: quarantine ({stopped.reason}); version 0 serves")
+        await asyncio.wait_for(_until_told(hook, len(decisions)), 60)
+        text = next(body["text"] for body in hook.bodies if body["decision"]["number"] == stopped.number)
+        assert text.startswith(f"agent, version {stopped.version}: quarantine ({stopped.reason}); version 0 serves")
     finally:
         await world.close()
 
 
 async def _until_told(hook: Hook, decisions: int) -> None:
-    while {each["decision"]["number"] for each in hook.bodies} != set(range(1, decisions + 1)):  # noqa: ASYNC110
+    while {body["decision"]["number"] for body in hook.bodies} != set(range(1, decisions + 1)):  # noqa: ASYNC110
         await asyncio.sleep(0.1)

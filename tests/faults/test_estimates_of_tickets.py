@@ -23,11 +23,11 @@ def near() -> dict[int, Answered]:
 @pytest.mark.parametrize("steps", TICKET_STEPS[1:])
 def test_intervals_from_recorded_tickets_hold_what_a_later_version_earns_and_how_far_it_is(steps: int) -> None:
     answered = near()[steps]
-    held, refused = measure_coverage(answered.world(), runs=RUNS, episodes=ANSWERS)
+    coverage, refused = measure_coverage(answered.world(), runs=RUNS, episodes=ANSWERS)
     assert refused < 0.05
     for name in ESTIMATORS:
-        assert held[name] >= NEAREST, name
-        assert held[f"{name}, difference"] >= NEAREST, name
+        assert coverage[name] >= NEAREST, name
+        assert coverage[f"{name}, difference"] >= NEAREST, name
     held_drift, refused = measure_drift(answered.drift(), runs=RUNS, answers=ANSWERS)
     assert refused < 0.1
     assert held_drift >= NEAREST

@@ -56,8 +56,8 @@ async def test_one_episode_with_most_of_the_traffic_holds_up_nobody(
     await feeding
     traffic.events += hot.events
     traffic.published += hot.published
-    found = await finish(heir, traffic)
-    assert max(len(entries) for entries in found.entries.values()) > 400
+    contents = await finish(heir, traffic)
+    assert max(len(entries) for entries in contents.entries.values()) > 400
 
 
 async def test_a_worker_that_can_write_no_byte_to_any_file_works(

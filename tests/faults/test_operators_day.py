@@ -22,9 +22,9 @@ pytestmark = pytest.mark.faults
 @pytest.fixture
 def day(tmp_path: Path, namespace: str) -> Iterator[Day]:
     """A stack of its own, at work."""
-    with make_day(tmp_path, namespace) as made:
-        made.start_work()
-        yield made
+    with make_day(tmp_path, namespace) as operators_day:
+        operators_day.start_work()
+        yield operators_day
 
 
 def test_every_symptom_of_the_runbook_is_reported_and_found(day: Day) -> None:

@@ -68,14 +68,14 @@ async def test_retention_that_overtakes_a_stopped_worker_is_told_and_accepted_by
         assert result.exit_code == 0, result.output
         return result.output
 
-    asked = await cli("worker", "accept-loss", "assembly")
-    assert "would continue without records" in asked
-    assert "Nothing was changed" in asked
-    said = await cli("worker", "accept-loss", "--yes", "assembly", "alias")
+    question = await cli("worker", "accept-loss", "assembly")
+    assert "would continue without records" in question
+    assert "Nothing was changed" in question
+    output = await cli("worker", "accept-loss", "--yes", "assembly", "alias")
     for partition, offset in first.items():
-        assert f"assembly: episode-events[{partition}] continues without records" in said
-        assert f"… {offset - 1}" in said
-    assert "alias: nothing is lost" in said
+        assert f"assembly: episode-events[{partition}] continues without records" in output
+        assert f"… {offset - 1}" in output
+    assert "alias: nothing is lost" in output
     assert "DataLossError" in await cli("dead-letters", "list")
     after = Traffic(settings)
     last = workers(settings)
@@ -89,7 +89,7 @@ async def expire(settings: StreamSettings) -> dict[int, int]:
     name = EPISODE_EVENTS.full_name(settings.namespace)
     admin = AIOKafkaAdminClient(**settings.kafka.client_options())
     await admin.start()
-    kept = str(settings.retention_hours * 3_600_000)
+    retention_ms = str(settings.retention_hours * 3_600_000)
     limit = str(settings.kafka.max_message_bytes)
     common = {"cleanup.policy": "delete", "max.message.bytes": limit, "message.timestamp.type": "LogAppendTime"}
 
@@ -110,7 +110,7 @@ async def expire(settings: StreamSettings) -> dict[int, int]:
                 if all(first >= end for first, end in zip(firsts, ends, strict=True)):
                     break
                 await asyncio.sleep(1.0)
-        await configure(retention_ms=kept)
+        await configure(retention_ms=retention_ms)
         firsts = {topic.name: topic.first_offsets for topic in await describe_topics(settings)}[name]
         return dict(enumerate(firsts))
     finally:

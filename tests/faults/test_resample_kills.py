@@ -56,9 +56,9 @@ def pipeline() -> list[AnyStage]:
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
     """A namespace whose one partition has the whole budget."""
-    made = stream_settings(kafka, namespace, session_timeout_s=SESSION_S, event_partitions=1)
-    await ensure_topics(made, pipeline())
-    return made
+    test_settings = stream_settings(kafka, namespace, session_timeout_s=SESSION_S, event_partitions=1)
+    await ensure_topics(test_settings, pipeline())
+    return test_settings
 
 
 async def publish(settings: StreamSettings, enough: asyncio.Event) -> list[Pair]:
@@ -85,18 +85,18 @@ NewMaker = Callable[..., Awaitable[asyncio.subprocess.Process]]
 @pytest.fixture
 async def makers(settings: StreamSettings, tmp_path: Path) -> AsyncIterator[NewMaker]:
     """Starts processes that make attempts, which end with the test; takes where to die."""
-    made: list[asyncio.subprocess.Process] = []
+    processes: list[asyncio.subprocess.Process] = []
 
     async def start(**changes: object) -> asyncio.subprocess.Process:
         given = json.dumps({"session_timeout_s": SESSION_S} | changes)
         arguments = (settings.kafka.bootstrap_servers, settings.namespace, str(tmp_path / "begun"), given)
         with (tmp_path / "makers.log").open("ab") as log:
             command = (sys.executable, resample_maker.__file__, *arguments)
-            made.append(await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log))
-        return made[-1]
+            processes.append(await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log))
+        return processes[-1]
 
     yield start
-    for process in made:
+    for process in processes:
         if process.returncode is None:
             process.kill()
             await process.wait()
@@ -136,7 +136,7 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
         await worker.start()
         assert await worker.ended() == -signal.SIGKILL, worker.log()
     last = await open_worker(workers, settings, stages=stages)
-    asked = await until_found(lambda: requests_of(settings), "too few requests come", is_enough=many(ATTEMPTS))
+    requests = await until_found(lambda: requests_of(settings), "too few requests come", is_enough=many(ATTEMPTS))
     enough.set()
     published = await publishing
     for point in chance.sample(resample_maker.POINTS, len(resample_maker.POINTS)):
@@ -149,11 +149,11 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
     last.send(signal.SIGTERM)
     assert await last.ended() == 0, last.log()
 
-    asked = await requests_of(settings)
-    ids = [request.episode_id for request in asked]
+    requests = await requests_of(settings)
+    ids = [request.episode_id for request in requests]
     assert len(set(ids)) == len(ids)
-    for hour in {request.requested_at_ms // HOUR_MS for request in asked}:
-        of_hour = [request for request in asked if request.requested_at_ms // HOUR_MS == hour]
+    for hour in {request.requested_at_ms // HOUR_MS for request in requests}:
+        of_hour = [request for request in requests if request.requested_at_ms // HOUR_MS == hour]
         assert len(of_hour) <= ATTEMPTS
         assert sum(request.max_tokens or 0 for request in of_hour) <= TOKENS
     begun = Counter((tmp_path / "begun").read_text().split())
@@ -161,5 +161,5 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
     assert begun.keys() <= set(ids)
     lost = set(ids) - begun.keys()
     assert 1 <= len(lost) <= len(resample_maker.POINTS)  # marked as taken, by one that then died
-    found = await read_everything(settings, pipeline())
-    await check_log(found, pipeline(), [(EPISODE_EVENTS, pair) for pair in published], pending=True)
+    contents = await read_everything(settings, pipeline())
+    await check_log(contents, pipeline(), [(EPISODE_EVENTS, pair) for pair in published], pending=True)

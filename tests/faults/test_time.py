@@ -102,13 +102,17 @@ async def test_settings_changed_behind_a_killed_worker_count_for_what_comes_afte
         async with working(after, tmp_path / "log"):
             await asyncio.sleep(chance.uniform(2, 2 * SESSION_S))
     async with working(after, tmp_path / "log"):
-        await until_found(lambda: sizes(settings), "groups are missing", is_enough=lambda made: made.total() >= GROUPS)
+        await until_found(
+            lambda: sizes(settings), "groups are missing", is_enough=lambda group_sizes: group_sizes.total() >= GROUPS
+        )
         await publish(stream, events(SIZE, ["late"]), chunks=1, pause_s=0)
-        await until_found(lambda: sizes(settings), "no late group", is_enough=lambda made: made.total() > GROUPS)
+        await until_found(
+            lambda: sizes(settings), "no late group", is_enough=lambda group_sizes: group_sizes.total() > GROUPS
+        )
     assert await sizes(settings) == {2 * SIZE: GROUPS, SIZE: 1}
-    told = await say_installed(after, "replay --from earliest --as same --diff live")
-    assert "no difference inside the range" in told
-    assert "2 groups" not in told
+    output = await say_installed(after, "replay --from earliest --as same --diff live")
+    assert "no difference inside the range" in output
+    assert "2 groups" not in output
 
 
 async def test_a_run_that_is_removed_behind_a_killed_worker_is_removed_once_and_the_other_goes_on(
@@ -124,7 +128,9 @@ async def test_a_run_that_is_removed_behind_a_killed_worker_is_removed_once_and_
             await asyncio.sleep(chance.uniform(2, 2 * SESSION_S))
     async with working(after, tmp_path / "log"):
         await publish(stream, events(SIZE, PROBLEMS[GROUPS // 2 :]), chunks=1, pause_s=0)
-        await until_found(lambda: sizes(settings), "groups are missing", is_enough=lambda made: made.total() >= GROUPS)
+        await until_found(
+            lambda: sizes(settings), "groups are missing", is_enough=lambda group_sizes: group_sizes.total() >= GROUPS
+        )
     of_runs = await records(stream, RUN_LOG.name)
     groups = Counter((record.run_id, len(record.members)) for record in of_runs if isinstance(record, Group))
     assert groups == {("main", SIZE): GROUPS}

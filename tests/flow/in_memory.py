@@ -55,13 +55,13 @@ class LogPayload:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return those that exist."""
-        found = {}
+        payload_by_location = {}
         for location in locations:
             partitions = self.log.topics.get(location.topic.removeprefix(self.log.namespace), [])
             records = partitions[location.partition] if location.partition < len(partitions) else []
             if location.offset < len(records) and isinstance(records[location.offset].record, Trajectory):
-                found[location] = records[location.offset].record
-        return found
+                payload_by_location[location] = records[location.offset].record
+        return payload_by_location
 
 
 @dataclass(slots=True)

@@ -31,18 +31,18 @@ def expect(events: Iterable[Any]) -> Expected:
     for event in unique:
         by_episode[event.episode_id].append(event)
     expected, members = Expected(), defaultdict[str, dict[str, float]](dict)
-    for episode, found in by_episode.items():
-        start = next((event for event in found if isinstance(event, EpisodeStarted)), None)
+    for episode, events_of_episode in by_episode.items():
+        start = next((event for event in events_of_episode if isinstance(event, EpisodeStarted)), None)
         if start is None:
-            if any(not isinstance(event, RewardReported) for event in found):
+            if any(not isinstance(event, RewardReported) for event in events_of_episode):
                 expected.dropped["missing_events", episode] += 1
             continue
         name = trajectory_id(episode)
         expected.trajectories.add(name)
-        reward = [event.value for event in found if isinstance(event, RewardReported)]
-        if not _whole(found):
+        reward = [event.value for event in events_of_episode if isinstance(event, RewardReported)]
+        if not _whole(events_of_episode):
             expected.dropped["missing_events", name] += 1
-        elif not any(isinstance(event, TurnRecorded) for event in found):
+        elif not any(isinstance(event, TurnRecorded) for event in events_of_episode):
             expected.dropped["no_turns", name] += 1
         elif not reward:
             expected.dropped["score_missing", name] += 1

@@ -49,9 +49,9 @@ def publish(flow: Flow, events: list[Any]) -> None:
 
 
 def request(attempt: int = 1, **fields: Any) -> ResampleRequested:
-    known: dict[str, Any] = {"run_id": "main", "trajectory_id": "t", "task": "play"}
-    known |= {"requested_at_ms": 0, "useful_until_ms": 10}
-    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, **(known | fields))
+    defaults: dict[str, Any] = {"run_id": "main", "trajectory_id": "t", "task": "play"}
+    defaults |= {"requested_at_ms": 0, "useful_until_ms": 10}
+    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, **(defaults | fields))
 
 
 async def make(
@@ -60,9 +60,9 @@ async def make(
     sink = MemorySink()
     recorder = init(sink=sink)
     resampler = Resampler(agent, recorder, clock_ms=lambda: now_ms, **options)
-    for each in requests:
+    for request in requests:
         await resampler.wait_for_room()
-        resampler.begin(each, written_ms)
+        resampler.begin(request, written_ms)
     await resampler.finish()
     await asyncio.to_thread(recorder.close)
     return resampler.counts, sink
@@ -87,8 +87,10 @@ async def test_traffic_with_one_attempt_becomes_a_full_group_and_every_record_sa
     (group,) = [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
     assert sorted((member.resampled, member.reward) for member in group.members) == [(False, 0.0)] + [(True, 1.0)] * 3
     for topic, kind in ((TRAJECTORIES, Trajectory), (SCORES, Score)):
-        found = {record.episode_id: record.resampled for record in flow.records(topic) if isinstance(record, kind)}
-        assert found == {"traffic": False} | {request.episode_id: True for request in requests}
+        is_resampled_by_episode = {
+            record.episode_id: record.resampled for record in flow.records(topic) if isinstance(record, kind)
+        }
+        assert is_resampled_by_episode == {"traffic": False} | {request.episode_id: True for request in requests}
     assert flow.records(RESAMPLE_REQUESTS) == requests  # what was made asks for nothing
 
 
@@ -105,10 +107,10 @@ async def test_the_agent_runs_in_an_episode_of_the_requests_id_marked_as_resampl
     assert counts == {"made": 1}
     (attempt,) = seen
     assert (attempt.task, attempt.example_id, attempt.labels) == ("play", "x", {"who": "a"})
-    assert attempt.messages == [{"role": one.role, "content": one.content} for one in opening]
-    started, *_ = [record for record in sink.records() if isinstance(record, EpisodeStarted)]
-    assert (started.episode_id, started.resampled) == ("r1", True)
-    assert started.labels == {"who": "a", "resampled_from": "t"}
+    assert attempt.messages == [{"role": message.role, "content": message.content} for message in opening]
+    start, *_ = [record for record in sink.records() if isinstance(record, EpisodeStarted)]
+    assert (start.episode_id, start.resampled) == ("r1", True)
+    assert start.labels == {"who": "a", "resampled_from": "t"}
 
 
 async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:
@@ -121,9 +123,9 @@ async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_har
             case "r3":
                 sys.exit("user code")
             case "r4":
-                own = asyncio.create_task(asyncio.sleep(60))
-                own.cancel()
-                await own
+                own_task = asyncio.create_task(asyncio.sleep(60))
+                own_task.cancel()
+                await own_task
             case "r5":
                 raise Panic
             case "r6":
@@ -137,13 +139,13 @@ async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_har
 
 
 async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_them() -> None:
-    made = threading.Event()
+    attempt_done = threading.Event()
 
     def agent(attempt: Attempt) -> None:
         if attempt.episode.id == "r40":
-            made.set()
+            attempt_done.set()
         else:
-            assert made.wait(120)
+            assert attempt_done.wait(120)
 
     counts, _ = await make(agent, *map(request, range(1, 41)), concurrency=40)
     assert counts == {"made": 40}
@@ -164,9 +166,9 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
     recorder = init(sink=sink)
     resampler = Resampler(agent, recorder, clock_ms=lambda: 0, concurrency=1, timeout_s=0.01)
     async with asyncio.timeout(120):
-        for each in map(request, (1, 2, 3)):
+        for resample_request in map(request, (1, 2, 3)):
             await resampler.wait_for_room()
-            resampler.begin(each)
+            resampler.begin(resample_request)
         await resampler.finish()
     assert len(resampler.left) == 2
     over.set()

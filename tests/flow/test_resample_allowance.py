@@ -18,7 +18,7 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.events import EpisodeEnded
 from rollbus.schemas.records.groups import ResampleRequested
 
-ASKED: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "go"}]}
+CHAT_REQUEST: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "go"}]}
 
 
 class Server:
@@ -39,8 +39,8 @@ class Server:
         self.sampled += tokens
         usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}
-        found = {"id": "c", "object": "chat.completion", "created": 0, "model": "agent", "choices": [choice]}
-        return httpx.Response(200, json={**found, "usage": usage})
+        completion = {"id": "c", "object": "chat.completion", "created": 0, "model": "agent", "choices": [choice]}
+        return httpx.Response(200, json={**completion, "usage": usage})
 
 
 def client_of(server: Server) -> openai.OpenAI:
@@ -52,7 +52,7 @@ def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> i
     """Call until nothing may be sampled any more; return how many calls were let through."""
     for number in range(calls):
         try:
-            client.chat.completions.create(**ASKED, **fields)
+            client.chat.completions.create(**CHAT_REQUEST, **fields)
         except RejectedError:
             return number
     return calls
@@ -94,7 +94,7 @@ def test_a_call_that_fails_is_made_once_and_gives_back_only_what_was_surely_not_
 ) -> None:
     server, allowance = Server(status=status), Allowance(50)
     with pytest.raises(openai.APIStatusError):
-        limited(client_of(server), allowance).chat.completions.create(**ASKED)
+        limited(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)
     assert (server.calls, allowance.left, allowance.unsure) == (1, left, unsure)
 
 
@@ -102,8 +102,8 @@ def test_a_call_that_fails_is_made_once_and_gives_back_only_what_was_surely_not_
 def test_calls_of_an_attempt_wait_behind_those_of_live_traffic(tokens: int | None) -> None:
     server = Server()
     plain = client_of(server)
-    limited(plain, Allowance(tokens)).chat.completions.create(**ASKED, extra_headers={"x-own": "kept"})
-    plain.chat.completions.create(**ASKED)
+    limited(plain, Allowance(tokens)).chat.completions.create(**CHAT_REQUEST, extra_headers={"x-own": "kept"})
+    plain.chat.completions.create(**CHAT_REQUEST)
     assert server.priorities == ["1", None]
 
 
@@ -128,11 +128,13 @@ async def test_an_async_client_with_calls_side_by_side_stays_within() -> None:
     transport = httpx.AsyncClient(transport=httpx.MockTransport(server))
     plain = openai.AsyncOpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
     client = limited(plain, allowance)
-    calls = (client.chat.completions.create(**ASKED, max_tokens=8) for _ in range(20))
-    found = await asyncio.gather(*calls, return_exceptions=True)
+    calls = (client.chat.completions.create(**CHAT_REQUEST, max_tokens=8) for _ in range(20))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert server.sampled <= 50
-    assert any(isinstance(each, RejectedError) for each in found)
-    assert not any(isinstance(each, BaseException) and not isinstance(each, RejectedError) for each in found)
+    assert any(isinstance(outcome, RejectedError) for outcome in outcomes)
+    assert not any(
+        isinstance(outcome, BaseException) and not isinstance(outcome, RejectedError) for outcome in outcomes
+    )
 
 
 @pytest.mark.parametrize(("status", "ends"), [(200, "completed"), (500, "error")])
@@ -146,7 +148,7 @@ async def test_an_attempt_is_limited_by_its_request_and_ends_as_an_error_where_i
         client = attempt.wrap(client_of(server))
         for _ in range(3):
             with suppress(RejectedError, openai.APIStatusError):
-                client.chat.completions.create(**ASKED)
+                client.chat.completions.create(**CHAT_REQUEST)
 
     resampler = Resampler(agent, recorder, clock_ms=lambda: 0)
     await resampler.wait_for_room()

@@ -48,9 +48,9 @@ class Fetched:
 
 
 def request(attempt: int, *, text: str = "", run_id: str = "main") -> ResampleRequested:
-    known: dict[str, Any] = {"trajectory_id": "t", "task": "play", "requested_at_ms": 0, "useful_until_ms": 10}
+    defaults: dict[str, Any] = {"trajectory_id": "t", "task": "play", "requested_at_ms": 0, "useful_until_ms": 10}
     messages = (Message(role="user", content=text),)
-    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, run_id=run_id, messages=messages, **known)
+    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, run_id=run_id, messages=messages, **defaults)
 
 
 async def taken(consumer: Fetched) -> list[ResampleRequested]:
@@ -59,11 +59,11 @@ async def taken(consumer: Fetched) -> list[ResampleRequested]:
         asyncio.create_task(consumer.over.wait()),
         Requests(consumer, MarkedConsumer(consumer, new_positions), "main"),
     )
-    found = []
-    while (each := await requests.next(stopping)) is not None:
-        assert each.written_ms == WRITTEN_MS
-        found.append(each.request)
-    return found
+    requests_taken = []
+    while (resample := await requests.next(stopping)) is not None:
+        assert resample.written_ms == WRITTEN_MS
+        requests_taken.append(resample.request)
+    return requests_taken
 
 
 async def test_only_requests_of_the_run_are_made_and_all_offsets_are_committed() -> None:

@@ -89,10 +89,10 @@ def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_what_was_not_seen_or_cannot_be_trained_is_named_with_what_to_do() -> None:
-    said = examine("app:mixed", code=1)
-    assert "truncated_stream" in said
-    assert "read the stream to its end" in said
-    assert "missing: 1 calls were outside of the episode: start what makes them with rb.bind(…)" in said
+    output = examine("app:mixed", code=1)
+    assert "truncated_stream" in output
+    assert "read the stream to its end" in output
+    assert "missing: 1 calls were outside of the episode: start what makes them with rb.bind(…)" in output
 
 
 @pytest.mark.usefixtures("here")

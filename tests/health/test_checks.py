@@ -15,18 +15,18 @@ from rollbus.settings import Settings
 
 def test_a_broker_that_is_away_is_one_problem_and_the_other_checks_are_made(tmp_path: Path) -> None:
     settings = Settings(kafka=KafkaConnection(bootstrap_servers=f"127.0.0.1:{find_free_port()}"))
-    found = {one.subject: one for one in examine(settings, [])}
-    assert {subject for subject, one in found.items() if one.state == "problem"} == {"topics"}
-    assert "cannot be reached" in found["topics"].what
-    assert found["versions"].what.startswith("Python 3.")
+    finding_by_subject = {finding.subject: finding for finding in examine(settings, [])}
+    assert {subject for subject, finding in finding_by_subject.items() if finding.state == "problem"} == {"topics"}
+    assert "cannot be reached" in finding_by_subject["topics"].what
+    assert finding_by_subject["versions"].what.startswith("Python 3.")
 
 
 def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     usage: Any = shutil._ntuple_diskusage(100 * 2**30, 99 * 2**30, 2**30)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    (found,) = find_disk(Settings())
-    assert (found.state, found.what.partition(" of ")[0]) == ("problem", "1.0")
-    assert "data_dir" in found.remedy
+    (finding,) = find_disk(Settings())
+    assert (finding.state, finding.what.partition(" of ")[0]) == ("problem", "1.0")
+    assert "data_dir" in finding.remedy
 
 
 def test_a_canary_that_nobody_with_a_token_judges_is_noted() -> None:

@@ -90,9 +90,9 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
 
 
 def test_one_lost_episode_is_told_in_the_singular() -> None:
-    shown = printed(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
-    assert "1 is in a group whose rewards are all equal" in shown
-    assert "1 has no turn that can be trained (echo)" in shown
+    output = printed(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
+    assert "1 is in a group whose rewards are all equal" in output
+    assert "1 has no turn that can be trained (echo)" in output
 
 
 def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None:
@@ -116,12 +116,12 @@ def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it(
     assert give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text == "all is well"
 
 
-@pytest.mark.parametrize("held", ["paused", "stopped"])
-def test_no_step_is_promised_of_a_run_that_takes_no_batches(held: str) -> None:
-    drawn = funnel(count(4, "", 72), run={"waiting_groups": 20, "open_batches": 1, "step": 1, "held": held})
-    assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {held}")
+@pytest.mark.parametrize("hold_state", ["paused", "stopped"])
+def test_no_step_is_promised_of_a_run_that_takes_no_batches(hold_state: str) -> None:
+    drawn = funnel(count(4, "", 72), run={"waiting_groups": 20, "open_batches": 1, "step": 1, "held": hold_state})
+    assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {hold_state}")
     text = give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text
-    assert text == f"every process works; run main is {held}"
+    assert text == f"every process works; run main is {hold_state}"
 
 
 def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:
@@ -247,12 +247,12 @@ def test_no_traffic_is_said() -> None:
 
 def test_the_terminal_has_every_number_loss_and_notice() -> None:
     turns = (TurnCount("gpt-4o", "no_token_ids", 4),)
-    shown = printed(funnel(count(0, "untrainable", 4, detail="no_token_ids"), count(5, "", 2), turns=turns))
-    assert "run main of agent: 2 of 6 episodes are trained" in shown
+    output = printed(funnel(count(0, "untrainable", 4, detail="no_token_ids"), count(5, "", 2), turns=turns))
+    assert "run main of agent: 2 of 6 episodes are trained" in output
     for stage in STAGES:
-        assert f"\n {stage} " in shown
-    assert "4 have no turn that can be trained (no_token_ids) → serve" in shown
-    assert "! 4 of 4 turns cannot be trained" in shown
+        assert f"\n {stage} " in output
+    assert "4 have no turn that can be trained (no_token_ids) → serve" in output
+    assert "! 4 of 4 turns cannot be trained" in output
     assert "ClickHouse is away" in printed(without_numbers(FunnelSettings(), "ClickHouse is away"))
 
 

@@ -250,11 +250,11 @@ def test_beats_of_before_the_clock_was_set_back_prove_nothing() -> None:
 
 
 def test_an_open_step_is_shown_with_its_age() -> None:
-    started = StepStarted(
+    started_step = StepStarted(
         run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
         started_at_ms=NOW_MS - 30_000,
     )  # fmt: skip
-    (run,) = draw(steps=[step_of(1), started]).runs
+    (run,) = draw(steps=[step_of(1), started_step]).runs
     assert (run.step, run.open_step, run.open_age_ms) == (1, 2, 30_000)
 
 
@@ -319,7 +319,7 @@ def test_a_narrow_terminal_has_every_process_with_its_pid_and_state_whole(column
     picture = draw(make_beat("art-server", holds=("agent",)), make_beat("trainer", holds=("run main of agent",)))
     console = Console(width=columns, file=StringIO())
     console.print(render(NamespaceStatus(picture, (), give_verdict(picture, ()))))
-    shown = cast(StringIO, console.file).getvalue()
+    output = cast(StringIO, console.file).getvalue()
     for kind in ("art-server", "trainer"):
-        assert re.search(rf"^ *{kind} +7 .*working +1 s ", shown, re.MULTILINE), shown
-    assert [name for name in ("host", "disk free") if name not in shown] == hidden
+        assert re.search(rf"^ *{kind} +7 .*working +1 s ", output, re.MULTILINE), output
+    assert [name for name in ("host", "disk free") if name not in output] == hidden

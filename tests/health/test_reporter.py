@@ -50,13 +50,13 @@ async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rollbus.health.reporter.FIRST_PAUSE_S", 0.01)
-    told: list[Any] = []
+    alarm_names: list[Any] = []
     told_once, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def tell(body: Any) -> None:
-        told.append(body["alarm"]["alarm"])
-        if len(told) < 3:
+        alarm_names.append(body["alarm"]["alarm"])
+        if len(alarm_names) < 3:
             raise OSError("503")
         loop.call_soon_threadsafe(told_once.set)
 
@@ -65,7 +65,7 @@ async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes
     await asyncio.wait_for(told_once.wait(), 120)
     stop.set()
     await running
-    assert told[:3] == ["broker"] * 3
+    assert alarm_names[:3] == ["broker"] * 3
     assert [key[0] for key in watch.alarms.firing] == ["broker"]
 
 

@@ -23,16 +23,16 @@ BATCH_HEAD, ZSTD = 61, 4
 def plain_bytes(data: bytes) -> Iterator[bytes]:
     """Yield a file's bytes, and whatever ZSTD frame or LZ4 block of ClickHouse's is anywhere in them."""
     yield data
-    for found in re.finditer(re.escape(FRAME), data):
+    for frame_match in re.finditer(re.escape(FRAME), data):
         try:
-            yield bytes(cramjam.zstd.decompress(data[found.start() :]))
+            yield bytes(cramjam.zstd.decompress(data[frame_match.start() :]))
         except cramjam.DecompressionError:
             decoder = cramjam.zstd.Decompressor()
-            for size in block_sizes(data, found.start()):
-                decoder.decompress(data[found.start() : found.start() + size])
+            for size in block_sizes(data, frame_match.start()):
+                decoder.decompress(data[frame_match.start() : frame_match.start() + size])
                 yield bytes(decoder.flush())
-    for found in re.finditer(bytes([LZ4]), data):
-        start = found.start()
+    for frame_match in re.finditer(bytes([LZ4]), data):
+        start = frame_match.start()
         size, whole = (int.from_bytes(data[start + place : start + place + 4], "little") for place in (1, 5))
         if 9 < size <= len(data) - start and 0 < whole < 1 << 24:
             try:
@@ -62,17 +62,19 @@ def block_sizes(data: bytes, start: int) -> Iterator[int]:
 def contains(path: Path, marker: bytes) -> bool:
     data = path.read_bytes()
     is_segment = path.suffix == ".log" and path.stem.isdigit()
-    return marker in data or any(marker in each for each in (kafka_batches if is_segment else plain_bytes)(data))
+    return marker in data or any(
+        marker in plain_part for plain_part in (kafka_batches if is_segment else plain_bytes)(data)
+    )
 
 
 def files_with(marker: str, *folders: Path) -> set[str]:
-    found = set()
+    files = set()
     for folder in folders:
         for path in folder.rglob("*"):
             with suppress(FileNotFoundError):  # removed since
                 if path.is_file() and contains(path, marker.encode()):
-                    found.add(str(path.relative_to(folder)))
-    return found
+                    files.add(str(path.relative_to(folder)))
+    return files
 
 
 def remove_replaced_parts(client: ClickHouse) -> None:

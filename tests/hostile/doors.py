@@ -91,8 +91,8 @@ async def _send(writer: asyncio.StreamWriter, pieces: tuple[bytes, ...], pause_s
 
 
 def _status_of(answer: bytes) -> int:
-    found = re.match(rb"HTTP/1\.1 (\d{3})", answer)
-    return int(found[1]) if found else 0
+    status_match = re.match(rb"HTTP/1\.1 (\d{3})", answer)
+    return int(status_match[1]) if status_match else 0
 
 
 def peak_bytes(process_id: int) -> int:

@@ -90,9 +90,9 @@ def read_by_rebinding(port: int, request: Mapping[str, object], folder: Path) ->
     shell = f"mount --bind {hosts} /etc/hosts && exec {look}"
     done = subprocess.run(["unshare", "-m", "sh", "-c", shell], capture_output=True, text=True, timeout=180)
     stranger.join(timeout=120)
-    found = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
-    assert found, done.stdout + done.stderr
-    status, text = json.loads(html.unescape(found[1]))
+    body_match = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
+    assert body_match, done.stdout + done.stderr
+    status, text = json.loads(html.unescape(body_match[1]))
     return status, text
 
 

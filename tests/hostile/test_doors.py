@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 async def check(place: Place) -> None:
     """Send requests that are wrong in one way each; raise AssertionError unless each gets the status next to it."""
     other = {"authorization", "cookie"}
-    asked = {
+    cases = {
         "nothing": (place.request(), 200),
         "name": (place.request(host="evil.example"), 403),
         "no name": (place.request("host"), 400),
@@ -36,11 +36,11 @@ async def check(place: Place) -> None:
         "head": (place.request(filler="x" * 2 * MIB), 0),
     }
     if place.checks_kind and place.method == "POST":
-        asked["kind"] = (place.request(content_type="text/plain"), 415)
-        asked["compressed"] = (place.request(content_encoding="gzip"), place.compressed)
-    statuses = {what: (await ask(place.port, data))[0] for what, (data, _) in asked.items()}
+        cases["kind"] = (place.request(content_type="text/plain"), 415)
+        cases["compressed"] = (place.request(content_encoding="gzip"), place.compressed)
+    statuses = {what: (await ask(place.port, data))[0] for what, (data, _) in cases.items()}
     statuses["head"] %= 400  # a client that still sends may miss the answer
-    assert statuses == {what: wanted for what, (_, wanted) in asked.items()}, place.name
+    assert statuses == {what: expected_status for what, (_, expected_status) in cases.items()}, place.name
     slash, _ = await ask(place.port, replace(place, path=f"{place.path}/").request(host=f"{HOST}:1"))
     assert slash // 100 != 3, f"{place.name} sends the caller to the name that it gave"
 

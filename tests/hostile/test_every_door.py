@@ -39,7 +39,7 @@ from tests.hostile.doors import TOKEN, command
 from tests.producers.imports.formats.reading import request_of
 from tests.producers.imports.formats.test_otlp import AGENT
 from tests.services.art.fixtures import ArtServer, Launcher
-from tests.services.endpoint.guarded import Guarded, started
+from tests.services.endpoint.guarded import Guarded, running_endpoint
 from tests.services.kafka.acl_broker import Server, acl_server, connection, kafka_section, settings_of
 from tests.services.streams.fixtures import read_topic
 from tests.waiting import wait_until
@@ -90,7 +90,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, art_launcher: Launcher, art_
     make_secrets(secrets, (OWNER_KEY, "principals_key"))
     with ExitStack() as exits:
         server = exits.enter_context(acl_server(folder))
-        endpoint = exits.enter_context(started(Guarded(find_free_port(), folder / "clickhouse")))
+        endpoint = exits.enter_context(running_endpoint(Guarded(find_free_port(), folder / "clickhouse")))
         model = ModelServer(Faults(None))
         exits.callback(model.close)
         art = ArtServer(art_launcher, art_base_model, folder / "art", options={"token": TOKEN}, data_dir=data_dir)
@@ -262,18 +262,18 @@ def check_log(stack: Stack, episode_id: str, *, recorded_by: str, reported_by: s
 
     def principals() -> tuple[set[str], set[str]]:
         records = [record for record in stack.log() if getattr(record, "episode_id", None) == episode_id]
-        recorded = {record.principal for record in records if isinstance(record, Trajectory)}
+        principals_of_trajectories = {record.principal for record in records if isinstance(record, Trajectory)}
         with_rewards = [record for record in records if isinstance(record, Trajectory | RewardRevised)]
-        return recorded, {reward.principal for record in with_rewards for reward in record.rewards}
+        return principals_of_trajectories, {reward.principal for record in with_rewards for reward in record.rewards}
 
     wait_until(lambda: principals() == ({recorded_by}, reported_by), f"the log names others: {principals()}")
 
 
 def check_rows(stack: Stack, episode_id: str, *, recorded_by: str, reported_by: set[str]) -> None:
-    recorded = f"SELECT DISTINCT principal FROM trajectories WHERE episode_id = '{episode_id}'"
+    statement = f"SELECT DISTINCT principal FROM trajectories WHERE episode_id = '{episode_id}'"
     reported = (
         f"SELECT DISTINCT principal FROM trajectory_rewards WHERE trajectory_id IN "
         f"(SELECT trajectory_id FROM trajectories WHERE episode_id = '{episode_id}')"
     )
     wait_until(lambda: {name for (name,) in stack.rows(reported)} == reported_by, "the tables name other reporters")
-    assert stack.rows(recorded) == [(recorded_by,)]
+    assert stack.rows(statement) == [(recorded_by,)]

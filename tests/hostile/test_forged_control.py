@@ -46,7 +46,7 @@ async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: A
     state = door.work.state
     assert state.clock.now_ms == START_MS
     assert state.config.value == AssemblyConfig()
-    outputs = [each for event in make_episode("e1", turns=1)[1:] for each in await door.write(event)]
+    outputs = [output for event in make_episode("e1", turns=1)[1:] for output in await door.write(event)]
     assert [type(output) for output in outputs] == [Trajectory]
 
 
@@ -76,7 +76,7 @@ async def test_both_keys_hold_while_one_replaces_the_other() -> None:
     old, both, new = keys("k" * 16), keys("n" * 16, "k" * 16), keys("n" * 16)
     door = Door(AssemblyStage(AssemblyConfig()), signing=both)
     tick = make_tick(3)
-    of_old, of_both = (Door(door.stage, signing=each).append(tick, OWNER) for each in (old, both))
+    of_old, of_both = (Door(door.stage, signing=signing).append(tick, OWNER) for signing in (old, both))
     for signing in (old, new, both):
         assert signing.signer_of(door.topic, of_old) == (OWNER if signing is not new else None)
         assert signing.signer_of(door.topic, of_both) == (OWNER if signing is not old else None)
@@ -110,8 +110,8 @@ def test_keys_are_long_enough_and_are_not_printed() -> None:
 async def test_a_producer_may_exclude_its_own_episode() -> None:
     door = Door(AssemblyStage(AssemblyConfig()))
     await door.write(make_started())
-    own = replace(EXCLUSION, writer_id="w1", sequence=1, event_id="x", reason="producer_queue_full")
-    (drop,) = await door.write(own)
+    own_exclusion = replace(EXCLUSION, writer_id="w1", sequence=1, event_id="x", reason="producer_queue_full")
+    (drop,) = await door.write(own_exclusion)
     assert (drop.reason, door.refusals) == ("excluded", [])
 
 
@@ -143,6 +143,6 @@ async def test_an_end_by_a_stranger_to_an_episode_leaves_it_untrained_rather_tha
     for event in (make_started(), make_turn("e1", 1)):
         await door.write(event)
     await door.write(make_ended("e1", 0, writer="stranger", writer_ids=("stranger",)))
-    outputs = [each for number in range(1, 4) for each in await door.write_signed(make_tick(number))]
+    outputs = [output for number in range(1, 4) for output in await door.write_signed(make_tick(number))]
     (trajectory,) = [output for output in outputs if isinstance(output, Trajectory)]
     assert (trajectory.trainable, trajectory.untrainable_reason) == (False, "missing_events")

@@ -24,13 +24,15 @@ FORGED = {how: headers for how, headers in forgeries(EPISODE_EVENTS, WON).items(
 
 async def trajectory(door: Door) -> Trajectory:
     """Write the rest of the episode; return what assembly makes of it."""
-    outputs = [each for event in make_episode("e1", turns=1, reward=None) for each in await door.write(event)]
-    (found,) = [output for output in outputs if isinstance(output, Trajectory)]
-    return found
+    outputs = [
+        output_record for event in make_episode("e1", turns=1, reward=None) for output_record in await door.write(event)
+    ]
+    (assembled,) = [output for output in outputs if isinstance(output, Trajectory)]
+    return assembled
 
 
-def values(found: Trajectory) -> list[tuple[str, str, float]]:
-    return [(reward.name, reward.source, reward.value) for reward in found.rewards]
+def values(assembled: Trajectory) -> list[tuple[str, str, float]]:
+    return [(reward.name, reward.source, reward.value) for reward in assembled.rewards]
 
 
 @pytest.mark.parametrize("how", FORGED)

@@ -144,8 +144,8 @@ def fuzz_place(place: Place) -> None:
 async def require_200(place: Place) -> None:
     """Wait until a good request is answered: what a client has left behind may still run for a moment."""
     async with asyncio.timeout(HANG_S):
-        while (found := await ask(place.port, place.request(), within_s=HANG_S))[0] != 200:
-            assert listener_of(place.port) is not None, (place.name, found)
+        while (answer := await ask(place.port, place.request(), within_s=HANG_S))[0] != 200:
+            assert listener_of(place.port) is not None, (place.name, answer)
             await asyncio.sleep(0.1)
 
 
@@ -164,8 +164,8 @@ async def test_mutated_requests_end_no_server(all_places: list[Place], grpc_port
 
 
 def fuzz_grpc(port: int) -> None:
-    asked = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in ASKED.items()]
-    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="chat", start_time_unix_nano=START_NS, attributes=asked)
+    attributes = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in ASKED.items()]
+    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="chat", start_time_unix_nano=START_NS, attributes=attributes)
     spans = ResourceSpans(scope_spans=[ScopeSpans(spans=[span])])
     message = ExportTraceServiceRequest(resource_spans=[spans])
 
@@ -183,9 +183,9 @@ def read_all(batch: bytes) -> list[Any]:
     """Read a fetch as every consumer does, and find the record after a bad batch."""
     place = TopicPartition("topic", 0)
     records = PartitionRecords(place, BoundedBatches(batch + AFTER), [], 0, None, None, True, READ_COMMITTED)
-    *found, after = list(records)
+    *read_records, after = list(records)
     assert (after.value, records.next_fetch_offset) == (b"after", len(RECORDS) + 1)
-    return found
+    return read_records
 
 
 def decode_or_refuse(value: bytes | None) -> Any:
@@ -203,9 +203,9 @@ def test_mutated_records_end_no_reader() -> None:
         place = number % len(RECORDS)
         framed = [*FRAMED]
         framed[place] = mutate(framed[place], chance)
-        found = read_all(make_batch(framed, chance.randrange(5)))
-        assert [decode(record.value) for record in found[:place]] == list(RECORDS[:place])
-        for record in found[place:]:
+        read_records = read_all(make_batch(framed, chance.randrange(5)))
+        assert [decode(record.value) for record in read_records[:place]] == list(RECORDS[:place])
+        for record in read_records[place:]:
             decode_or_refuse(record.value)
     for _ in range(0, COUNT * 5, len(RECORDS)):
         values = [mutate(value, chance) for value in VALUES]

@@ -73,7 +73,7 @@ async def until_records(settings: StreamSettings, topic: str, kind: type, number
     """Wait until a topic holds so many records of a kind; return them."""
 
     async def look() -> list[Any]:
-        return [each for each in await read_topic(settings, topic, partitions) if isinstance(each, kind)]
+        return [record for record in await read_topic(settings, topic, partitions) if isinstance(record, kind)]
 
     return await until_found(look, f"{number} of {kind.__name__} do not come", is_enough=many(number), every_s=0.3)
 
@@ -169,15 +169,17 @@ async def test_a_time_in_2100_makes_no_report_the_last_one_and_silences_none(sin
             await record(settings, "web-1", [report])
 
         async def look() -> dict[str, Any]:
-            scores = [each for each in await read_topic(settings, SCORES.name) if isinstance(each, Score)]
+            scores = [record for record in await read_topic(settings, SCORES.name) if isinstance(record, Score)]
             return {score.episode_id: score.value for score in sorted(scores, key=lambda score: score.revision)}
 
         await until_found(look, "no report counts", is_enough={"late-word": 1.0, "silence": 0.5}.__eq__)
     await run_until_written(sink_settings)
     newest = "SELECT episode_id, argMax(value, revision), count() FROM scores FINAL GROUP BY episode_id ORDER BY 1"
     assert [row[:2] for row in rows_of(sink_settings, newest)] == [("late-word", 1.0), ("silence", 0.5)]
-    said = "SELECT countIf(in_force), uniqExact(event_id) FROM trajectory_rewards FINAL WHERE value IN (-1, 1, 0.5)"
-    assert rows_of(sink_settings, said) == [(3, 3)]
+    statement = (
+        "SELECT countIf(in_force), uniqExact(event_id) FROM trajectory_rewards FINAL WHERE value IN (-1, 1, 0.5)"
+    )
+    assert rows_of(sink_settings, statement) == [(3, 3)]
 
 
 # Ids that are chosen for a canary

@@ -31,7 +31,9 @@ async def test_a_tick_is_at_most_a_minute_ahead_of_the_brokers_clock_and_stops_n
         PureAsEffects(AssemblyStage(AssemblyConfig())), Partition(EPISODE_EVENTS.full_name(), 0), app_version="1"
     )
     records = [make_tick(0), make_started(), make_tick(number, stream_time_ms=FOREVER)]
-    processed = await work.process([fetched(offset, each, START_MS) for offset, each in enumerate(records)])
+    processed = await work.process(
+        [fetched(offset, leap_record, START_MS) for offset, leap_record in enumerate(records)]
+    )
     assert (processed.outputs, processed.leaps) == ([], 1)
     assert work.state.clock.now_ms == START_MS + LEAP_MS
     for seconds in range(1, 65):

@@ -96,9 +96,9 @@ async def reports_in_broker_order(*reports: tuple[Any, int]) -> list[float]:
     for report, taken_ms in reports:
         await door.write(report, timestamp=taken_ms, timestamp_type=APPEND_TIME)
     outputs = [
-        each
+        output_record
         for event in make_episode("e1", turns=1, reward=None)
-        for each in await door.write(event, timestamp=START_MS + 9_000, timestamp_type=APPEND_TIME)
+        for output_record in await door.write(event, timestamp=START_MS + 9_000, timestamp_type=APPEND_TIME)
     ]
     (trajectory,) = [output for output in outputs if isinstance(output, Trajectory)]
     assert max(trajectory.started_at_ms, trajectory.ended_at_ms) <= START_MS + 9_000
@@ -147,6 +147,6 @@ async def test_nobody_replaces_or_retracts_what_another_principal_reported_in_th
     strange = make_reward("e1", -1.0, key="x", name="thumbs", source="user", supersedes=honest.event_id)
     await door.write_signed(strange, "web-2")
     await door.write(make_reward("e1", None, key="y", name="thumbs", source="user", retracted=True))
-    records = [each for event in make_episode("e1", turns=1, reward=None) for each in await door.write(event)]
+    records = [output for event in make_episode("e1", turns=1, reward=None) for output in await door.write(event)]
     (trajectory,) = [record for record in records if isinstance(record, Trajectory)]
     assert [(reward.value, reward.principal) for reward in trajectory.rewards] == [(1.0, "web-1"), (-1.0, "web-2")]

@@ -39,7 +39,7 @@ from rollbus.streams.kafka.topics import topic_specs
 from tests.console import ROLLBUS
 from tests.hostile.at_rest import files_with, remove_replaced_parts
 from tests.producers.openai_server import Server, completion
-from tests.services.stack.test_whole_loop import Processes, started
+from tests.services.stack.test_whole_loop import Processes, running_processes
 from tests.services.streams.fixtures import send
 
 pytestmark = pytest.mark.services
@@ -114,9 +114,9 @@ async def command(stack: Stack, *arguments: str) -> str:
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"COLUMNS": "400"},
     )  # fmt: skip
-    said, trouble = await process.communicate()
+    output, trouble = await process.communicate()
     assert process.returncode == 0, trouble.decode()
-    return said.decode()
+    return output.decode()
 
 
 async def say(recorder: rollbus.Recorder, client: Any, marker: str, who: str, attempt: int) -> None:
@@ -148,8 +148,8 @@ async def play(stack: Stack) -> dict[str, str]:
         for who, marker in (("ann", ANN), ("bob", BOB)):
             for attempt in range(GROUP_SIZE):
                 await say(recorder, client, marker, who, attempt)
-            for each in (spooling, recorder):
-                episode = each.start(task="play", labels={"user": who, "said": marker})
+            for recorder_of_kind in (spooling, recorder):
+                episode = recorder_of_kind.start(task="play", labels={"user": who, "said": marker})
                 episode.tool("look_up", result=marker)
                 opened[marker] = episode.id
     await asyncio.to_thread(recorder.close)
@@ -157,14 +157,14 @@ async def play(stack: Stack) -> dict[str, str]:
     return opened
 
 
-def outcomes_in(said: str) -> dict[str, str]:
+def outcomes_in(output: str) -> dict[str, str]:
     """Outcome by place, from the table that `rollbus forget` prints."""
-    rows = [re.split(r"\s{2,}", line.strip()) for line in said.splitlines()]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()]
     return {row[0]: row[-1].split()[0].rstrip(":") for row in rows if len(row) == 3 and row[-1].startswith(OUTCOMES)}
 
 
 KAFKA_HAS = ("episode-events", "aliases", "trajectories", "scores", "dead-letters", "assembly.changelog")
-KEPT = {"spool folders of producers", "exports, outputs of finetune runs", "Kafka, replay again"}
+REMAINING_PLACES = {"spool folders of producers", "exports, outputs of finetune runs", "Kafka, replay again"}
 """What the command cannot remove."""
 COUNTS = "SELECT (SELECT count() FROM step_members), (SELECT count() FROM dead_letters)"
 PLACE_OF_FOLDER = {
@@ -217,7 +217,7 @@ async def fill(stack: Stack, processes: Processes) -> None:
     """Let both persons be recorded, trained, stored, refused, exported and replayed."""
     opened = await play(stack)
     junk = [f"\0 no record: {episode_id} {marker}".encode() for marker, episode_id in opened.items()]
-    await send(stack.settings.stream_settings(), EPISODE_EVENTS.name, [(b"junk", each) for each in junk])
+    await send(stack.settings.stream_settings(), EPISODE_EVENTS.name, [(b"junk", junk_bytes) for junk_bytes in junk])
 
     async def missing() -> str:
         processes.require_alive()
@@ -235,20 +235,22 @@ async def fill(stack: Stack, processes: Processes) -> None:
 async def test_after_forgetting_the_marker_is_only_where_the_command_said_it_would_be(stack: Stack) -> None:
     stream = stack.settings.stream_settings()
     await command(stack, "topics", "create")
-    async with started(stack.path, stack.folder / "logs") as processes:
+    async with running_processes(stack.path, stack.folder / "logs") as processes:
         await fill(stack, processes)
         before = await places_with(ANN, stack)
-        at_least = {f"Kafka {stream.namespace}{name}" for name in KAFKA_HAS} | KEPT | {"ClickHouse's tables"}
+        at_least = (
+            {f"Kafka {stream.namespace}{name}" for name in KAFKA_HAS} | REMAINING_PLACES | {"ClickHouse's tables"}
+        )
         assert before >= at_least, "the search finds what is there"
         assert "logs" not in before
 
         dry = outcomes_in(await command(stack, "forget", "--label", "user=ann", "--dry-run"))
         assert await places_with(ANN, stack) >= before, "a dry run removes nothing"
-        said = await command(stack, "forget", "--label", "user=ann")
-        outcomes = outcomes_in(said)
-        assert (dry, ANN in said) == (outcomes, False)
-        assert {outcomes[place] for place in before - KEPT - {"ClickHouse's tables"}} == {"expires"}
-        assert {outcomes[place] for place in KEPT} == {"cannot"}
+        output = await command(stack, "forget", "--label", "user=ann")
+        outcomes = outcomes_in(output)
+        assert (dry, ANN in output) == (outcomes, False)
+        assert {outcomes[place] for place in before - REMAINING_PLACES - {"ClickHouse's tables"}} == {"expires"}
+        assert {outcomes[place] for place in REMAINING_PLACES} == {"cannot"}
         assert outcomes["ClickHouse's tables"] == outcomes["art-server's batch on disk"] == "removed"
 
         client = ClickHouse(stack.settings.clickhouse)

@@ -43,7 +43,7 @@ def secrets(tmp_path: Path) -> Path:
 def tokens(secrets: Path) -> dict[str, str]:
     """A token of each kind."""
     now = datetime.now(UTC)
-    made = {
+    token_by_kind = {
         "agent": issue(secrets, "agent-7", ("record", "feedback"), now),
         "recorder": issue(secrets, "recorder", ("record",), now),
         "reporter": issue(secrets, "reporter", ("feedback",), now),
@@ -52,7 +52,7 @@ def tokens(secrets: Path) -> dict[str, str]:
         "nobody": "rb.agent-7.fr.1.forged",
     }
     end(secrets, "gone", now)
-    return made
+    return token_by_kind
 
 
 async def statuses(http_door: HttpDoor, path: str, tokens: dict[str, str], method: str = "POST") -> dict[str, int]:
@@ -62,12 +62,12 @@ async def statuses(http_door: HttpDoor, path: str, tokens: dict[str, str], metho
         return PlainTextResponse("ok")
 
     app = Guard(Starlette(routes=[Route(path, answer, methods=[method])]), http_door)
-    found = {}
+    status_by_kind = {}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
         for kind, token in tokens.items():
             headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-            found[kind] = (await http.request(method, path, headers=headers, content=b"{}")).status_code
-    return found
+            status_by_kind[kind] = (await http.request(method, path, headers=headers, content=b"{}")).status_code
+    return status_by_kind
 
 
 RECORDING = {"agent": 200, "recorder": 200, "reporter": 403, "ended": 401, "owner": 200, "nobody": 401}
@@ -144,8 +144,8 @@ async def trajectory_of(door: Door, token: str | None, *, forged: bool = False) 
         out = Outbound(door.topic, b"e1", encode(record), 0)
         headers = [(name, value[:-1] + b"x" if forged else value) for name, value in sink._signature(out)]
         outputs += await door.write(record, headers)
-    (found,) = [output for output in outputs if isinstance(output, Trajectory)]
-    return found
+    (assembled,) = [output for output in outputs if isinstance(output, Trajectory)]
+    return assembled
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ async def test_an_episode_and_its_rewards_name_who_signed_them(
     secrets: Path, tokens: dict[str, str], kind: str | None, episode_by: str, reward_by: str
 ) -> None:
     signing = keys(KEY, principals=root_of(secrets).decode())
-    found = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens[kind] if kind else None)
-    assert (found.principal, [reward.principal for reward in found.rewards]) == (episode_by, [reward_by])
+    assembled = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens[kind] if kind else None)
+    assert (assembled.principal, [reward.principal for reward in assembled.rewards]) == (episode_by, [reward_by])
 
 
 async def test_nobody_speaks_in_anothers_name(secrets: Path, tokens: dict[str, str]) -> None:
     signing = keys(KEY, principals=root_of(secrets).decode())
-    found = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens["agent"], forged=True)
-    assert (found.principal, [reward.principal for reward in found.rewards]) == ("", [""])
+    assembled = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens["agent"], forged=True)
+    assert (assembled.principal, [reward.principal for reward in assembled.rewards]) == ("", [""])
 
 
 async def test_an_episode_that_others_add_to_names_all_of_them_and_is_nobodys_with_an_unsigned_part() -> None:

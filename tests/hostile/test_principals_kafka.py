@@ -50,8 +50,8 @@ async def test_a_thousand_reports_of_a_stranger_cost_a_row_each_and_replace_noth
         async with asyncio.timeout(120):
             while True:
                 drops = [drop for drop in await read_topic(settings, DROPS.name) if isinstance(drop, Drop)]
-                found = await read_topic(settings, TRAJECTORIES.name)
-                revisions = [record for record in found if isinstance(record, RewardRevised)]
+                records = await read_topic(settings, TRAJECTORIES.name)
+                revisions = [record for record in records if isinstance(record, RewardRevised)]
                 in_force = len(revisions[-1].rewards) if revisions else 0
                 if len(drops) == REPORTS + 1 - ROOM and in_force == ROOM + 1:
                     break
@@ -59,7 +59,7 @@ async def test_a_thousand_reports_of_a_stranger_cost_a_row_each_and_replace_noth
     assert {drop.reason for drop in drops} == {"too_many_reports"}
     assert sum(len(revised.new) + len(revised.withdrawn) for revised in revisions) == ROOM
     assert len(revisions) < 30, "one for each tick at most"
-    (trajectory,) = [record for record in found if isinstance(record, Trajectory)]
+    (trajectory,) = [record for record in records if isinstance(record, Trajectory)]
     assert trajectory.principal == "agent-7"
     first, *others = revisions[-1].rewards
     assert (first.value, first.principal) == (1.0, "agent-7")

@@ -54,7 +54,7 @@ async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_
     admin = settings_of(server, namespace, "admin")
     await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
     options = connection(server, "producer").client_options()
-    own = TopicPartition(EPISODE_EVENTS.full_name(namespace), 0)
+    own_partition = TopicPartition(EPISODE_EVENTS.full_name(namespace), 0)
     producer, consumer = AIOKafkaProducer(**options), AIOKafkaConsumer(**options, auto_offset_reset="earliest")
     member = AIOKafkaConsumer(**options, group_id=f"{namespace}assembly", enable_auto_commit=False)
     await producer.start()
@@ -67,10 +67,10 @@ async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_
         for changelog in ("ticker", "assembly"):
             name = f"{namespace}{changelog}.changelog"
             await refused(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
-        consumer.assign([own])
+        consumer.assign([own_partition])
         await refused(lambda: consumer.getmany(timeout_ms=5_000), TopicAuthorizationFailedError)
-        claim = {own: OffsetAndMetadata(FOREVER, f"claimed by {namespace}assembly.me")}
-        member.assign([own])
+        claim = {own_partition: OffsetAndMetadata(FOREVER, f"claimed by {namespace}assembly.me")}
+        member.assign([own_partition])
         await member.start()
         await refused(lambda: member.commit(claim), GroupAuthorizationFailedError)
         for name in ("ticker", "assembly.me"):
@@ -85,7 +85,10 @@ async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_
         signed = admin.model_copy(update={"signing": SIGNING})
         async with running(signed, pipeline()):
             await traffic.send(range(2))
-            episodes = [RootedEpisode(each, each) for each in sorted({event.episode_id for event in traffic.events})]
+            episodes = [
+                RootedEpisode(episode_id, episode_id)
+                for episode_id in sorted({event.episode_id for event in traffic.events})
+            ]
             forged = [*FORGED, *exclusions(episodes, reason="forgotten", now_ms=0)]
             for topic in (EPISODE_EVENTS, ALIASES):
                 name = topic.full_name(namespace)
@@ -99,8 +102,8 @@ async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_
         await producer.stop()
         await consumer.stop()
         await member.stop()
-    found = await read_everything(admin, pipeline())
-    check_fates(found, traffic.events)
+    contents = await read_everything(admin, pipeline())
+    check_fates(contents, traffic.events)
     letters = await read_dead_letters(admin.kafka, namespace)
     count = 2 * (len(forged) + len(FORGED))
     assert [letter.error_class for letter in letters] == ["UntrustedRecordError"] * count

@@ -33,8 +33,8 @@ class Behind:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self.heads.append(head.decode("latin-1"))
-        if found := re.search(r"content-length: (\d+)", self.heads[-1], re.IGNORECASE):
-            await reader.readexactly(int(found[1]))
+        if length_match := re.search(r"content-length: (\d+)", self.heads[-1], re.IGNORECASE):
+            await reader.readexactly(int(length_match[1]))
         writer.write(ANSWER)
         await writer.drain()
         writer.close()
@@ -53,17 +53,17 @@ class Behind:
 @pytest.fixture
 async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
     """`rollbus proxy run` before a server that is not of this stack."""
-    made = Behind(find_free_port(), find_free_port())
-    options = ["--upstream", f"http://{ELSEWHERE}:{made.port}/v1", "--port", str(made.proxy)]
-    server = await asyncio.start_server(made.serve, ELSEWHERE, made.port)
+    upstream = Behind(find_free_port(), find_free_port())
+    options = ["--upstream", f"http://{ELSEWHERE}:{upstream.port}/v1", "--port", str(upstream.proxy)]
+    server = await asyncio.start_server(upstream.serve, ELSEWHERE, upstream.port)
     with ExitStack() as stack:
         variables = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}
         stack.enter_context(command(tmp_path, "proxy", "run", *options, **variables))
         deadline = time.monotonic() + 120
-        while is_free(made.proxy):
+        while is_free(upstream.proxy):
             assert time.monotonic() < deadline, (tmp_path / "proxy.log").read_text()
             await asyncio.sleep(0.1)
-        yield made
+        yield upstream
     server.close()
 
 

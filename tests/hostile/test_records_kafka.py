@@ -67,20 +67,20 @@ async def test_no_batch_makes_a_reader_spend_more_than_its_bound(kafka: str, nam
     refused = await put(kafka, topic)
     await send_raw(kafka, topic, 0, (make_batch([make_record(0, b"k", b"the last")], 0), 1))
     tracemalloc.start()
-    told, last, count = [], None, 0
+    messages, last, count = [], None, 0
     async for record in read_from(settings.kafka, {TopicPartition(topic, 0): 0}):
         count, last = count + 1, record.value
         if record.value is not None and record.value.startswith(b"rollbus: unreadable"):
             with pytest.raises(UndecodableError) as error:
                 decode(record.value)
-            told.append(str(error.value))
+            messages.append(str(error.value))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert last == b"the last"
     assert peak < MEMORY_BYTES
     assert count > MANY
-    assert len(told) == 9 - len(set(refused)), (refused, told)
-    assert any("offsets 0 to 0" in one and "zstd" in one for one in told)
+    assert len(messages) == 9 - len(set(refused)), (refused, messages)
+    assert any("offsets 0 to 0" in message and "zstd" in message for message in messages)
 
 
 async def test_a_worker_goes_on_past_batches_that_nobody_can_read(kafka: str, namespace: str) -> None:

@@ -56,6 +56,6 @@ async def test_a_checkers_reward_counts_by_id_and_by_alias_and_nobody_elses(kafk
 
 async def rewards(settings: StreamSettings) -> list[list[tuple[str, str, float]]]:
     """The rewards that each record of assembly names."""
-    found = await read_topic(settings, TRAJECTORIES.name)
-    named = [each for each in found if isinstance(each, Trajectory | RewardRevised)]
-    return [[(reward.name, reward.source, reward.value) for reward in each.rewards] for each in named]
+    records = await read_topic(settings, TRAJECTORIES.name)
+    named = [record for record in records if isinstance(record, Trajectory | RewardRevised)]
+    return [[(reward.name, reward.source, reward.value) for reward in record.rewards] for record in named]

@@ -22,7 +22,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.process.ports import find_free_port
 from tests.console import ROLLBUS
-from tests.services.endpoint.guarded import Guarded, started
+from tests.services.endpoint.guarded import Guarded, running_endpoint
 
 pytestmark = pytest.mark.services
 
@@ -61,7 +61,7 @@ class Role:
 def role(tmp_path_factory: pytest.TempPathFactory) -> Role:
     folder = tmp_path_factory.mktemp("role")
     (folder / "secret").write_text(PLANTED)
-    with started(Guarded(find_free_port(), folder)) as endpoint:
+    with running_endpoint(Guarded(find_free_port(), folder)) as endpoint:
         settings = ClickHouseSettings(port=endpoint.port, password=endpoint.password)  # type: ignore[arg-type]
         migrate(settings)
         make_plain_views(settings)
@@ -155,13 +155,14 @@ REFUSED = [
 
 
 def test_a_reader_is_refused_all_else(role: Role) -> None:
-    asked = [
-        each.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder)) for each in REFUSED
+    refused_statements = [
+        template.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder))
+        for template in REFUSED
     ]
-    for statement, (ran, said) in zip(asked, role.ask(*asked), strict=True):
-        assert not ran, f"{said}\n{statement}"
-        assert any(code in said for code in DENIED), f"{said}\n{statement}"
-        assert PLANTED not in said
+    for statement, (ran, reply) in zip(refused_statements, role.ask(*refused_statements), strict=True):
+        assert not ran, f"{reply}\n{statement}"
+        assert any(code in reply for code in DENIED), f"{reply}\n{statement}"
+        assert PLANTED not in reply
     assert not list(role.folder.glob("out*"))
 
 

@@ -212,9 +212,9 @@ def test_the_process_cannot_open_what_lies_outside_its_data(guarded: Guarded, pa
     """Asked by the owner, whose statements nobody checks: this is what an overlooked function would meet."""
     filled = path.replace("{secret}", str(guarded.folder / "secret")).replace("{home}", str(Path.home()))
     with guarded.client() as owner:
-        for asked in (f"SELECT file('{filled}')", f"SELECT * FROM file('{filled}', 'RawBLOB')"):
+        for query in (f"SELECT file('{filled}')", f"SELECT * FROM file('{filled}', 'RawBLOB')"):
             with pytest.raises(DatabaseError) as caught:
-                owner.query(asked)
+                owner.query(query)
             assert PLANTED not in str(caught.value)
             assert guarded.password not in str(caught.value)
         with pytest.raises(DatabaseError):
@@ -224,13 +224,13 @@ def test_the_process_cannot_open_what_lies_outside_its_data(guarded: Guarded, pa
 
 def test_the_process_reaches_no_network_and_starts_no_program(guarded: Guarded) -> None:
     with guarded.client() as owner:
-        for asked in (
+        for query in (
             f"SELECT * FROM remote('{guarded.url.split('/')[2]}', 'system', 'one') SETTINGS connect_timeout = 1",
             f"SELECT * FROM url('{guarded.url}ping', 'LineAsString') SETTINGS http_max_tries = 1",
             "SELECT * FROM executable('id', 'TSV', 'x String')",
         ):
             with pytest.raises(DatabaseError):
-                owner.query(asked)
+                owner.query(query)
 
 
 def read_if_there(path: Path) -> bytes:

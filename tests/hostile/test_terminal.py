@@ -55,23 +55,23 @@ ATTACKS = {
 FORBIDDEN = {character for text in ATTACKS.values() for character in text if not character.isprintable()}
 
 
-def assert_tame(shown: str) -> None:
-    assert not FORBIDDEN & set(shown), ascii(shown)
+def assert_tame(output: str) -> None:
+    assert not FORBIDDEN & set(output), ascii(output)
 
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
 def test_nothing_that_commands_print_moves_the_terminal(text: str) -> None:
     table = OutputTable(f"name {text}", title=text)
     table.add_row(text)
-    shown = io.StringIO()
-    console = Console(file=shown, force_terminal=True, color_system=None, width=80)
-    for each in (text, table, as_table([text], [[text], [{text: [text]}]], title=text, width=80)):
-        console.print(each)
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, color_system=None, width=80)
+    for renderable in (text, table, as_table([text], [[text], [{text: [text]}]], title=text, width=80)):
+        console.print(renderable)
     console.print(as_chart(["name", "mean"], [[text, 1.0]]))
-    with redirect_stdout(shown):
+    with redirect_stdout(output):
         echo(text)
-    assert_tame(shown.getvalue())
-    assert escape_unseen(text).strip()[:4] in shown.getvalue()
+    assert_tame(output.getvalue())
+    assert escape_unseen(text).strip()[:4] in output.getvalue()
 
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
@@ -138,9 +138,9 @@ def test_a_field_of_csv_is_no_formula(text: str) -> None:
 
 def test_json_of_them_holds_the_same_values_without_the_characters() -> None:
     rows: list[list[Any]] = [[text] for text in ATTACKS.values() if text != ATTACKS["half"]]
-    shown = as_json(["text"], rows)
-    assert_tame(shown.replace("\n", ""))
-    assert [[json.loads(line)["text"]] for line in shown.splitlines()] == rows
+    output = as_json(["text"], rows)
+    assert_tame(output.replace("\n", ""))
+    assert [[json.loads(line)["text"]] for line in output.splitlines()] == rows
 
 
 def test_what_people_write_stays_readable() -> None:
@@ -156,18 +156,18 @@ def test_a_label_in_clickhouse_moves_no_real_terminal(guarded: Guarded, tmp_path
         json.dumps({"clickhouse": {"port": guarded.port, "password": guarded.password, "database": "default"}})
     )
     text = "".join(ATTACKS[name] for name in ATTACKS if name != "half").encode().hex()
-    own, of_command = pty.openpty()
-    asked = f"SELECT unhex('{text}') AS label, 1 AS mean"
-    command = [ROLLBUS, "--config", str(path), "sql", "query", "-o", output, asked]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=of_command, stderr=of_command, env=TERMINAL) as process:
-        os.close(of_command)
-        shown = b""
+    own_end, command_end = pty.openpty()
+    statement = f"SELECT unhex('{text}') AS label, 1 AS mean"
+    command = [ROLLBUS, "--config", str(path), "sql", "query", "-o", output, statement]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=command_end, stderr=command_end, env=TERMINAL) as process:
+        os.close(command_end)
+        output = b""
         with suppress(OSError):  # the end of a terminal
-            while piece := os.read(own, 65_536):
-                shown += piece
-    os.close(own)
+            while piece := os.read(own_end, 65_536):
+                output += piece
+    os.close(own_end)
     assert process.returncode == 0
-    of_rich = re.sub(r"\x1b\[[0-9;]*m|\r\n|\x1b\[\?25[hl]", "", shown.decode())
+    of_rich = re.sub(r"\x1b\[[0-9;]*m|\r\n|\x1b\[\?25[hl]", "", output.decode())
     assert "\\u001b" in of_rich
-    assert "\x1b[8m" not in shown.decode()
+    assert "\x1b[8m" not in output.decode()
     assert_tame(of_rich)

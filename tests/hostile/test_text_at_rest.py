@@ -24,7 +24,9 @@ def test_every_topic_and_every_table_has_its_row() -> None:
     assert set(TOPIC_HOLDS) == {topic.name for topic in TOPICS}
     statements = [RECORD_TABLE, *(statement for migration in load_migrations() for statement in migration.statements)]
     tables = {
-        found[1] for statement in statements if (found := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement))
+        table_match[1]
+        for statement in statements
+        if (table_match := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement))
     }
     assert tables == {*TABLES, *TABLES_OF_IDS, *TABLES_BY_CONTENT}
 
@@ -73,8 +75,8 @@ def files_with_tokens(batch: TrainRequest, folder: Path) -> set[str]:
     ]
     runs = [array(width, ids).tobytes() for ids in prompts for width in ("i", "q")]
     texts = [", ".join(map(str, ids)).encode() for ids in prompts]
-    found = set()
+    files = set()
     for path in folder.rglob("*"):
         if path.is_file() and any(run in path.read_bytes() for run in (*runs, *texts)):
-            found.add(str(path.relative_to(folder)))
-    return found
+            files.add(str(path.relative_to(folder)))
+    return files

@@ -43,14 +43,17 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackS
 
 
 def test_up_starts_the_binary_and_down_ends_it(settings: StackSettings) -> None:
-    service = next(each for each in stack_services(settings) if each.name == "clickhouse")
-    [started] = up(settings, [service])
-    assert (started.state, started.address) == ("started", f"http://127.0.0.1:{settings.clickhouse_port}")
-    assert [each.state for each in status(settings, [service])] == ["running"]
-    command = Path(f"/proc/{started.pid}/cmdline").read_bytes().decode().split("\0")
+    service = next(candidate for candidate in stack_services(settings) if candidate.name == "clickhouse")
+    [started_service] = up(settings, [service])
+    assert (started_service.state, started_service.address) == (
+        "started",
+        f"http://127.0.0.1:{settings.clickhouse_port}",
+    )
+    assert [row.state for row in status(settings, [service])] == ["running"]
+    command = Path(f"/proc/{started_service.pid}/cmdline").read_bytes().decode().split("\0")
     assert "server" in command
     assert f"--config-file={settings.clickhouse_dir.resolve()}/server/config.xml" in command
-    assert [each.state for each in down(settings)] == ["stopped"]
+    assert [row.state for row in down(settings)] == ["stopped"]
 
 
 def test_the_configuration_has_the_port_the_data_and_loopback_alone(tmp_path: Path) -> None:

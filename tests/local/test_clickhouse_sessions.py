@@ -36,11 +36,11 @@ class Handles:
 def test_a_session_keeps_its_handle() -> None:
     handles = Handles()
     sessions = handles.sessions()
-    found = []
+    handle_numbers = []
     for name in ("one", "one", "two"):
         with sessions.checkout(name) as session:
-            found.append(session.handle.number)
-    assert found == [0, 0, 1]
+            handle_numbers.append(session.handle.number)
+    assert handle_numbers == [0, 0, 1]
     sessions.close()
     assert handles.closed == [0, 1]
 

@@ -61,8 +61,8 @@ def test_no_data_can_change_the_statement(data: bytes) -> None:
     ],
 )
 def test_the_format_of_an_answer_is_the_one_the_statement_names(sql: bytes, name: str | None) -> None:
-    found = find_format(sql)
-    assert found == name or (name is None and found == "FROM")
+    format_name = find_format(sql)
+    assert format_name == name or (name is None and format_name == "FROM")
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def test_the_broker_has_the_settings_of_the_local_one_and_no_others(compose: dic
     environment = compose["services"]["kafka"]["environment"]
     assert {environment_name(name): value for name, value in BROKER_SETTINGS.items()}.items() <= environment.items()
     local = server_properties(client_port=9092, controller_port=9093, log_dir=Path("/data"))
-    known = {environment_name(line.partition("=")[0]) for line in local.splitlines()}
-    assert set(environment) - known == {"CLUSTER_ID", "KAFKA_HEAP_OPTS"}
+    local_names = {environment_name(line.partition("=")[0]) for line in local.splitlines()}
+    assert set(environment) - local_names == {"CLUSTER_ID", "KAFKA_HEAP_OPTS"}
     assert environment["KAFKA_ADVERTISED_LISTENERS"] in local
 
 
@@ -137,9 +137,13 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
     worker = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)}).stream_settings()
     assert worker.signing.fingerprint, "the worker signs ticks and configurations"
     assert worker.signing.principals, "it knows whose token signed a record"
-    asked = worker.metrics_token
-    assert asked is not None
-    assert asked.get_secret_value() == (tmp_path / METRICS_TOKEN).read_text().strip() != (tmp_path / TOKEN).read_text()
+    metrics_token = worker.metrics_token
+    assert metrics_token is not None
+    assert (
+        metrics_token.get_secret_value()
+        == (tmp_path / METRICS_TOKEN).read_text().strip()
+        != (tmp_path / TOKEN).read_text()
+    )
 
 
 def test_with_passwords_each_container_is_the_user_of_its_role_and_knows_no_other_password() -> None:
@@ -148,10 +152,10 @@ def test_with_passwords_each_container_is_the_user_of_its_role_and_knows_no_othe
     for name, user in users.items():
         service = compose["services"][name]
         assert service["environment"]["ROLLBUS_KAFKA__USERNAME"] == user
-        found = names_of_secrets(service)
-        own = {under: secret for under, secret in found.items() if secret.startswith("kafka_")}
-        assert own == {"kafka_password": f"kafka_{user}", "kafka_certificate": "kafka_certificate"}
-        assert set(found.values()) <= set(compose["secrets"])
+        secret_by_name = names_of_secrets(service)
+        kafka_secrets = {under: secret for under, secret in secret_by_name.items() if secret.startswith("kafka_")}
+        assert kafka_secrets == {"kafka_password": f"kafka_{user}", "kafka_certificate": "kafka_certificate"}
+        assert set(secret_by_name.values()) <= set(compose["secrets"])
     for name, service in compose["services"].items():
         if name not in (*users, "kafka"):
             assert not any(secret.startswith("kafka_") for secret in names_of_secrets(service).values())

@@ -64,9 +64,9 @@ def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: 
         state.write(settings.run_dir, state.StartedService("a", reused, "", 0))
         (seen,) = status(settings, services)
         assert (seen.state, str(stranger.pid) in seen.detail) == ("crashed", True)
-        (started,) = up(settings, services)
-        assert started.state == "started"
-        assert started.pid != stranger.pid
+        (started_service,) = up(settings, services)
+        assert started_service.state == "started"
+        assert started_service.pid != stranger.pid
         state.write(settings.run_dir, state.StartedService("old", reused, "", 0))
         assert {s.name: s.detail for s in down(settings)}["old"].endswith("had already ended")
         assert is_running(stranger)
@@ -97,8 +97,8 @@ def test_a_port_that_another_stack_uses_is_named_with_that_stacks_folder(
         with pytest.raises(ConfigurationError) as caught:
             require_startable(settings, (service,))
         assert f"of the local stack in {other.data_dir}; end that stack by `rollbus down`" in str(caught.value)
-        (found,) = status(settings, (service,))
-        assert f"of the local stack in {other.data_dir}, which `up` did not start here" in found.detail
+        (row_of_service,) = status(settings, (service,))
+        assert f"of the local stack in {other.data_dir}, which `up` did not start here" in row_of_service.detail
     finally:
         down(other)
 
@@ -115,17 +115,17 @@ def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(settings: S
 
 
 def test_a_service_that_never_answers_is_given_up_and_ended(settings: StackSettings) -> None:
-    asked: list[int] = []
+    pids_asked: list[int] = []
 
     def never() -> bool:
-        asked.append(_pid_of(settings, "mute"))
+        pids_asked.append(_pid_of(settings, "mute"))
         return False
 
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     service = Service(name="mute", command=lambda: command, is_healthy=never, start_timeout_s=0.2)
     with pytest.raises(UnavailableError, match="mute did not become healthy"):
         up(settings, (service,))
-    assert not session_members(asked[0])
+    assert not session_members(pids_asked[0])
     assert down(settings) == ()
 
 
@@ -138,8 +138,8 @@ def test_a_service_that_gets_no_processor_is_given_more_time(
     service = Service(
         name="slow", command=lambda: command, is_healthy=lambda: next(answers, True), start_timeout_s=0.01
     )
-    (started,) = up(settings, (service,))
-    assert started.state == "started"
+    (started_service,) = up(settings, (service,))
+    assert started_service.state == "started"
 
 
 def test_the_time_in_which_a_process_gets_no_processor_is_counted(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_service_that_was_started_by_hand_counts_as_running_and_stays(settings
         require_startable(settings, (service,))
         (row,) = up(settings, (service,))
         assert (row.state, row.pid) == ("running", os.getpid())
-        assert [found.state for found in status(settings, (service,))] == ["running"]
+        assert [service_status.state for service_status in status(settings, (service,))] == ["running"]
         assert down(settings) == ()
 
 
@@ -181,12 +181,16 @@ def test_a_stack_of_another_folder_whose_secrets_are_named_counts_as_running(
     settings: StackSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, service = StackSettings(data_dir=tmp_path / "other"), web_service("a", find_free_port())
-    (started,) = up(other, (service,))
+    (started_service,) = up(other, (service,))
     try:
         assert [row.state for row in status(settings, (service,))] == ["port in use"]
         monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path / "other" / "secrets"))
         (row,) = status(settings, (service,))
-        assert (row.state, row.pid, row.detail) == ("running", started.pid, f"of the local stack in {other.data_dir}")
+        assert (row.state, row.pid, row.detail) == (
+            "running",
+            started_service.pid,
+            f"of the local stack in {other.data_dir}",
+        )
         require_startable(settings, (service,))
         assert down(settings) == ()
     finally:
@@ -194,9 +198,9 @@ def test_a_stack_of_another_folder_whose_secrets_are_named_counts_as_running(
 
 
 def _pid_of(settings: StackSettings, name: str) -> int:
-    started = state.read(settings.run_dir, name)
-    assert started is not None
-    return started.identity.pid
+    service = state.read(settings.run_dir, name)
+    assert service is not None
+    return service.identity.pid
 
 
 def test_an_up_that_was_cut_off_leaves_what_it_started_to_down(settings: StackSettings) -> None:

@@ -136,6 +136,6 @@ class MemoryBus:
         await self._flow.settle()
 
     def _new(self, topic: Topic) -> list[Any]:
-        known = self._flow.records(topic) if topic in OF_THE_STAGES else self._broker.records(topic)
-        position, self._positions[topic.name] = self._positions.get(topic.name, 0), len(known)
-        return known[position:]
+        records = self._flow.records(topic) if topic in OF_THE_STAGES else self._broker.records(topic)
+        position, self._positions[topic.name] = self._positions.get(topic.name, 0), len(records)
+        return records[position:]

@@ -188,10 +188,10 @@ for _type in (MyWorkflowConfig, OtherWorkflowConfig):
 @register_evaluator(config_type=MyEvaluatorConfig)
 async def my_custom_evaluator(config: MyEvaluatorConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
     async def evaluate(items: EvalInput) -> EvalOutput:
-        found = [
-            EvalOutputItem(id=one.id, score=float(one.output_obj == one.expected_output_obj), reasoning="equal")
-            for one in items.eval_input_items
+        output_items = [
+            EvalOutputItem(id=item.id, score=float(item.output_obj == item.expected_output_obj), reasoning="equal")
+            for item in items.eval_input_items
         ]
-        return EvalOutput(average_score=None, eval_output_items=found)
+        return EvalOutput(average_score=None, eval_output_items=output_items)
 
     yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="equal")  # type: ignore[arg-type]  # as all of its own

@@ -37,24 +37,24 @@ class Server:
     """Keeps what it is asked; answers everything with `status`."""
 
     def __init__(self, status: int = 200) -> None:
-        self.asked: list[httpx.Request] = []
+        self.requests: list[httpx.Request] = []
         self.status = status
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         return httpx.Response(self.status, json=None)
 
 
 async def test_every_field_of_the_backend_reaches_the_server() -> None:
     server = Server()
     await register(ARTBackendConfig(**BACKEND), httpx.MockTransport(server))
-    first, prepared, deleted = server.asked
-    assert [one.url.path for one in server.asked] == [
+    first, prepared, deleted = server.requests
+    assert [request.url.path for request in server.requests] == [
         "/register",
         "/_prepare_backend_for_training",
         "/_delete_checkpoint_files",
     ]
-    assert {str(one.url).removesuffix(one.url.path) for one in server.asked} == {"http://10.0.0.7:7623"}
+    assert {str(request.url).removesuffix(request.url.path) for request in server.requests} == {"http://10.0.0.7:7623"}
     assert first.headers["authorization"] == "Bearer s3cret"
     assert json.loads(first.content) == {
         "name": "agent",
@@ -74,7 +74,7 @@ async def test_without_options_only_the_model_is_registered_and_no_key_is_sent(
     monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path))
     server = Server()
     await register(ARTBackendConfig(ip="localhost", port=1), httpx.MockTransport(server))
-    (first,) = server.asked
+    (first,) = server.requests
     assert "authorization" not in first.headers
     assert json.loads(first.content)["_internal_config"] == {}
 
@@ -110,13 +110,17 @@ def settings(tmp_path: Path, **sections: dict[str, dict[str, Any]]) -> Settings:
 
 
 def test_training_and_backend_reach_the_trainers_settings(tmp_path: Path) -> None:
-    found = settings(tmp_path)
-    trainer = found.trainer_settings()
+    run_settings = settings(tmp_path)
+    trainer = run_settings.trainer_settings()
     assert trainer.backend.model_dump()["url"] == "http://10.0.0.7:7623"
     token = getattr(trainer.backend, "token")  # noqa: B009
     assert token.get_secret_value() == "s3cret"
     assert (trainer.train.learning_rate, trainer.train.kl_coefficient) == (1e-4, 0.25)
-    assert (found.art_server.model, found.art_server.max_tokens, found.art_server.keep_checkpoints) == (
+    assert (
+        run_settings.art_server.model,
+        run_settings.art_server.max_tokens,
+        run_settings.art_server.keep_checkpoints,
+    ) == (
         "agent",
         4096,
         1,
@@ -142,6 +146,6 @@ def test_another_temperature_asks_for_log_probs_of_what_was_sampled(tmp_path: Pa
 
 
 def test_a_users_settings_lie_over_those_of_the_run(tmp_path: Path) -> None:
-    own = {"trainer": {"train": {"entropy_bonus": 0.02}}}
-    train = settings(tmp_path, rollbus={"settings": own}).trainer.train
+    own_settings = {"trainer": {"train": {"entropy_bonus": 0.02}}}
+    train = settings(tmp_path, rollbus={"settings": own_settings}).trainer.train
     assert (train.entropy_bonus, train.learning_rate) == (0.02, 1e-4)

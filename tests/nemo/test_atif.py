@@ -40,7 +40,7 @@ async def crash_at_two(question: str, llm: Any) -> str:
 async def test_an_example_that_crashes_counts_once(tmp_path: Path) -> None:
     plain = document(tmp_path, workflow=crash_at_two)
     plain["eval"]["evaluators"]["good"] = {"_type": "test_atif"}
-    async with new_run(tmp_path, plain, validation_dataset=str(tmp_path / "train.json")) as made:
-        assert isinstance(made.trainer, BusTrainer)
-        metrics = await made.trainer.run_validation_evaluation(0, "run")
+    async with new_run(tmp_path, plain, validation_dataset=str(tmp_path / "train.json")) as components:
+        assert isinstance(components.trainer, BusTrainer)
+        metrics = await components.trainer.run_validation_evaluation(0, "run")
     assert (metrics["num_examples"], metrics["rewards"]) == (3, [1.0, 1.0, 0.0])

@@ -57,25 +57,25 @@ async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_p
 
     config = read(tmp_path, document(tmp_path))
     bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=fault))
-    async with opened(config, bus, Endpoint()) as made:
-        assert [epoch.status.value for epoch in await run_epochs(made, 2)] == ["failed"]
+    async with opened(config, bus, Endpoint()) as components:
+        assert [epoch.status.value for epoch in await run_epochs(components, 2)] == ["failed"]
     broken = False
-    async with opened(config, bus, Endpoint(), resume=True) as made:
-        assert [epoch.status.value for epoch in await run_epochs(made, 2)] == ["completed"] * 2
+    async with opened(config, bus, Endpoint(), resume=True) as components:
+        assert [epoch.status.value for epoch in await run_epochs(components, 2)] == ["completed"] * 2
 
 
 async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Path) -> None:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "min_reward_diff": 5.0})
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, plain) as components:
         with pytest.raises(RunStoppedError):
-            await run_epochs(made, 7)
+            await run_epochs(components, 7)
 
 
 async def test_a_new_run_does_not_take_the_epochs_of_another_of_its_name_for_its_own(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus = memory_bus(config)
-    async with opened(config, bus, Endpoint()) as made:
-        await run_epochs(made, 1)
+    async with opened(config, bus, Endpoint()) as components:
+        await run_epochs(components, 1)
     with pytest.raises(ConfigurationError, match="is on this broker already, with 1 epochs"):
         async with opened(config, bus, Endpoint()):
             pass

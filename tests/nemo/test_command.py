@@ -78,7 +78,7 @@ def record(folder: Path, **fields: Any) -> RunRecord:
     """A run's folder, as its command leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
     options = FinetuneRunConfig(validation_interval=7, override=(("finetuning.num_epochs", "3"),))
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": folder.name,
         "config_file": str(folder.parent.parent / "config.yml"),
         "options": options.model_dump(mode="json", exclude={"config_file"}),
@@ -87,9 +87,9 @@ def record(folder: Path, **fields: Any) -> RunRecord:
         "began_at": "2026-01-01T00:00:00",
         "folder": folder,
     }
-    made = RunRecord(**{**known, **fields})
-    write_run(made)
-    return made
+    run_record = RunRecord(**{**defaults, **fields})
+    write_run(run_record)
+    return run_record
 
 
 def runs(tmp_path: Path, verb: str, *arguments: str) -> Result:
@@ -112,9 +112,9 @@ def test_runs_are_listed_with_their_state_epochs_and_rewards(tmp_path: Path) -> 
 
 def test_a_run_shows_where_its_results_are_and_what_comes_next(tmp_path: Path) -> None:
     record(tmp_path / "state" / "run-6", state="failed", policy_version=2, checkpoint="art/0002")
-    shown = runs(tmp_path, "show", "run-6").output
-    for told in ("run-6, failed, 0 epochs", "agent@2 art/0002", "reward_plot.png", "finetune resume run-6"):
-        assert told in shown
+    output = runs(tmp_path, "show", "run-6").output
+    for text in ("run-6, failed, 0 epochs", "agent@2 art/0002", "reward_plot.png", "finetune resume run-6"):
+        assert text in output
     refused = runs(tmp_path, "show", "run-5")
     assert refused.exit_code == 1
     assert "no run has the folder" in refused.output
@@ -130,8 +130,8 @@ def test_a_run_is_resumed_with_the_options_of_its_start(tmp_path: Path, monkeypa
     monkeypatch.setattr(rollbus.nemo.finetune, "run_finetune", run)
     written(tmp_path)
     record(tmp_path / "state" / "run-6")
-    found = runs(tmp_path, "resume", "run-6")
-    assert found.exit_code == 0, found.output
+    result = runs(tmp_path, "resume", "run-6")
+    assert result.exit_code == 0, result.output
     (options,) = seen
     assert options.plan.config.finetuning.num_epochs == 3, "overrides too"
     assert options.run.validation_interval == 7

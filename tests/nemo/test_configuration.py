@@ -37,9 +37,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def adapter_of(config: Config) -> BusTrainerAdapterConfig:
-    found = config.trainer_adapters["art_adapter"]
-    assert isinstance(found, BusTrainerAdapterConfig)
-    return found
+    adapter = config.trainer_adapters["art_adapter"]
+    assert isinstance(adapter, BusTrainerAdapterConfig)
+    return adapter
 
 
 def test_the_art_guides_configuration_is_read_as_it_stands() -> None:
@@ -226,8 +226,10 @@ def _laid_over(base: Any, over: Any) -> Any:
 
 def with_bus(tmp_path: Path, **bus: Any) -> Path:
     plain = document(tmp_path)
-    own = plain.pop("rollbus")
-    plain["trainers"] = {name: {"_type": "rollbus_trainer", "bus": {**own, **bus}} for name in plain["trainers"]}
+    rollbus_section = plain.pop("rollbus")
+    plain["trainers"] = {
+        name: {"_type": "rollbus_trainer", "bus": {**rollbus_section, **bus}} for name in plain["trainers"]
+    }
     path = tmp_path / "config.yml"
     path.write_text(yaml.safe_dump(plain))
     return path

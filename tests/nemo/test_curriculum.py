@@ -20,9 +20,9 @@ from rollbus.streams.stages.curriculum.modes import Memory
 
 
 def collection(*groups: Sequence[float]) -> TrajectoryCollection:
-    said = [EpisodeItem(role=EpisodeItemRole.USER, content="?")]
-    made = [[Trajectory(episode=said, reward=reward) for reward in group] for group in groups]
-    return TrajectoryCollection(trajectories=made, run_id="r")
+    question = [EpisodeItem(role=EpisodeItemRole.USER, content="?")]
+    trajectories = [[Trajectory(episode=question, reward=reward) for reward in group] for group in groups]
+    return TrajectoryCollection(trajectories=trajectories, run_id="r")
 
 
 def config(**values: Any) -> CurriculumLearningConfig:

@@ -66,12 +66,12 @@ def own_document(
 
 
 async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
-    async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as made:
-        statuses = await made.trainer.run(2)
-        await made.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
-        view = made.run.log.view
-    assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-    assert [count(one) for one in made.adapter.submitted] == [6, 6]
+    async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as components:
+        statuses = await components.trainer.run(2)
+        await components.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
+        view = components.run.log.view
+    assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
+    assert [count(collection) for collection in components.adapter.submitted] == [6, 6]
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     hints = {record.group_hint for record in view.trajectories.values()}
     assert hints == {f"group:{RUN}/{epoch}/e{n}" for epoch in range(2) for n in range(3)}
@@ -79,9 +79,9 @@ async def test_all_three_of_the_guides_components_run_and_their_trajectories_are
 
 
 async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> None:
-    async with new_run(tmp_path, own_document(tmp_path)) as made:
-        statuses = await run_epochs(made, 2)
-        steps = list(made.run.log.view.completed.values())
+    async with new_run(tmp_path, own_document(tmp_path)) as components:
+        statuses = await run_epochs(components, 2)
+        steps = list(components.run.log.view.completed.values())
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert [len(step.trained) for step in steps] == [6, 6]
 
@@ -90,12 +90,12 @@ async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> 
 async def test_the_fields_of_an_own_builder_ask_nothing_of_the_stages(tmp_path: Path, field: str, value: Any) -> None:
     plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")
     plain["trajectory_builders"]["b"][field] = value
-    async with new_run(tmp_path, plain) as made:
-        statuses = await made.trainer.run(1)
-        untrained = await untrained_epochs(made)
-        assembly = settings_of(made.run.plan, RUN, "test.")["assembly"]
-    assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-    assert [count(collection) for collection in made.adapter.submitted] == [6], (
+    async with new_run(tmp_path, plain) as components:
+        statuses = await components.trainer.run(1)
+        untrained = await untrained_epochs(components)
+        assembly = settings_of(components.run.plan, RUN, "test.")["assembly"]
+    assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
+    assert [count(collection) for collection in components.adapter.submitted] == [6], (
         "it has left out what it finds too short"
     )
     assert concluded_well(statuses, untrained)
@@ -144,14 +144,14 @@ async def closing_trainer(config: ClosingConfig, builder: Any) -> AsyncIterator[
 @pytest.mark.parametrize("trainer", ["closing_trainer", "openpipe_art_trainer"])
 async def test_a_trainer_reaches_the_attributes_of_its_own_adapter(tmp_path: Path, trainer: str) -> None:
     plain = own_document(tmp_path, adapter={"_type": "client_adapter"}, trainer=trainer)
-    async with new_run(tmp_path, plain) as made:
-        assert isinstance(made.trainer.trainer_adapter, ClientAdapter)
-        statuses = await made.trainer.run(1)
-        assert not await untrained_epochs(made), "a job that no trainer waits for is waited for"
-        assert len(made.run.log.view.completed) == 1
+    async with new_run(tmp_path, plain) as components:
+        assert isinstance(components.trainer.trainer_adapter, ClientAdapter)
+        statuses = await components.trainer.run(1)
+        assert not await untrained_epochs(components), "a job that no trainer waits for is waited for"
+        assert len(components.run.log.view.completed) == 1
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED]
-    assert isinstance(made.adapter, ClientAdapter)
-    assert made.adapter.is_open is (trainer != "closing_trainer")
+    assert isinstance(components.adapter, ClientAdapter)
+    assert components.adapter.is_open is (trainer != "closing_trainer")
 
 
 async def test_an_epoch_of_an_own_trainer_that_trained_nothing_is_named_with_its_reasons(
@@ -159,9 +159,9 @@ async def test_an_epoch_of_an_own_trainer_that_trained_nothing_is_named_with_its
 ) -> None:
     plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer", target_model="other")
     plain["llms"]["other"] = dict(plain["llms"]["policy"], model_name="other")
-    async with new_run(tmp_path, plain) as made:
-        statuses = await made.trainer.run(2)
-        assert not concluded_well(statuses, await untrained_epochs(made))
+    async with new_run(tmp_path, plain) as components:
+        statuses = await components.trainer.run(2)
+        assert not concluded_well(statuses, await untrained_epochs(components))
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert "nothing was trained in epoch 1, 2 (not_targeted" in caplog.text
     assert "): 12)" in caplog.text
@@ -196,9 +196,9 @@ async def test_what_was_recorded_is_told_where_an_own_builder_makes_nothing_of_i
 ) -> None:
     plain = own_document(tmp_path)
     plain["trajectory_builders"]["b"]["_type"] = "picky_builder"
-    async with new_run(tmp_path, plain, Endpoint(with_tokens=with_tokens)) as made:
+    async with new_run(tmp_path, plain, Endpoint(with_tokens=with_tokens)) as components:
         with pytest.raises(RunStoppedError, match=message):
-            await run_epochs(made, 1)
+            await run_epochs(components, 1)
 
 
 @pytest.fixture
@@ -212,13 +212,13 @@ def beside_the_example() -> Iterator[None]:
 async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: Path, beside_the_example: None) -> None:
     plain = document(tmp_path)
     best_of(tmp_path, plain, keep_share=0.5)
-    async with new_run(tmp_path, plain, Endpoint(with_tokens=False)) as made:
-        (status,) = await run_epochs(made, 1)
-        view = made.run.log.view
+    async with new_run(tmp_path, plain, Endpoint(with_tokens=False)) as components:
+        (status,) = await run_epochs(components, 1)
+        view = components.run.log.view
     assert status.message == "3 conversations written"
     (step,) = view.completed.values()
     assert (len(step.trained), step.policy_version) == (6, 1), "its job is a step of the ledger"
-    assert set(view.group_of) == {one.trajectory_id for one in step.trained}
+    assert set(view.group_of) == {member.trajectory_id for member in step.trained}
     rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"], "even answers are the good ones"
     assert [row["messages"][0]["role"] for row in rows] == ["user"] * 3
@@ -235,14 +235,16 @@ LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids
 async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
     """What the stages make of a collection, in its order; publishing it again changes nothing."""
     collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
-    async with new_run(tmp_path, own_document(tmp_path)) as made:
-        await made.run.publish(collection, 3)
-        await made.run.publish(collection, 3)
-        records = made.run.log.view.trajectories
+    async with new_run(tmp_path, own_document(tmp_path)) as components:
+        await components.run.publish(collection, 3)
+        await components.run.publish(collection, 3)
+        records = components.run.log.view.trajectories
         ids = [str((member.metadata or {})["trajectory_id"]) for group in collection.trajectories for member in group]
-        await made.run.log.wait_for(lambda view: all(one in view.trajectories for one in ids), "the records")
+        await components.run.log.wait_for(
+            lambda view: all(trajectory_id in view.trajectories for trajectory_id in ids), "the records"
+        )
     assert sorted(records) == sorted(ids)
-    return [records[one] for one in ids]
+    return [records[trajectory_id] for trajectory_id in ids]
 
 
 async def published(tmp_path: Path, *episode: EpisodeItem, **fields: Any) -> Record:
@@ -303,9 +305,11 @@ def two(example: str | None = None, **fields: Any) -> list[Trajectory]:
 
 
 async def test_two_groups_of_one_example_are_two_groups(tmp_path: Path) -> None:
-    found = await records_of(tmp_path, two("e"), two("e"), two("f"))
-    assert len({one.trajectory_id for one in found}) == 6
-    assert [one.group_hint for one in found[::2]] == [f"group:{RUN}/3/{name}" for name in ("e", "e#2", "f")]
+    records = await records_of(tmp_path, two("e"), two("e"), two("f"))
+    assert len({trajectory_record.trajectory_id for trajectory_record in records}) == 6
+    assert [trajectory_record.group_hint for trajectory_record in records[::2]] == [
+        f"group:{RUN}/3/{name}" for name in ("e", "e#2", "f")
+    ]
 
 
 async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tmp_path: Path) -> None:
@@ -317,17 +321,17 @@ async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tm
 
 async def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other(tmp_path: Path) -> None:
     empty = Trajectory(episode=[], reward=0.0)
-    found = await records_of(tmp_path, [empty, *two()])
-    assert [one.untrainable_reason for one in found] == ["no_turns", None, None]
+    records = await records_of(tmp_path, [empty, *two()])
+    assert [trajectory_record.untrainable_reason for trajectory_record in records] == ["no_turns", None, None]
 
 
 async def test_tool_calls_are_json_whether_given_as_json_or_as_a_list(tmp_path: Path) -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
     for given in (calls, json.dumps(calls)):
-        asked = EpisodeItem(
+        tool_request = EpisodeItem(
             role=EpisodeItemRole.ASSISTANT, content="", logprobs=LOGPROBS, metadata={"tool_calls": given}
         )
-        (turn,) = (await published(tmp_path, item("user", "?"), asked)).turns
+        (turn,) = (await published(tmp_path, item("user", "?"), tool_request)).turns
         assert json.loads(turn.completion.tool_calls or "") == calls
 
 
@@ -366,18 +370,18 @@ async def first_trainer(config: FirstConfig, builder: Any) -> AsyncIterator[Any]
 async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["_type"] = "worth_builder"
-    async with new_run(tmp_path, plain) as made:
-        await run_epochs(made, 1)
-        groups = list(made.run.log.view.groups.values())
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 1)
+        groups = list(components.run.log.view.groups.values())
     assert [sorted(member.reward for member in group.members) for group in groups] == [[0.0, 2.0]] * 3
 
 
 async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"] |= {"_type": "worth_builder", "how": "word"}
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, plain) as components:
         with pytest.raises(RunStoppedError, match=r"Worth\.compute_reward returned str; expected a number"):
-            await run_epochs(made, 1)
+            await run_epochs(components, 1)
 
 
 class LaggingBus(MemoryBus):
@@ -387,23 +391,23 @@ class LaggingBus(MemoryBus):
     looks = 0
 
     async def publish(self, publications: Sequence[Publication]) -> None:
-        self.revisions += tuple(one for one in publications if one.topic is TRAJECTORIES)
-        await super().publish([one for one in publications if one.topic is not TRAJECTORIES])
+        self.revisions += tuple(publication for publication in publications if publication.topic is TRAJECTORIES)
+        await super().publish([publication for publication in publications if publication.topic is not TRAJECTORIES])
 
     async def poll(self) -> list[Any]:
         self.looks += bool(self.revisions)
         if self.looks > 5:
-            self.looks, held, self.revisions = 0, self.revisions, ()
-            await super().publish(held)
+            self.looks, held_revisions, self.revisions = 0, self.revisions, ()
+            await super().publish(held_revisions)
         return await super().poll()
 
 
-async def revise_rewards(made: Components) -> None:
+async def revise_rewards(components: Components) -> None:
     """Give every attempt another reward, whose revision follows its trajectory."""
-    log = made.run.log
+    log = components.run.log
     for record in log.view.trajectories.values():
-        made.run.recording.recorder.feedback(episode=record.episode_id, reward=1.0, name="user")
-    await made.run.recording.flush()
+        components.run.recording.recorder.feedback(episode=record.episode_id, reward=1.0, name="user")
+    await components.run.recording.flush()
     await log.wait_for(lambda view: view.revisions.keys() == view.trajectories.keys(), "the revisions")
 
 
@@ -416,18 +420,18 @@ async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[Mem
     plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
     plain["trainers"]["t"]["_type"] = "first_trainer"
     plan = read(tmp_path, plain)
-    async with opened(plan, memory_bus(plan, kind=kind), Endpoint()) as made:
-        finalize = made.builder.finalize
+    async with opened(plan, memory_bus(plan, kind=kind), Endpoint()) as components:
+        finalize = components.builder.finalize
 
         async def finalize_and_revise(*arguments: Any) -> TrajectoryCollection:
             collection = await finalize(*arguments)
             if is_revised:
-                await revise_rewards(made)
+                await revise_rewards(components)
             return collection
 
-        made.builder.finalize = finalize_and_revise  # type: ignore[assignment,method-assign]
-        (status,) = await run_epochs(made, 1)
-        (step,) = made.run.log.view.completed.values()
+        components.builder.finalize = finalize_and_revise  # type: ignore[assignment,method-assign]
+        (status,) = await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)
     assert [dropped.reason for dropped in step.dropped] == ["excluded"] * 4
 
@@ -446,11 +450,11 @@ async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
     plain = document(tmp_path)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     (plain[section] if section == "finetuning" else plain[section]["b"])[key] = value
-    async with new_run(tmp_path, plain) as made:
+    async with new_run(tmp_path, plain) as components:
         with pytest.raises(RunStoppedError, match=rf"No trajectories collected .*{reason}.*: 6"):
-            await run_epochs(made, 1)
-        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-        assert made.adapter.submitted == []
+            await run_epochs(components, 1)
+        assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
+        assert components.adapter.submitted == []
 
 
 async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path) -> None:
@@ -459,11 +463,11 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
 
     plain = document(tmp_path, workflow=silent_once)
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
-    async with new_run(tmp_path, plain) as made:
-        (status,) = await run_epochs(made, 1)
-        reasons = dict(made.run.log.view.reasons(made.run.log.view.played_in(0)))
-        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-        (given,) = made.adapter.submitted
+    async with new_run(tmp_path, plain) as components:
+        (status,) = await run_epochs(components, 1)
+        reasons = dict(components.run.log.view.reasons(components.run.log.view.played_in(0)))
+        assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
+        (given,) = components.adapter.submitted
     assert status.status is TrainingStatusEnum.COMPLETED
     assert [len(group) for group in given.trajectories] == [2, 2]
     assert all(member.episode for group in given.trajectories for member in group)
@@ -493,22 +497,22 @@ async def test_a_closed_epoch_is_read_again_as_its_builder_asks(tmp_path: Path) 
     plain["trajectory_builders"]["b"]["include_tool_calls"] = False
     plan = read(tmp_path, plain)
     bus = memory_bus(plan)
-    async with opened(plan, bus, Buying()) as made:
-        await run_epochs(made, 1)
-    async with opened(plan, bus, Endpoint(), resume=True) as made:
-        closed_epoch = made.run.closed_epoch(0)
+    async with opened(plan, bus, Buying()) as components:
+        await run_epochs(components, 1)
+    async with opened(plan, bus, Endpoint(), resume=True) as components:
+        closed_epoch = components.run.closed_epoch(0)
     assert closed_epoch is not None
     roles = [[item.role.value for item in trajectory.episode] for trajectory in closed_epoch.trajectories[0]]  # type: ignore[union-attr]
     assert roles == [["user", "assistant", "assistant"]] * 2
 
 
 async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-        collection = await made.builder.finalize(RUN, {"epoch": 0})
-        (record, _) = made.run.log.view.trajectories.values()
+    async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+        collection = await components.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = components.run.log.view.trajectories.values()
     assert len(record.turns) == 2
-    roles = [[one.role.value for one in trajectory.episode] for trajectory in collection.trajectories[0]]  # type: ignore[union-attr]
+    roles = [[item.role.value for item in trajectory.episode] for trajectory in collection.trajectories[0]]  # type: ignore[union-attr]
     assert roles == [["user", "assistant", "tool", "assistant"]] * 2
 
 
@@ -519,20 +523,20 @@ async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
     best_of(tmp_path, plain)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
-    async with opened(plan, bus, endpoint) as made:
-        await run_epochs(made, 2)
+    async with opened(plan, bus, endpoint) as components:
+        await run_epochs(components, 2)
     metrics = tmp_path / "output" / "training_metrics.jsonl"
-    before, asked = metrics.read_text(), len(endpoint.asked)
-    async with opened(plan, bus, endpoint, resume=True) as made:
-        statuses = await run_epochs(made, 2)
+    before, request_count = metrics.read_text(), len(endpoint.requests)
+    async with opened(plan, bus, endpoint, resume=True) as components:
+        statuses = await run_epochs(components, 2)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
-    assert len(endpoint.asked) == asked
+    assert len(endpoint.requests) == request_count
     assert metrics.read_text() == before
     rows = rows_in(metrics, "timestamp")
     metrics.unlink()
-    async with opened(plan, bus, endpoint, resume=True) as made:
-        await run_epochs(made, 2)
-    assert len(endpoint.asked) == asked
+    async with opened(plan, bus, endpoint, resume=True) as components:
+        await run_epochs(components, 2)
+    assert len(endpoint.requests) == request_count
     assert len(list((tmp_path / "files").iterdir())) == 2, "nothing is submitted again"
     assert rows_in(metrics, "timestamp") == rows, "from the ledger"
 
@@ -572,9 +576,9 @@ async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_caus
 ) -> None:
     plain = document(tmp_path)
     plain["trainer_adapters"]["a"] = {"_type": "broken_adapter", "how": how}
-    async with new_run(tmp_path, plain) as made:
-        (status,) = await run_epochs(made, 2)
-        ((failure,),) = made.run.log.view.failures.values()
+    async with new_run(tmp_path, plain) as components:
+        (status,) = await run_epochs(components, 2)
+        ((failure,),) = components.run.log.view.failures.values()
     assert status.status is TrainingStatusEnum.FAILED
     assert re.search(message, status.message or "")
     assert re.search(message, failure.message)
@@ -584,20 +588,20 @@ async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_caus
 async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, roles: tuple[str, ...]) -> None:
     episode = [item(role, "!", LOGPROBS if role == "assistant" else None) for role in roles]
     wrong = Trajectory(episode=episode, reward=1.0, metadata={"id": "e"})
-    async with new_run(tmp_path, own_document(tmp_path)) as made:
+    async with new_run(tmp_path, own_document(tmp_path)) as components:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
-        kept = await made.run.publish(given, 0)
-        reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
-    assert count(kept) == 2
+        kept_collection = await components.run.publish(given, 0)
+        reasons = components.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
+    assert count(kept_collection) == 2
     assert [reason.split()[0] for reason in reasons] == ["excluded"]
 
 
 async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_path: Path) -> None:
     plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, examples=1)
-    async with new_run(tmp_path, plain, WithoutIds()) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-        collection = await made.builder.finalize(RUN, {"epoch": 0})
-        (record, _) = made.run.log.view.trajectories.values()
+    async with new_run(tmp_path, plain, WithoutIds()) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+        collection = await components.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = components.run.log.view.trajectories.values()
     (_, answer) = collection.trajectories[0][0].episode
     assert isinstance(answer, EpisodeItem)
     logprobs: Any = answer.logprobs
@@ -619,16 +623,16 @@ class WithoutIds(Endpoint):
 async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_epoch_again(tmp_path: Path) -> None:
     plan = read(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer"))
     bus, endpoint = memory_bus(plan), Endpoint()
-    async with opened(plan, bus, endpoint) as made:
-        await made.trainer.run(1)
-    assert len(endpoint.asked) == 6
-    async with opened(plan, bus, endpoint, resume=True) as made:
-        statuses = await made.trainer.run(2)
-        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-        submitted = made.adapter.submitted
+    async with opened(plan, bus, endpoint) as components:
+        await components.trainer.run(1)
+    assert len(endpoint.requests) == 6
+    async with opened(plan, bus, endpoint, resume=True) as components:
+        statuses = await components.trainer.run(2)
+        assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
+        submitted = components.adapter.submitted
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
-    assert len(endpoint.asked) == 12, "the second epoch alone is played"
-    assert [count(one) for one in submitted] == [6], "and submitted"
+    assert len(endpoint.requests) == 12, "the second epoch alone is played"
+    assert [count(collection) for collection in submitted] == [6], "and submitted"
 
 
 class GoneError(Exception):
@@ -645,13 +649,15 @@ async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_bui
     best_of(tmp_path, plain, keep_share=0.5)
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
-    async with opened(plan, bus, endpoint) as made:
-        made.run.log.end_epoch = gone  # type: ignore[method-assign]  # every attempt is on the log, the window is open
+    async with opened(plan, bus, endpoint) as components:
+        components.run.log.end_epoch = gone  # type: ignore[method-assign]  # every attempt is on the log, the window is open
         with pytest.raises(GoneError):
-            await run_epochs(made, 1)
-    async with opened(plan, bus, endpoint, resume=True) as made:
-        await run_epochs(made, 1)
-        episodes = {trajectory.turns[0].completion.content for trajectory in made.run.log.view.trajectories.values()}
+            await run_epochs(components, 1)
+    async with opened(plan, bus, endpoint, resume=True) as components:
+        await run_epochs(components, 1)
+        episodes = {
+            trajectory.turns[0].completion.content for trajectory in components.run.log.view.trajectories.values()
+        }
     assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
     rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]

@@ -35,13 +35,13 @@ class Knife:
         self.at, self.writes = at, 0
 
     def before(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def held(*arguments: Any, **named: Any) -> Any:
+        def count_and_call(*arguments: Any, **named: Any) -> Any:
             self.writes += 1
             if self.writes - 1 == self.at:
                 raise Cut
             return write(*arguments, **named)
 
-        return held
+        return count_and_call
 
 
 async def steady(question: str, llm: Any) -> str:
@@ -51,7 +51,7 @@ async def steady(question: str, llm: Any) -> str:
     return str((await llm.ainvoke(question, seed=seed)).content)
 
 
-def own(plain: dict[str, Any]) -> None:
+def use_own_parts(plain: dict[str, Any]) -> None:
     guide_builder(plain)
     plain["trainers"]["t"]["_type"] = LowestConfig.static_type()  # type: ignore[no-untyped-call]
     plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
@@ -78,16 +78,16 @@ async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], kni
             patched.setattr(module, "append_line", knife.before(outputs.append_line))
         patched.setattr(bus, "publish", knife.before(bus.publish))
         try:
-            async with opened(plan, bus, Steady(), **options) as made:
-                await run_epochs(made, EPOCHS)
+            async with opened(plan, bus, Steady(), **options) as components:
+                await run_epochs(components, EPOCHS)
         except Cut:
-            async with opened(plan, bus, Steady(), resume=True, **options) as made:
-                await run_epochs(made, EPOCHS)
-    found = sorted(path for path in (folder / "output").rglob("*.json*") if "journal" not in path.parts)
-    return {str(path.relative_to(folder)): rows_in(path, *BY_THE_CLOCK) for path in found}
+            async with opened(plan, bus, Steady(), resume=True, **options) as components:
+                await run_epochs(components, EPOCHS)
+    output_files = sorted(path for path in (folder / "output").rglob("*.json*") if "journal" not in path.parts)
+    return {str(path.relative_to(folder)): rows_in(path, *BY_THE_CLOCK) for path in output_files}
 
 
-@pytest.mark.parametrize("parts", [own, pytest.param(ours, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("parts", [use_own_parts, pytest.param(ours, marks=pytest.mark.faults)])
 async def test_a_run_cut_before_any_write_has_the_files_of_one_that_was_not(
     tmp_path: Path, parts: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,5 +98,5 @@ async def test_a_run_cut_before_any_write_has_the_files_of_one_that_was_not(
     assert len(expected) > 4, expected.keys()
     for at in range(knife.writes):
         (tmp_path / f"cut-{at}").mkdir()
-        found = await files_after(tmp_path / f"cut-{at}", parts, Knife(at))
-        assert found == expected, f"cut before write {at} of {knife.writes}"
+        files_of_cut = await files_after(tmp_path / f"cut-{at}", parts, Knife(at))
+        assert files_of_cut == expected, f"cut before write {at} of {knife.writes}"

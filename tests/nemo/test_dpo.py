@@ -51,9 +51,12 @@ class Customizer:
             case "POST", "/v1/hf/api/repos/create":
                 return {"url": f"{base}/v1/hf/datasets/team/pairs"}
             case "POST", "/v1/hf/api/datasets/team/pairs/preupload/main":
-                asked = json.loads(body)["files"]
+                requested_files = json.loads(body)["files"]
                 return {
-                    "files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in asked]
+                    "files": [
+                        {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+                        for file in requested_files
+                    ]
                 }
             case "POST", "/v1/hf/api/datasets/team/pairs/commit/main":
                 for line in map(json.loads, body.splitlines()):
@@ -149,10 +152,10 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
     monkeypatch.setattr(NeMoCustomizerTrainerAdapter, "wait_until_complete", wait_and_note)
     with service.served() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
-        async with opened(plan, memory_bus(plan), Endpoint()) as made:
-            statuses = await run_epochs(made)
-            metrics = await made.trainer.get_metrics("any")
-            assert not made.run.log.view.trajectories, "pairs are no episodes"
+        async with opened(plan, memory_bus(plan), Endpoint()) as components:
+            statuses = await run_epochs(components)
+            metrics = await components.trainer.get_metrics("any")
+            assert not components.run.log.view.trajectories, "pairs are no episodes"
     assert [(status.status, status.backend) for status in statuses] == [
         (TrainingStatusEnum.COMPLETED, "nemo-customizer")
     ]
@@ -174,7 +177,7 @@ async def test_a_job_that_the_customizer_fails_ends_the_run_with_its_message(tmp
     service = Customizer(("failed", 10.0))
     with service.served() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
-        async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        async with opened(plan, memory_bus(plan), Endpoint()) as components:
             with pytest.raises(RunStoppedError, match="failed: Status: failed") as caught:
-                await run_epochs(made)
+                await run_epochs(components)
     assert not re.search(r"\n", str(caught.value))

@@ -34,16 +34,16 @@ class Service:
             self.broken.remove(question)
             raise web.HTTPInternalServerError
         if self._recorder is None:
-            said = await self._ask(question)
+            reply = await self._ask(question)
         else:
             with self._recorder.attach(request.headers):
-                said = await self._ask(question)
+                reply = await self._ask(question)
             self._recorder.flush(120)
-        return web.Response(text=f"data: {json.dumps({'value': said})}\n\n", content_type="text/event-stream")
+        return web.Response(text=f"data: {json.dumps({'value': reply})}\n\n", content_type="text/event-stream")
 
     async def _ask(self, question: str) -> str:
-        asked: list[Any] = [{"role": "user", "content": question}]
-        answer = await self._model.chat.completions.create(model="agent", messages=asked)
+        messages: list[Any] = [{"role": "user", "content": question}]
+        answer = await self._model.chat.completions.create(model="agent", messages=messages)
         return str(answer.choices[0].message.content)
 
     async def close(self) -> None:
@@ -72,9 +72,9 @@ async def test_a_service_behind_an_endpoint_trains_on_what_it_records_itself(tmp
     with endpoint.served() as model_url:
         service = Service(model_url, bus.sink)
         service.broken = {"question 1"}
-        async with served(service) as url, opened(plan, bus, Endpoint(), endpoint=url) as made:
-            statuses = await run_epochs(made, 2)
-            view = made.run.log.view
+        async with served(service) as url, opened(plan, bus, Endpoint(), endpoint=url) as components:
+            statuses = await run_epochs(components, 2)
+            view = components.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert [len(step.trained) for step in view.completed.values()] == [6, 6], "a broken attempt is made again"
     hints = {record.group_hint for record in view.trajectories.values()}
@@ -85,6 +85,6 @@ async def test_a_service_that_records_nothing_is_named(tmp_path: Path) -> None:
     endpoint = Endpoint()
     with endpoint.served() as model_url:
         service = Service(model_url, None)
-        async with served(service) as url, new_run(tmp_path, endpoint=url) as made:
+        async with served(service) as url, new_run(tmp_path, endpoint=url) as components:
             with pytest.raises(RunStoppedError, match=r"No trajectories collected .*no_turns"):
-                await run_epochs(made, 1)
+                await run_epochs(components, 1)

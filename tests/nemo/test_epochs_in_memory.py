@@ -42,12 +42,12 @@ def output(tmp_path: Path, name: str) -> Any:
 async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(config), Endpoint()
-    async with opened(config, bus, endpoint, plots=True) as made:
-        statuses = await run_epochs(made, 2)
-        view = made.run.log.view
+    async with opened(config, bus, endpoint, plots=True) as components:
+        statuses = await run_epochs(components, 2)
+        view = components.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
-    assert len(endpoint.asked) == 2 * 3 * 2
-    assert {request["model"] for request in endpoint.asked} == {"agent"}, "requests go to the model in training"
+    assert len(endpoint.requests) == 2 * 3 * 2
+    assert {request["model"] for request in endpoint.requests} == {"agent"}, "requests go to the model in training"
     assert [len(step.trained) for step in view.completed.values()] == [6, 6]
     rows = rows_of(tmp_path)
     assert [row["epoch"] for row in rows] == [0, 1]
@@ -62,8 +62,8 @@ async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: 
 
 
 async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as made:
-        await run_epochs(made, 1)
+    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as components:
+        await run_epochs(components, 1)
     (row,) = rows_of(tmp_path)
     assert list(row)[:14] == [
         *("epoch", "timestamp", "run_id", "avg_reward", "min_reward", "max_reward", "num_trajectories", "num_groups"),
@@ -82,8 +82,8 @@ async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(
 ) -> None:
     caplog.set_level(logging.INFO)
     tuning = {"enabled": True, "expansion_interval": 2}
-    async with new_run(tmp_path, document(tmp_path, examples=5, curriculum_learning=tuning)) as made:
-        await run_epochs(made, 4)
+    async with new_run(tmp_path, document(tmp_path, examples=5, curriculum_learning=tuning)) as components:
+        await run_epochs(components, 4)
     rows = rows_of(tmp_path)
     assert [row["curriculum_percentile"] for row in rows] == pytest.approx([0.3, 0.5, 0.5, 0.7])
     assert [row["filtered_groups"] for row in rows] == [2, 3, 3, 4]
@@ -117,13 +117,13 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
     config = read(tmp_path, plain)
     bus, endpoint = memory_bus(config), Endpoint()
     with pytest.raises(BaseException) as caught:  # noqa: PT011
-        async with opened(config, bus, endpoint) as made:
-            await run_epochs(made, 2)
+        async with opened(config, bus, endpoint) as components:
+            await run_epochs(components, 2)
     assert caught.group_contains(Killed) if isinstance(caught.value, BaseExceptionGroup) else caught.type is Killed
     WORKFLOWS["killed"] = ask
-    async with opened(config, bus, endpoint, resume=True) as made:
-        statuses = await run_epochs(made, 2)
-        view = made.run.log.view
+    async with opened(config, bus, endpoint, resume=True) as components:
+        statuses = await run_epochs(components, 2)
+        view = components.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     rows = rows_of(tmp_path)
     assert [(row["epoch"], row["num_trajectories"], row["filtered_groups"]) for row in rows] == [(0, 6, 2), (1, 6, 2)]
@@ -133,16 +133,16 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
 async def test_a_finished_run_that_is_resumed_asks_nothing_and_writes_no_line_again(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(config), Endpoint()
-    async with opened(config, bus, endpoint) as made:
-        await run_epochs(made, 1)
-    async with opened(config, bus, endpoint, resume=True) as made:
-        await run_epochs(made, 2)
+    async with opened(config, bus, endpoint) as components:
+        await run_epochs(components, 1)
+    async with opened(config, bus, endpoint, resume=True) as components:
+        await run_epochs(components, 2)
     metrics = tmp_path / "output" / "training_metrics.jsonl"
-    before, asked = rows_in(metrics, "timestamp"), len(endpoint.asked)
-    async with opened(config, bus, endpoint, resume=True) as made:
-        await run_epochs(made, 2)
-        assert len(made.run.log.view.completed) == 2
-    assert len(endpoint.asked) == asked
+    before, request_count = rows_in(metrics, "timestamp"), len(endpoint.requests)
+    async with opened(config, bus, endpoint, resume=True) as components:
+        await run_epochs(components, 2)
+        assert len(components.run.log.view.completed) == 2
+    assert len(endpoint.requests) == request_count
     assert rows_in(metrics, "timestamp") == before
     for name in ("trajectory_builder", "trainer_adapter"):
         assert [row["epoch"] for row in rows_in(tmp_path / "output" / f"{name}_{RUN}.jsonl")] == [0, 1], name
@@ -150,23 +150,23 @@ async def test_a_finished_run_that_is_resumed_asks_nothing_and_writes_no_line_ag
 
 async def flaky(question: str, llm: Any) -> str:
     """Fails the first time that it is asked about question 1."""
-    said = await ask(question, llm)
-    if question == "question 1" and said == "1":
+    reply = await ask(question, llm)
+    if question == "question 1" and reply == "1":
         raise ValueError("broken")
-    return said
+    return reply
 
 
 async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, workflow=flaky)) as made:
-        await run_epochs(made, 1)
-        view = made.run.log.view
+    async with new_run(tmp_path, document(tmp_path, workflow=flaky)) as components:
+        await run_epochs(components, 1)
+        view = components.run.log.view
     assert rows_of(tmp_path)[0]["num_trajectories"] == 6
     assert [reason.split()[0] for reason in view.dropped.values()] == ["score_missing"]
 
 
 async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, workflow=crashing)) as made:
-        (status,) = await run_epochs(made, 1)
+    async with new_run(tmp_path, document(tmp_path, workflow=crashing)) as components:
+        (status,) = await run_epochs(components, 1)
     assert status.status is TrainingStatusEnum.COMPLETED
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["num_groups"]) == (4, 2)
 
@@ -177,8 +177,8 @@ def unsure(item: EvalInputItem) -> float | None:
 
 
 async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, score=unsure)) as made:
-        await run_epochs(made, 1)
+    async with new_run(tmp_path, document(tmp_path, score=unsure)) as components:
+        await run_epochs(components, 1)
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["avg_reward"]) == (4, 0.5)
 
 
@@ -188,9 +188,9 @@ def word_or_number(item: EvalInputItem) -> Any:
 
 async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
     plain, dataset = document(tmp_path, score=word_or_number), str(tmp_path / "train.json")
-    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
-        (status,) = await run_epochs(made, 1)
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        (status,) = await run_epochs(components, 1)
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
     assert rows_of(tmp_path)[0]["num_trajectories"] == 4
 
@@ -206,13 +206,13 @@ def shaped(item: EvalInputItem) -> EvalOutputItem:
 
 
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, score=shaped)) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-        collection = await made.builder.finalize(RUN, {"epoch": 0})
-        view = made.run.log.view
-    found = collection.trajectories[0]
-    assert sorted(one.reward for one in found) == [0.0, 1.0]
-    assert [one.shaped_rewards for one in found] == [[0.25], [0.25]]
+    async with new_run(tmp_path, document(tmp_path, score=shaped)) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+        collection = await components.builder.finalize(RUN, {"epoch": 0})
+        view = components.run.log.view
+    first_group = collection.trajectories[0]
+    assert sorted(trajectory.reward for trajectory in first_group) == [0.0, 1.0]
+    assert [trajectory.shaped_rewards for trajectory in first_group] == [[0.25], [0.25]]
     group = next(iter(view.groups.values()))
     assert sorted(member.reward for member in group.members) == [0.25, 1.25]
     report = next(reward for reward in next(iter(view.trajectories.values())).rewards if reward.name == "good.step")
@@ -220,37 +220,37 @@ async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -
 
 
 async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, examples=1)) as made:
-        await made.builder.start_run(RUN)
-        collection = await made.builder.finalize(RUN)
+    async with new_run(tmp_path, document(tmp_path, examples=1)) as components:
+        await components.builder.start_run(RUN)
+        collection = await components.builder.finalize(RUN)
     (group,) = collection.trajectories
     messages: list[Any] = list(group[0].episode)
-    asked, said = messages
-    assert (asked.role.value, asked.content, asked.logprobs) == ("user", "question 0", None)
-    assert said.role.value == "assistant"
-    assert said.logprobs["content"][0]["logprob"] == -0.5
-    assert said.logprobs["prompt_token_ids"] == [ord(letter) for letter in "question 0"]
+    question, reply = messages
+    assert (question.role.value, question.content, question.logprobs) == ("user", "question 0", None)
+    assert reply.role.value == "assistant"
+    assert reply.logprobs["content"][0]["logprob"] == -0.5
+    assert reply.logprobs["prompt_token_ids"] == [ord(letter) for letter in "question 0"]
     assert {"id", "run_id", "generation"} <= (group[0].metadata or {}).keys()
 
 
 async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
-    async with new_run(tmp_path, plain) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-        collection = await made.builder.finalize(RUN, {"epoch": 0})
+    async with new_run(tmp_path, plain) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+        collection = await components.builder.finalize(RUN, {"epoch": 0})
         assert [len(group) for group in collection.trajectories] == [1, 1, 1]
-    async with new_run(tmp_path, plain) as made:
-        await run_epochs(made, 2)
-        assert [len(step.trained) for step in made.run.log.view.completed.values()] == [3]
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 2)
+        assert [len(step.trained) for step in components.run.log.view.completed.values()] == [3]
 
 
 async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
     plain = document(tmp_path, examples=5)
     plain["rollbus"]["groups_per_step"] = 2
-    async with new_run(tmp_path, plain) as made:
-        (status,) = await run_epochs(made, 1)
-        assert [len(step.trained) for step in made.run.log.view.completed.values()] == [4, 4, 2]
+    async with new_run(tmp_path, plain) as components:
+        (status,) = await run_epochs(components, 1)
+        assert [len(step.trained) for step in components.run.log.view.completed.values()] == [4, 4, 2]
     assert (status.progress, (status.metadata or {})["steps"]) == (100.0, 3)
 
 
@@ -260,46 +260,48 @@ async def test_learning_rate_and_beta_reach_the_request(tmp_path: Path) -> None:
     def look(point: str, request: TrainRequest) -> None:
         seen.append(request)
 
-    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=look)) as made:
-        await run_epochs(made, 1)
-    assert {(one.config.learning_rate, one.config.kl_coefficient) for one in seen} == {(1e-4, 0.25)}
+    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=look)) as components:
+        await run_epochs(components, 1)
+    assert {(train_request.config.learning_rate, train_request.config.kl_coefficient) for train_request in seen} == {
+        (1e-4, 0.25)
+    }
 
 
 async def test_a_backend_without_memory_ends_the_run_with_what_to_change(tmp_path: Path) -> None:
     def full(point: str, request: TrainRequest) -> None:
         raise RejectedError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=full)) as made:
-        statuses = await run_epochs(made, 3)
+    async with new_run(tmp_path, backend=MemoryBackend(model="agent", fault=full)) as components:
+        statuses = await run_epochs(components, 3)
     assert [status.status for status in statuses] == [TrainingStatusEnum.FAILED]
     assert "reduce `engine_args.gpu_memory_utilization`" in (statuses[0].message or "")
 
 
 async def test_answers_without_log_probs_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with new_run(tmp_path, model=Endpoint(with_tokens=False)) as made:
+    async with new_run(tmp_path, model=Endpoint(with_tokens=False)) as components:
         with pytest.raises(RunStoppedError, match=r"No valid assistant messages with logprobs .*no_logprobs"):
-            await run_epochs(made, 1)
+            await run_epochs(components, 1)
 
 
 async def test_a_target_that_nothing_calls_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, target_functions=["other"])) as made:
-        told = r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
-        with pytest.raises(RunStoppedError, match=told):
-            await run_epochs(made, 1)
+    async with new_run(tmp_path, document(tmp_path, target_functions=["other"])) as components:
+        message = r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
+        with pytest.raises(RunStoppedError, match=message):
+            await run_epochs(components, 1)
 
 
 async def test_a_solved_task_ends_well_with_its_final_validation(tmp_path: Path) -> None:
     run: dict[str, Any] = {"validation_dataset": str(tmp_path / "train.json"), "validation_interval": 100}
-    async with new_run(tmp_path, document(tmp_path, score=lambda item: 1.0), **run) as made:
-        statuses = await run_epochs(made, 9)
+    async with new_run(tmp_path, document(tmp_path, score=lambda item: 1.0), **run) as components:
+        statuses = await run_epochs(components, 9)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 5
     assert [row["epoch"] for row in output(tmp_path, "validation_history.json")] == [0, 5]
 
 
 async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, score=lambda item: 0.5)) as made:
+    async with new_run(tmp_path, document(tmp_path, score=lambda item: 0.5)) as components:
         with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
-            await run_epochs(made, 9)
+            await run_epochs(components, 9)
     assert len(rows_of(tmp_path)) == 4
 
 
@@ -311,9 +313,11 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
-    async with new_run(tmp_path, plots=True, **run) as made:
-        await run_epochs(made, 3)
-        assert not any("held out" in str(trajectory.turns) for trajectory in made.run.log.view.trajectories.values())
+    async with new_run(tmp_path, plots=True, **run) as components:
+        await run_epochs(components, 3)
+        assert not any(
+            "held out" in str(trajectory.turns) for trajectory in components.run.log.view.trajectories.values()
+        )
     rows = output(tmp_path, "validation_history.json")
     assert [row["epoch"] for row in rows] == [0, 2, 3]
     assert drawn[-1] == [0, 2, 3], "the last picture shows the last validation"
@@ -333,8 +337,8 @@ async def test_a_validation_configuration_is_run_with_its_own_dataset_unless_ano
     (other := tmp_path / "other").mkdir()
     read(other, document(other, examples=5, workflow=always_two))
     run: dict[str, Any] = {} if own_dataset else {"validation_dataset": str(tmp_path / "train.json")}
-    async with new_run(tmp_path, validation_config_file=str(other / "config.yml"), **run) as made:
-        await run_epochs(made, 1)
+    async with new_run(tmp_path, validation_config_file=str(other / "config.yml"), **run) as components:
+        await run_epochs(components, 1)
     rows = output(tmp_path, "validation_history.json")
     assert [(row["num_examples"], row["avg_reward"]) for row in rows] == [(examples, 1.0)] * 2
     assert rows_of(tmp_path)[0]["avg_reward"] == 0.5, "training goes on with its own"
@@ -342,29 +346,29 @@ async def test_a_validation_configuration_is_run_with_its_own_dataset_unless_ano
 
 async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path: Path) -> None:
     plain, dataset = document(tmp_path, score=shaped, workflow=always_two), str(tmp_path / "train.json")
-    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
     assert metrics["rewards"] == [1.25, 1.25, 1.25]
 
 
 async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
-    async with new_run(tmp_path) as made:
-        await run_epochs(made, 1)
-        made.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
+    async with new_run(tmp_path) as components:
+        await run_epochs(components, 1)
+        components.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
     assert (tmp_path / "elsewhere" / "training_metrics.jsonl").exists()
 
 
 async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
-    async with new_run(tmp_path) as made:
-        await run_epochs(made, 1)
-        metrics = await made.trainer.get_metrics(RUN)
+    async with new_run(tmp_path) as components:
+        await run_epochs(components, 1)
+        metrics = await components.trainer.get_metrics(RUN)
     assert [job["status"]["status"].value for job in metrics["jobs"]] == ["completed"]
     assert metrics["epochs"][0]["step_policy_version"] == 1
 
 
 async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
-    made: Components
-    async with new_run(tmp_path) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-    tasks = getattr(made.builder, "evaluation_runs")  # noqa: B009
+    components: Components
+    async with new_run(tmp_path) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+    tasks = getattr(components.builder, "evaluation_runs")  # noqa: B009
     assert all(task.done() for played in tasks.values() for task in played)

@@ -48,18 +48,18 @@ class ToolCaller(QuietHandler):
 
     def do_POST(self) -> None:
         messages = self.read_json()["messages"]
-        said: dict[str, Any] = {"role": "assistant", "content": ""}
+        message: dict[str, Any] = {"role": "assistant", "content": ""}
         if messages[-1]["role"] == "tool":
-            said["content"] = f"It costs {messages[-1]['content']} euros."
+            message["content"] = f"It costs {messages[-1]['content']} euros."
         else:
-            item = next(one for one in ("apple", "bread", "cheese", "milk") if one in messages[-1]["content"])
+            item = next(name for name in ("apple", "bread", "cheese", "milk") if name in messages[-1]["content"])
             call = {"name": "price", "arguments": json.dumps({"item": item})}
-            said["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
+            message["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
         shared = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m"}
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
-        for delta, reason in ((said, None), ({}, "stop")):
+        for delta, reason in ((message, None), ({}, "stop")):
             chunk = {**shared, "choices": [{"index": 0, "finish_reason": reason, "delta": delta}]}
             self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
@@ -74,6 +74,6 @@ async def test_the_tool_using_agent_uses_its_tool_and_is_scored(
         monkeypatch.setenv("MODEL_URL", f"{address}/v1")
         config = load_plan(path, [("eval.general.output_dir", str(tmp_path))]).config
         output = await EvaluationRun(EvaluationRunConfig(config_file=config)).run_and_evaluate()
-    (_, found), *_ = output.evaluation_results
-    assert [item.score for item in found.eval_output_items] == [1.0] * 4
+    (_, evaluation), *_ = output.evaluation_results
+    assert [item.score for item in evaluation.eval_output_items] == [1.0] * 4
     assert output.eval_input.eval_input_items[0].output_obj == "It costs 0.4 euros."

@@ -32,9 +32,9 @@ async def test_a_targeted_second_function_is_trained_by_example(tmp_path: Path) 
     first = plain["workflow"]
     plain["functions"] = {"first": first, "second": {**first, "how": again.__name__}}
     plain["workflow"] = {"_type": "sequential_executor", "tool_list": ["first", "second"]}
-    async with new_run(tmp_path, plain) as made:
-        await run_epochs(made, 1)
-        view = made.run.log.view
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 1)
+        view = components.run.log.view
         (step,) = view.completed.values()
     assert sorted(len(group.members) for group in view.groups.values()) == [2, 2, 2]
     assert len(step.trained) == 6
@@ -60,9 +60,9 @@ async def side_by_side(question: str, llm: Any) -> str:
 
 async def test_two_calls_side_by_side_lose_no_attempt(tmp_path: Path) -> None:
     plain = document(tmp_path, workflow=side_by_side, score=last_digit)
-    async with new_run(tmp_path, plain) as made:
-        await run_epochs(made, 1)
-        view = made.run.log.view
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 1)
+        view = components.run.log.view
     (row,) = rows_in(tmp_path / "output" / "training_metrics.jsonl")
     assert (row["num_trajectories"], row["num_groups"]) == (6, 3)
     assert not [reason for reason in view.dropped.values() if reason.startswith("group_mismatch")]

@@ -28,14 +28,14 @@ def written(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Plan:
     if run_id is not None:
         plain["rollbus"]["run_id"] = run_id
     plan = read(tmp_path, plain)
-    asked = settings_of(plan, RUN, "")
+    run_settings = settings_of(plan, RUN, "")
     backend = {"type": "art-server", "url": "http://localhost:9"}
     settings = {
         "namespace": "orders.",
         "kafka": {"bootstrap_servers": "kafka:9092"},
         "assembly": {"target_functions": ["<workflow>"]},
-        "trainer": {"train": asked["trainer"]["train"], "backend": backend},
-        "runs": [{"run_id": "main", "model": "other"}, *asked["runs"]],
+        "trainer": {"train": run_settings["trainer"]["train"], "backend": backend},
+        "runs": [{"run_id": "main", "model": "other"}, *run_settings["runs"]],
     }
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump({**settings, **sections}))
     return plan

@@ -48,9 +48,9 @@ async def test_a_score_that_is_no_finite_number_costs_its_attempts_alone(
 ) -> None:
     SCORES["e0"] = score
     plain, dataset = document(tmp_path, score=odd_one_out), str(tmp_path / "train.json")
-    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
-        (status,) = await run_epochs(made, 1)
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        (status,) = await run_epochs(components, 1)
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
     (row,) = rows_in(tmp_path / "output" / "training_metrics.jsonl")
     assert (row["num_trajectories"], row["num_groups"], row["avg_reward"]) == (4, 2, 0.5)
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
@@ -66,10 +66,10 @@ def silent_document(tmp_path: Path, *examples: str) -> dict[str, Any]:
 
 async def test_an_example_that_a_judge_says_nothing_of_is_left_out(tmp_path: Path) -> None:
     plain, dataset = silent_document(tmp_path, "e1"), str(tmp_path / "train.json")
-    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
-        (status,) = await run_epochs(made, 1)
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
-        examples = {record.example_id for record in made.run.log.view.trajectories.values()}
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        (status,) = await run_epochs(components, 1)
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
+        examples = {record.example_id for record in components.run.log.view.trajectories.values()}
     assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
     (row,) = rows_in(tmp_path / "output" / "training_metrics.jsonl")
     assert (row["num_trajectories"], row["num_groups"]) == (4, 2)
@@ -77,9 +77,9 @@ async def test_an_example_that_a_judge_says_nothing_of_is_left_out(tmp_path: Pat
 
 
 async def test_a_judge_that_says_nothing_at_all_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
-    async with new_run(tmp_path, silent_document(tmp_path, "e0", "e1", "e2")) as made:
+    async with new_run(tmp_path, silent_document(tmp_path, "e0", "e1", "e2")) as components:
         with pytest.raises(RunStoppedError, match=r"score_missing .*: 6\): see .* that the evaluator returns a score"):
-            await run_epochs(made, 1)
+            await run_epochs(components, 1)
 
 
 async def branching(question: str, llm: Any) -> str:
@@ -91,9 +91,9 @@ async def branching(question: str, llm: Any) -> str:
 
 
 async def test_calls_that_branch_from_one_answer_are_each_trained_once(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, workflow=branching, score=last_digit)) as made:
-        await run_epochs(made, 1)
-        view = made.run.log.view
+    async with new_run(tmp_path, document(tmp_path, workflow=branching, score=last_digit)) as components:
+        await run_epochs(components, 1)
+        view = components.run.log.view
         (step,) = view.completed.values()
     assert sorted(len(group.members) for group in view.groups.values()) == [2, 2, 2]
     assert len(step.trained) == 6

@@ -59,17 +59,17 @@ def log_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
 async def test_two_epochs_train_on_the_episodes_of_the_log(tmp_path: Path) -> None:
     events = record_traffic(unfinished=True)
     plan = read(tmp_path, log_document(tmp_path))
-    async with opened(plan, memory_bus(plan), endpoint := Endpoint()) as made:
-        assert isinstance(made.builder, BusLogBuilder)
+    async with opened(plan, memory_bus(plan), endpoint := Endpoint()) as components:
+        assert isinstance(components.builder, BusLogBuilder)
 
         async def read_events(config: LogTrajectoryBuilderConfig) -> list[Event]:
             return events
 
-        made.builder.read = read_events
-        statuses = await run_epochs(made, 2)
-        view = made.run.log.view
+        components.builder.read = read_events
+        statuses = await run_epochs(components, 2)
+        view = components.run.log.view
     assert [status.status.value for status in statuses] == ["completed"] * 2
-    assert endpoint.asked == [], "nothing is played again"
+    assert endpoint.requests == [], "nothing is played again"
     assert len(view.trajectories) == 20
     first = [record for record in view.trajectories.values() if record.labels["epoch"] == "0"]
     assert {record.labels["task"] for record in first} == {"shop"}

@@ -27,10 +27,10 @@ from tests.nemo.world import RUN, SCORES, ask, document, memory_bus, new_run, re
 
 async def crashing(question: str, llm: Any) -> str:
     """Crashes at question 1, each time."""
-    said = await ask(question, llm)
+    reply = await ask(question, llm)
     if question == "question 1":
         raise ValueError("broken")
-    return said
+    return reply
 
 
 def raising(item: EvalInputItem) -> float:
@@ -46,9 +46,9 @@ def crashing_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
 async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with new_run(tmp_path, crashing_document(tmp_path, failure_reward=-1.0)) as made:
-        await run_epochs(made, 1)
-        groups = list(made.run.log.view.groups.values())
+    async with new_run(tmp_path, crashing_document(tmp_path, failure_reward=-1.0)) as components:
+        await run_epochs(components, 1)
+        groups = list(components.run.log.view.groups.values())
     assert sorted(tuple(member.reward for member in group.members) for group in groups)[0] == (-1.0, -1.0)
     (place,) = {record.getMessage() for record in caplog.records if "example e1 failed" in record.getMessage()}
     assert "ValueError: broken (" in place
@@ -58,9 +58,11 @@ async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
 
 async def test_a_crash_counts_as_failed_in_a_validation(tmp_path: Path) -> None:
     dataset = str(tmp_path / "train.json")
-    async with new_run(tmp_path, crashing_document(tmp_path), validation_dataset=dataset) as made:
-        await made.trainer.run_validation_evaluation(0, RUN)  # the second answer to a question is even, which is good
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    async with new_run(tmp_path, crashing_document(tmp_path), validation_dataset=dataset) as components:
+        await components.trainer.run_validation_evaluation(
+            0, RUN
+        )  # the second answer to a question is even, which is good
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
     assert (metrics["num_examples"], sorted(metrics["rewards"])) == (3, [0.0, 1.0, 1.0])
 
 
@@ -68,9 +70,9 @@ async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path
     plain = document(tmp_path)
     SCORES["raising"] = raising
     plain["eval"]["evaluators"]["other"] = {"_type": "test_score", "how": "raising"}
-    async with new_run(tmp_path, plain) as made:
-        (status,) = await run_epochs(made, 1)
-        (step,) = made.run.log.view.completed.values()
+    async with new_run(tmp_path, plain) as components:
+        (status,) = await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 6)
 
 
@@ -97,10 +99,10 @@ async def test_what_an_evaluator_raises_is_shown_with_its_place(
     plain = document(tmp_path, score=raising)
     place = r"KeyError: 'no such column' \(.*test_outcomes.py, line \d+, in raising\)"
     dataset = str(tmp_path / "train.json")
-    async with new_run(tmp_path, plain, validation_dataset=dataset) as made:
-        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        metrics = await components.trainer.run_validation_evaluation(0, RUN)
         with pytest.raises(RunStoppedError, match=rf"evaluator 'good' raised {place}; score_missing"):
-            await run_epochs(made, 1)
+            await run_epochs(components, 1)
     assert re.search(f"the evaluator raised {place}", metrics["error"])
     logged_lines = [record.getMessage() for record in caplog.records if record.name.startswith("rollbus.nemo")]
     assert any(re.search(f"evaluator 'good' raised {place}", line) for line in logged_lines)
@@ -116,10 +118,10 @@ def test_rows_with_one_id_are_named(tmp_path: Path) -> None:
 
 
 def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:
-    shown = Console(file=StringIO(), width=200)
-    with logged(shown):
+    console = Console(file=StringIO(), width=200)
+    with logged(console):
         logging.getLogger("my_agent").info("asked the shop")
-    assert shown.file.getvalue() == "INFO - asked the shop\n"  # type: ignore[attr-defined]
+    assert console.file.getvalue() == "INFO - asked the shop\n"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +179,11 @@ async def test_a_run_says_what_ended_it(tmp_path: Path, ended_by: BaseException 
 
 
 async def test_what_a_trainer_of_ones_own_raises_is_told_with_its_place(tmp_path: Path) -> None:
-    async with new_run(tmp_path) as made:
+    async with new_run(tmp_path) as components:
 
         async def run(num_epochs: int) -> Any:
             raise KeyError("no such column")
 
-        made.trainer.run = run  # type: ignore[method-assign]
+        components.trainer.run = run  # type: ignore[method-assign]
         with pytest.raises(RunStoppedError, match=r"KeyError: 'no such column' \(.*test_outcomes.py, line \d+, in run"):
-            await start_epochs(made)
+            await start_epochs(components)

@@ -28,7 +28,7 @@ class Player(Endpoint):
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = super().answer(request)
-        number, free = len(self.asked), [one for one in request["messages"][-1]["content"] if one.isdigit()]
+        number, free = len(self.requests), [letter for letter in request["messages"][-1]["content"] if letter.isdigit()]
         answer["choices"][0]["message"]["content"] = "I pass." if number % 5 == 0 else free[number % len(free)]
         return answer
 
@@ -58,7 +58,7 @@ def report_move(move: int, value: float) -> None:
 
 def mean_of_steps(item: EvalInputItem) -> float:
     """The reward: what the moves were worth, on average."""
-    ends = [one.payload for one in item.trajectory if one.event_type is IntermediateStepType.CUSTOM_END]
+    ends = [step.payload for step in item.trajectory if step.event_type is IntermediateStepType.CUSTOM_END]
     values = [end.metadata["value"] for end in ends if end.name == STEP]  # type: ignore[index]
     return float(sum(values) / len(values))
 
@@ -68,14 +68,14 @@ async def test_a_game_with_a_synchronous_chain_and_moves_asked_again_is_scored_b
 ) -> None:
     plain = document(tmp_path, examples=GAMES, workflow=play_in_steps, score=mean_of_steps)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
-    async with new_run(tmp_path, plain, player := Player()) as made:
-        statuses = await run_epochs(made, EPOCHS)
-        view = made.run.log.view
+    async with new_run(tmp_path, plain, player := Player()) as components:
+        statuses = await run_epochs(components, EPOCHS)
+        view = components.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * EPOCHS
     records = list(view.trajectories.values())
     assert len(records) == GAMES * EPOCHS
     assert all(record.trainable for record in records)
-    assert sum(len(record.turns) for record in records) == len(player.asked), "also the moves that were asked again"
+    assert sum(len(record.turns) for record in records) == len(player.requests), "also the moves that were asked again"
     assert view.completed, "an attempt is compared with the earlier ones of its example"
     assert len({report.value for record in records for report in record.rewards}) > 1
     assert all(row["num_trajectories"] == GAMES for row in Outputs(tmp_path / "output").training_rows())

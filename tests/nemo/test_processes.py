@@ -37,11 +37,11 @@ def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
 def test_a_server_that_is_not_there_is_started_only_for_a_model_that_is_here(
     tmp_path: Path, backend: dict[str, Any], message: str
 ) -> None:
-    found = processes(tmp_path, **backend)
-    art = found._plan.art_backend
+    run_processes = processes(tmp_path, **backend)
+    art = run_processes._plan.art_backend
     assert art is not None
     with pytest.raises(UnavailableError, match=message):
-        found._require_startable(art)
+        run_processes._require_startable(art)
 
 
 def test_without_a_settings_file_the_run_has_a_stack_of_its_own(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_a_settings_file_is_looked_for_beside_the_configuration(tmp_path: Path) 
 
 
 def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
-    found = processes(tmp_path, "kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
+    run_processes = processes(tmp_path, "kafka: {bootstrap_servers: '${NOBODY_SETS_THIS}'}\n")
     with pytest.raises(ConfigurationError, match="NOBODY_SETS_THIS"):
-        found._document()
+        run_processes._document()
 
 
 def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,11 +89,11 @@ def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monk
 
 
 def test_what_a_run_writes_down_with_its_passwords_is_for_nobody_else(tmp_path: Path) -> None:
-    found = processes(tmp_path)
-    found._folder.mkdir(parents=True)
-    (found._folder / SETTINGS_FILE).touch(0o644)
-    found._write({"kafka": {"password": "hunter2"}})
-    path = found._folder / SETTINGS_FILE
+    run_processes = processes(tmp_path)
+    run_processes._folder.mkdir(parents=True)
+    (run_processes._folder / SETTINGS_FILE).touch(0o644)
+    run_processes._write({"kafka": {"password": "hunter2"}})
+    path = run_processes._folder / SETTINGS_FILE
     assert (path.stat().st_mode & 0o777, "hunter2" in path.read_text()) == (0o600, True)
 
 

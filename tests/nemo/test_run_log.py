@@ -20,36 +20,36 @@ from rollbus.trainer.ledger.log import Publication
 from tests.builders import START_MS
 
 STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}
-STARTED = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
+STARTED_STEP = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
 COMPLETED = StepCompleted(**STEP, policy_version=1, trained=(), started_at_ms=START_MS, completed_at_ms=START_MS)
 FAILED = StepFailed(**STEP, attempt=1, error_class="E", message="no", final=False, failed_at_ms=START_MS)
 
 
-class Told:
+class ScriptedBus:
     """A log that tells one thing per look, and takes a moment for each."""
 
-    def __init__(self, *told: Any) -> None:
-        self.told = list(told)
+    def __init__(self, *records: Any) -> None:
+        self.records = list(records)
 
     async def poll(self) -> list[Any]:
         await asyncio.sleep(0.01)
-        record = self.told.pop(0) if self.told else None
+        record = self.records.pop(0) if self.records else None
         return [record] if record is not None else []
 
 
-def run_log(*told: Any) -> RunLog:
-    return RunLog(cast(Bus, Told(*told)), "r", cast(RunRecording, None), stalled_s=0.1)
+def run_log(*records: Any) -> RunLog:
+    return RunLog(cast(Bus, ScriptedBus(*records)), "r", cast(RunRecording, None), stalled_s=0.1)
 
 
 async def test_a_step_may_take_longer_than_anything_else() -> None:
-    log = run_log(STARTED, *[None] * 30, COMPLETED)
+    log = run_log(STARTED_STEP, *[None] * 30, COMPLETED)
     await log.wait_for(lambda view: "b" in view.completed, "the training")
 
 
-@pytest.mark.parametrize("told", [(), (STARTED, FAILED), (STARTED, COMPLETED)])
-async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(told: Sequence[Any]) -> None:
+@pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED), (STARTED_STEP, COMPLETED)])
+async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(records: Sequence[Any]) -> None:
     with pytest.raises(UnavailableError, match="nothing new is on the log"):
-        await run_log(*told).wait_for(lambda view: False, "the training")
+        await run_log(*records).wait_for(lambda view: False, "the training")
 
 
 class Refusing:

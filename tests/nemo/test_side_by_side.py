@@ -31,17 +31,17 @@ from tests.nemo.world import RUN, Endpoint, document, memory_bus, new_run, opene
 
 
 def tuning(plan: Any, **curriculum: Any) -> FinetuneConfig:
-    found: FinetuneConfig = plan.config.finetuning.model_copy(
+    finetune_config: FinetuneConfig = plan.config.finetuning.model_copy(
         update={"curriculum_learning": CurriculumLearningConfig(enabled=True, **curriculum)}
     )
-    return found
+    return finetune_config
 
 
 async def test_both_builders_make_the_same_groups_and_rewards_of_one_evaluation(tmp_path: Path) -> None:
-    async with new_run(tmp_path) as made:
-        outputs = [await evaluate(made.builder.run_config, made.run) for _ in range(2)]
+    async with new_run(tmp_path) as components:
+        outputs = [await evaluate(components.builder.run_config, components.run) for _ in range(2)]
         theirs = ARTTrajectoryBuilder(ARTTrajectoryBuilderConfig(num_generations=2))
-        await theirs.initialize(made.builder.run_config)
+        await theirs.initialize(components.builder.run_config)
         answers = iter(outputs)
 
         async def run_eval() -> Any:
@@ -50,17 +50,17 @@ async def test_both_builders_make_the_same_groups_and_rewards_of_one_evaluation(
         theirs.run_eval = run_eval  # type: ignore[method-assign]
         await theirs.start_run(RUN, {"epoch": 0})
         expected = await theirs.finalize(RUN, {"epoch": 0})
-        found = await made.run.publish(expected.model_copy(deep=True), 0)
-    assert [[member.reward for member in group] for group in found.trajectories] == [
+        published_collection = await components.run.publish(expected.model_copy(deep=True), 0)
+    assert [[member.reward for member in group] for group in published_collection.trajectories] == [
         [member.reward for member in group] for group in expected.trajectories
     ]
-    assert count(found) == 6
-    for ours, other in zip(chain(*found.trajectories), chain(*expected.trajectories), strict=True):
-        assert said(ours) == said(other)
+    assert count(published_collection) == 6
+    for ours, other in zip(chain(*published_collection.trajectories), chain(*expected.trajectories), strict=True):
+        assert messages_of(ours) == messages_of(other)
 
 
-def said(trajectory: Trajectory) -> list[tuple[str, str]]:
-    return [(one.role.value, one.content) for one in trajectory.episode if isinstance(one, EpisodeItem)]
+def messages_of(trajectory: Trajectory) -> list[tuple[str, str]]:
+    return [(item.role.value, item.content) for item in trajectory.episode if isinstance(item, EpisodeItem)]
 
 
 class _Sub:
@@ -80,31 +80,33 @@ async def test_both_trainers_choose_the_same_groups_epoch_after_epoch(tmp_path: 
     await theirs.bind_components(_Sub(), _Sub())  # type: ignore[arg-type]
     await theirs.initialize(tuning(plan, **options))
     chance = random.Random(7)
-    async with opened(plan, memory_bus(plan), Endpoint()) as made:
-        assert isinstance(made.trainer, BusTrainer)
-        made.trainer.curriculum_config = tuning(plan, **options).curriculum_learning
-        made.trainer._curriculum_state["current_percentile"] = made.trainer.curriculum_config.initial_percentile
+    async with opened(plan, memory_bus(plan), Endpoint()) as components:
+        assert isinstance(components.trainer, BusTrainer)
+        components.trainer.curriculum_config = tuning(plan, **options).curriculum_learning
+        components.trainer._curriculum_state["current_percentile"] = (
+            components.trainer.curriculum_config.initial_percentile
+        )
         for epoch in range(24):
             groups = [[chance.random() for _ in range(4)] for _ in range(12)]
-            ours = made.trainer.apply_curriculum_learning(collection(*groups), epoch)
+            ours = components.trainer.apply_curriculum_learning(collection(*groups), epoch)
             other = theirs.apply_curriculum_learning(collection(*groups), epoch)
             assert rewards(ours) == rewards(other), epoch
-            state, others = made.trainer.get_curriculum_state(), theirs.get_curriculum_state()
+            state, others = components.trainer.get_curriculum_state(), theirs.get_curriculum_state()
             for name in ("current_percentile", "last_expansion_epoch", "total_groups"):
                 assert state[name] == others[name], (epoch, name)
             assert sorted(state["included_groups"]) == sorted(others["included_groups"])
 
 
-def rewards(found: TrajectoryCollection) -> list[list[float]]:
-    return [[member.reward for member in group] for group in found.trajectories]
+def rewards(collection: TrajectoryCollection) -> list[list[float]]:
+    return [[member.reward for member in group] for group in collection.trajectories]
 
 
 async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as made:
-        await run_epochs(made, 1)
+    async with new_run(tmp_path, document(tmp_path, curriculum_learning={"enabled": True})) as components:
+        await run_epochs(components, 1)
         theirs = ARTTrainer(ARTTrainerConfig())
         await theirs.bind_components(_Sub(), _Sub())  # type: ignore[arg-type]
-        await theirs.initialize(made.trainer.run_config)
+        await theirs.initialize(components.trainer.run_config)
         row = json.loads((tmp_path / "output" / "training_metrics.jsonl").read_text())
         names = ("avg_reward", "min_reward", "max_reward", "num_trajectories", "num_groups")
         theirs.log_progress(0, {name: row[name] for name in names}, output_dir=str(tmp_path / "theirs"))

@@ -39,9 +39,9 @@ def price(item: str) -> str:
 async def ask_by_langgraph(question: str, llm: Any) -> str:
     from langchain.agents import create_agent
 
-    found = await create_agent(llm, tools=[price]).ainvoke({"messages": [{"role": "user", "content": question}]})
+    state = await create_agent(llm, tools=[price]).ainvoke({"messages": [{"role": "user", "content": question}]})
     report_move(1, 0.25)
-    return str(found["messages"][-1].content)
+    return str(state["messages"][-1].content)
 
 
 class LlamaConfig(FunctionBaseConfig, name="test_llama_index"):
@@ -56,9 +56,9 @@ async def llama_index_workflow(config: LlamaConfig, builder: Builder) -> AsyncIt
         from llama_index.core.agent.workflow import FunctionAgent
 
         agent = FunctionAgent(tools=[price], llm=llm, streaming=False)
-        found = await agent.run(question)
+        answer = await agent.run(question)
         report_move(1, 0.25)
-        return str(found)
+        return str(answer)
 
     yield FunctionInfo.from_fn(run)
 
@@ -74,9 +74,9 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
     plain = document(tmp_path, examples=1, workflow=ask_by_langgraph, score=by_steps)
     if framework == "llama_index":
         plain["workflow"] = {"_type": "test_llama_index", "llm": "policy"}
-    async with new_run(tmp_path, plain, Buying()) as made:
-        await run_epochs(made, 1)
-        records = list(made.run.log.view.trajectories.values())
+    async with new_run(tmp_path, plain, Buying()) as components:
+        await run_epochs(components, 1)
+        records = list(components.run.log.view.trajectories.values())
     for steps in map(steps_of, seen):
         assert [step.event_type.value for step in steps] == SEEN
         assert [step.payload.name for step in steps[2:4]] == ["price", "price"]
@@ -90,7 +90,7 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
 
 
 def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:
-    return [one for one in trajectory if one.event_type.value in SEEN]
+    return [step for step in trajectory if step.event_type.value in SEEN]
 
 
 class SlowFirst(Endpoint):
@@ -132,10 +132,10 @@ async def test_calls_side_by_side_have_their_own_tokens(tmp_path: Path, call: st
     plain = document(tmp_path, examples=1, workflow=ask_side_by_side, score=by_steps)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
     endpoint = SlowFirst()
-    async with new_run(tmp_path, plain, endpoint) as made:
-        await made.builder.start_run(RUN, {"epoch": 0})
-        await made.builder.finalize(RUN, {"epoch": 0})
-    assert {bool(request.get("stream")) for request in endpoint.asked} == {call == "streamed"}
+    async with new_run(tmp_path, plain, endpoint) as components:
+        await components.builder.start_run(RUN, {"epoch": 0})
+        await components.builder.finalize(RUN, {"epoch": 0})
+    assert {bool(request.get("stream")) for request in endpoint.requests} == {call == "streamed"}
     assert token_ids_by_input == {f"question 0 {letter}": [ord(letter)] for letter in "abc"}
 
 

@@ -182,15 +182,13 @@ async def test_two_requests_of_two_calls_are_two_episodes_of_two_turns(framework
     aliases = [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
     talks = set()
     for events in episodes:
-        started = next(event for event in events if isinstance(event, EpisodeStarted))
-        assert started.task == "test_keeper"
-        assert started.labels["user_id"].removeprefix("user-") == started.labels["conversation_id"].removeprefix(
-            "talk-"
-        )
-        talks.add(started.labels["conversation_id"])
-        names = {record.conversation: record.alias for record in aliases if record.episode_id == started.episode_id}
-        talk = f"conversation:{started.labels['conversation_id']}"
-        assert names == {True: talk, False: started.labels["workflow_run_id"]}, (
+        start = next(event for event in events if isinstance(event, EpisodeStarted))
+        assert start.task == "test_keeper"
+        assert start.labels["user_id"].removeprefix("user-") == start.labels["conversation_id"].removeprefix("talk-")
+        talks.add(start.labels["conversation_id"])
+        names = {record.conversation: record.alias for record in aliases if record.episode_id == start.episode_id}
+        talk = f"conversation:{start.labels['conversation_id']}"
+        assert names == {True: talk, False: start.labels["workflow_run_id"]}, (
             "feedback may name the request by the toolkit's own id, and what a user says next is known by the talk's"
         )
         assert [tokens_of(turn) for turn in turns_of(events)] == SAMPLED
@@ -289,7 +287,7 @@ def evaluated_document(url: str, folder: Path) -> dict[str, Any]:
 async def test_a_finetuning_run_records_its_own_episodes_alone(tmp_path: Path) -> None:
     plain = document(tmp_path, examples=1)
     plain["general"] = {"telemetry": {"tracing": {"rollbus": {"_type": "rollbus"}}}}
-    async with new_run(tmp_path, plain, Endpoint()) as made:
-        await run_epochs(made, 1)
-        records = list(made.run.log.view.trajectories.values())
+    async with new_run(tmp_path, plain, Endpoint()) as components:
+        await run_epochs(components, 1)
+        records = list(components.run.log.view.trajectories.values())
     assert [(record.trainable, len(record.turns)) for record in records] == [(True, 1)] * 2

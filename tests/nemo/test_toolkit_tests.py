@@ -35,8 +35,8 @@ def test_every_test_of_theirs_is_shown_by_one_of_ours_or_has_a_reason() -> None:
 
 
 async def test_an_epoch_is_begun_and_finalized_once(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, examples=1)) as made:
-        builder = made.builder
+    async with new_run(tmp_path, document(tmp_path, examples=1)) as components:
+        builder = components.builder
         assert isinstance(builder, BusTrajectoryBuilder)
         assert (builder.evaluation_runs, builder.num_generations) == ({}, 2)
         with pytest.raises(ValueError, match="No evaluation runs found for run_id: unknown"):
@@ -51,24 +51,24 @@ async def test_an_epoch_is_begun_and_finalized_once(tmp_path: Path) -> None:
 
 async def test_a_validation_has_the_toolkits_fields(tmp_path: Path) -> None:
     dataset = str(tmp_path / "train.json")
-    async with new_run(tmp_path, validation_dataset=dataset) as made:
-        metrics = await made.trainer.run_validation_evaluation(4, RUN)
-    known = ("epoch", "dataset_type", "avg_reward", "min_reward", "max_reward", "num_examples")
-    assert [metrics[name] for name in known] == [4, "validation", 0.0, 0.0, 0.0, 3]
+    async with new_run(tmp_path, validation_dataset=dataset) as components:
+        metrics = await components.trainer.run_validation_evaluation(4, RUN)
+    first_fields = ("epoch", "dataset_type", "avg_reward", "min_reward", "max_reward", "num_examples")
+    assert [metrics[name] for name in first_fields] == [4, "validation", 0.0, 0.0, 0.0, 3]
 
 
 async def test_a_job_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     unknown = TrainingJobRef(run_id="unknown", backend="openpipe_art")
-    async with new_run(tmp_path) as made:
-        for ask in (made.trainer.trainer_adapter.status, made.trainer.trainer_adapter.wait_until_complete):
+    async with new_run(tmp_path) as components:
+        for ask in (components.trainer.trainer_adapter.status, components.trainer.trainer_adapter.wait_until_complete):
             with pytest.raises(ValueError, match="No training job found with run_id unknown"):
                 await ask(unknown)
 
 
 async def test_a_running_job_says_how_far_it_is(tmp_path: Path) -> None:
-    async with new_run(tmp_path) as made:
-        await run_epochs(made, 1)
-        view, adapter = made.run.log.view, made.trainer.trainer_adapter
+    async with new_run(tmp_path) as components:
+        await run_epochs(components, 1)
+        view, adapter = components.run.log.view, components.trainer.trainer_adapter
         ref = TrainingJobRef(run_id=RUN, backend="openpipe_art", metadata={"epoch": 0})
         view.completed.clear()  # as long as the step has no outcome on the log
         running = adapter._status(ref)  # type: ignore[attr-defined]

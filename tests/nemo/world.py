@@ -40,7 +40,7 @@ class Endpoint:
     """Answers as an endpoint with token ids does; the n-th answer to a question says n."""
 
     def __init__(self, *, with_tokens: bool = True) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.with_tokens = with_tokens
         self.version = 0
         self.before: Callable[[dict[str, Any]], None] = lambda request: None
@@ -48,10 +48,10 @@ class Endpoint:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            self.asked.append(request)
-            number = len(self.asked)
+            self.requests.append(request)
+            number = len(self.requests)
             question = str(request["messages"][-1]["content"])
-            seen = sum(str(one["messages"][-1]["content"]) == question for one in self.asked)
+            seen = sum(str(earlier_request["messages"][-1]["content"]) == question for earlier_request in self.requests)
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": "stop",
@@ -106,9 +106,9 @@ class Steady(Endpoint):
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = super().answer(request)
-        said = crc32(f"{request['messages'][-1]['content']} {request.get('seed')}".encode()) % 10
-        answer["choices"][0]["message"]["content"] = str(said)
-        answer["choices"][0]["token_ids"] = [said]
+        digit = crc32(f"{request['messages'][-1]['content']} {request.get('seed')}".encode()) % 10
+        answer["choices"][0]["message"]["content"] = str(digit)
+        answer["choices"][0]["token_ids"] = [digit]
         return answer
 
 
@@ -141,14 +141,14 @@ async def ask_workflow(config: AskConfig, builder: Builder) -> AsyncIterator[Fun
 @register_evaluator(config_type=ScoreConfig)
 async def score_evaluator(config: ScoreConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
     async def evaluate(items: EvalInput) -> EvalOutput:
-        found = []
+        scored_items = []
         for item in items.eval_input_items:
             score = SCORES[config.how](item)
             whole = (
                 score if isinstance(score, EvalOutputItem) else EvalOutputItem(id=item.id, score=score, reasoning="")
             )
-            found.append(whole)
-        return EvalOutput(average_score=None, eval_output_items=found)
+            scored_items.append(whole)
+        return EvalOutput(average_score=None, eval_output_items=scored_items)
 
     yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="a test's")  # type: ignore[arg-type]  # as all of its own
 
@@ -193,8 +193,8 @@ def read(tmp_path: Path, plain: dict[str, Any]) -> Plan:
 def rows_in(path: Path, *without: str) -> list[dict[str, Any]]:
     """Return the rows of a file of JSON, or of a JSON object a line, less some fields."""
     text = path.read_text()
-    found = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
-    rows = found if isinstance(found, list) else [found]
+    content = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+    rows = content if isinstance(content, list) else [content]
     return [{name: value for name, value in row.items() if name not in without} for row in rows]
 
 
@@ -224,11 +224,11 @@ async def opened(
     with model.served() as address:
         for llm in plan.config.llms.values():
             llm.base_url = address  # type: ignore[attr-defined]
-        async with components(run, FinetuneRunConfig(**options)) as made:
-            if isinstance(made.trainer, BusTrainer):
-                made.trainer.plots = plots
+        async with components(run, FinetuneRunConfig(**options)) as open_components:
+            if isinstance(open_components.trainer, BusTrainer):
+                open_components.trainer.plots = plots
             try:
-                yield made
+                yield open_components
             finally:
                 await log.close()
 
@@ -244,10 +244,10 @@ async def new_run(
 ) -> AsyncIterator[Components]:
     """The components of a configuration's one run, which is not opened again."""
     plan = read(tmp_path, plain or document(tmp_path))
-    async with opened(plan, memory_bus(plan, backend=backend), model or Endpoint(), **options) as made:
-        yield made
+    async with opened(plan, memory_bus(plan, backend=backend), model or Endpoint(), **options) as open_components:
+        yield open_components
 
 
-async def run_epochs(made: Components, epochs: int) -> Sequence[TrainingJobStatus]:
-    assert isinstance(made.trainer, BusTrainer)
-    return await made.trainer.run(epochs)
+async def run_epochs(open_components: Components, epochs: int) -> Sequence[TrainingJobStatus]:
+    assert isinstance(open_components.trainer, BusTrainer)
+    return await open_components.trainer.run(epochs)

@@ -143,8 +143,8 @@ def _one_answer(name: str, question: Message, answer: Message, *truth: dict[str,
 
 
 def _plain(name: str, question: str, answer: str, **fields: Any) -> Episode:
-    asking, said = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
-    return _one_answer(name, user(question), assistant(answer), asking, said, **fields)
+    asking, answering = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+    return _one_answer(name, user(question), assistant(answer), asking, answering, **fields)
 
 
 def episodes() -> list[Episode]:

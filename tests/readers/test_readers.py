@@ -23,14 +23,14 @@ def test_a_step_of_trl_trains_on_what_was_sampled(tmp_path: Path) -> None:
     assert printed.count("DPO compares 7 pairs") == 2
 
 
-def kept(*left_out: str) -> tuple[list[Episode], list[Episode]]:
+def read_through_all(*left_out: str) -> tuple[list[Episode], list[Episode]]:
     """Return the conversations to export, and those of them that have to arrive."""
     chosen = [*episodes(), *CHANGED]
     return chosen, [episode for episode in chosen if episode.truth is not None and episode.name not in left_out]
 
 
 def test_axolotl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
-    chosen, arriving = kept()
+    chosen, arriving = read_through_all()
     write_export(tmp_path, chosen, reader="axolotl", kind="sft")
     write_truth(tmp_path, arriving)
     _, left_out, _ = write_export(tmp_path / "dpo", PAIRS, reader="axolotl", kind="dpo")
@@ -41,7 +41,7 @@ def test_axolotl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_nemo_tokenizes_what_was_recorded(tmp_path: Path) -> None:
-    chosen, arriving = kept()
+    chosen, arriving = read_through_all()
     _, left_out, _ = write_export(tmp_path, chosen, reader="nemo", kind="sft")
     no_object = "conversations with arguments that are no JSON object"
     assert left_out == {"not text": 1, f"conversations {HALF_CHARACTER}": 1, no_object: 1}
@@ -51,7 +51,7 @@ def test_nemo_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_verl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
-    chosen, arriving = kept("tools", "single", "thinking", *(episode.name for episode in CHANGED))
+    chosen, arriving = read_through_all("tools", "single", "thinking", *(episode.name for episode in CHANGED))
     _, left_out, _ = write_export(tmp_path, chosen, reader="verl", kind="sft")
     assert left_out["conversations with thinking, which verl's SFT does not pass on as it is"] == 1
     write_truth(tmp_path, arriving)
@@ -62,7 +62,7 @@ def test_verl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_openai_s_files_have_its_form(tmp_path: Path) -> None:
-    chosen, arriving = kept("thinking")
+    chosen, arriving = read_through_all("thinking")
     _, left_out, _ = write_export(tmp_path, chosen, reader="openai", kind="sft")
     assert left_out["conversations with thinking, for which OpenAI's form has no field"] == 1
     write_truth(tmp_path, arriving)

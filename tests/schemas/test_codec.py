@@ -110,9 +110,9 @@ def test_text_of_any_length_survives_the_wire_and_is_missed_where_it_is_cut(leng
     reward = dataclasses.replace(REWARD, event_id="e" * length)
     data = encode(reward)
     assert decode(data) == reward
-    for kept in (HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 2, HEADER_BYTES + 2 + length // 2):
+    for kept_bytes in (HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 2, HEADER_BYTES + 2 + length // 2):
         with pytest.raises(UndecodableError):
-            decode(data[:kept])
+            decode(data[:kept_bytes])
 
 
 @pytest.mark.parametrize("length", [b"\x01", b"\x7f", b"\x81\x01", b"\xff\x7f", b"\xff\xff\x01"])
@@ -123,7 +123,7 @@ def test_a_negative_length_of_any_width_is_refused(length: bytes) -> None:
 
 @given(st.permutations(["a", "b", "c"]))
 def test_equal_maps_give_equal_bytes(keys: list[str]) -> None:
-    ordered, sorted_first = (make_started(labels=dict.fromkeys(each, "x")) for each in (keys, sorted(keys)))
+    ordered, sorted_first = (make_started(labels=dict.fromkeys(names, "x")) for names in (keys, sorted(keys)))
     assert encode(ordered) == encode(sorted_first)
 
 

@@ -40,9 +40,9 @@ def test_what_is_given_wins_over_what_is_copied() -> None:
 
 
 def test_the_result_is_frozen_and_checked() -> None:
-    made = visit_of(Ticket(name="Ada", seat=3), minutes=0)
+    visit = visit_of(Ticket(name="Ada", seat=3), minutes=0)
     with pytest.raises(FrozenInstanceError):
-        made.minutes = 1  # type: ignore[misc]
+        visit.minutes = 1  # type: ignore[misc]
     with pytest.raises(ValueError, match="-1 minutes"):
         visit_of(Ticket(name="Ada", seat=3), minutes=-1)
 
@@ -55,7 +55,7 @@ def test_a_field_that_nobody_gives_is_refused_when_the_function_is_made() -> Non
 
 
 def test_what_is_in_the_making_is_not_frozen_in_any_way_by_its_bases() -> None:
-    made: Any = object.__new__(unfrozen(WriterClosed))
-    made.count = 7
-    del made.count  # where a base forbids this, Python sets every field by a call, too
-    assert not hasattr(made, "count")
+    writer_closed: Any = object.__new__(unfrozen(WriterClosed))
+    writer_closed.count = 7
+    del writer_closed.count  # where a base forbids this, Python sets every field by a call, too
+    assert not hasattr(writer_closed, "count")

@@ -31,9 +31,9 @@ def test_without_a_decision_nothing_is_chosen() -> None:
 
 
 def test_a_share_of_the_episodes_gets_the_canary_in_every_process_the_same() -> None:
-    one, two = routing(decided(1, share=0.25)), routing(decided(1, share=0.25))
-    chosen = [one.choose("agent", f"e{n}") for n in range(2_000)]
-    assert chosen == [two.choose("agent", f"e{n}") for n in range(2_000)]
+    first_routing, second_routing = routing(decided(1, share=0.25)), routing(decided(1, share=0.25))
+    chosen = [first_routing.choose("agent", f"e{n}") for n in range(2_000)]
+    assert chosen == [second_routing.choose("agent", f"e{n}") for n in range(2_000)]
     assert chosen.count(2) / 2_000 == pytest.approx(0.25, abs=0.04)
 
 

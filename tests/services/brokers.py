@@ -27,7 +27,7 @@ def own_broker(
 
 
 @contextmanager
-def started(broker: ServiceProcess) -> Iterator[str]:
+def running_broker(broker: ServiceProcess) -> Iterator[str]:
     """Start a broker; yield its address, and stop it when the block ends."""
     try:
         broker.start()

@@ -45,9 +45,9 @@ def test_the_tasks_that_came_are_proposed_to_the_run_whose_filter_matches_none()
     assert proposal.text == "runs[1].filter.tasks: [refund]"
 
 
-def parts_of(settings: Settings, *services: ServiceStatus, **known: Any) -> list[Part]:
+def parts_of(settings: Settings, *services: ServiceStatus, **changed_answers: Any) -> list[Part]:
     answers: dict[str, Any] = {"answering": (), "topic_mistakes": None, "processes": None}
-    return list(find_parts(settings, services, **answers | known))
+    return list(find_parts(settings, services, **answers | changed_answers))
 
 
 def test_a_new_project_lacks_every_part_in_the_order_in_which_they_start() -> None:

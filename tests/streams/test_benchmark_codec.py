@@ -13,9 +13,9 @@ def test_the_avro_library_makes_the_trajectories_that_our_codec_makes_byte_for_b
     for number in range(20):
         group = {"group_id": f"group-{number}", "group_size": 4} if number % 2 else {}
         events = episode(number, chance, reward=float(number % 3), **group)  # type: ignore[arg-type]
-        made = assembled(events, ours)
-        assert len(made) == 1
-        assert assembled(events, library) == made
+        our_trajectories = assembled(events, ours)
+        assert len(our_trajectories) == 1
+        assert assembled(events, library) == our_trajectories
 
 
 def test_the_avro_library_tells_a_record_by_its_header() -> None:

@@ -62,10 +62,10 @@ def test_a_stage_goes_on_from_released_rows(name: str) -> None:
 
 def test_every_table_of_every_stage_has_its_rows_kept() -> None:
     tables = {name: set(stage.new_state()._tables) for name, stage in STAGES.items()}
-    kept = defaultdict[str, set[str]](set)
+    kept_tables = defaultdict[str, set[str]](set)
     for path in RELEASED:
-        kept[path.stem.split(".")[0]].add(path.stem.split(".")[1])
-    assert kept == tables, REMEDY
+        kept_tables[path.stem.split(".")[0]].add(path.stem.split(".")[1])
+    assert kept_tables == tables, REMEDY
     newest = {f"{stage}.{table}.{value[0]}" for stage, table, _, value in rows()}
     assert newest <= {path.stem for path in RELEASED}, REMEDY
 

@@ -67,11 +67,11 @@ class ServiceContract:
         (trained,), loss = make_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         output = await run.forward_backward([trained.sequence], loss)
         (span,) = trained.spans
-        recorded = list(decode_logprobs(turn.logprobs))
-        assert list(output.logprobs[0][span.start : span.end]) == pytest.approx(recorded, abs=1e-4)
+        recorded_logprobs = list(decode_logprobs(turn.logprobs))
+        assert list(output.logprobs[0][span.start : span.end]) == pytest.approx(recorded_logprobs, abs=1e-4)
         assert len(output.logprobs[0]) == len(trained.sequence.target_ids)
         whole = [*PROMPT, *trained.sequence.target_ids[len(PROMPT) - 1 :]]
-        assert (await sampler.score(whole))[span.start : span.end] == pytest.approx(recorded, abs=1e-4)
+        assert (await sampler.score(whole))[span.start : span.end] == pytest.approx(recorded_logprobs, abs=1e-4)
         await sampler.close()
         await run.close()
 

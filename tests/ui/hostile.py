@@ -75,10 +75,10 @@ def tables(namespace: str, topic: str, records: Sequence[Any]) -> Iterator[tuple
     buffer = PartitionBuffer(namespace=namespace, topic=topic, partition=0, start=0)
     for offset, record in enumerate(records):
         buffer.add(KafkaRecord(topic, 0, offset, START_MS, b"key", encode(record)))
-    made = buffer.cut()
-    assert made is not None
-    assert not made.dead_letters
-    yield from made.tables.items()
+    cut_rows = buffer.cut()
+    assert cut_rows is not None
+    assert not cut_rows.dead_letters
+    yield from cut_rows.tables.items()
 
 
 def topics() -> dict[str, Sequence[Any]]:
@@ -101,17 +101,17 @@ def events() -> Iterator[Any]:
     number = 0
     for text in (SCRIPT, ATTRIBUTE, BACKWARDS, HUGE, LONG, LINK, ""):
         number += 1
-        asked = Message(role="user", content=text)
-        yield make_turn(EPISODE, number, model=SCRIPT, added_messages=(asked,), text=text)
+        question = Message(role="user", content=text)
+        yield make_turn(EPISODE, number, model=SCRIPT, added_messages=(question,), text=text)
     for calls in CALLS:
         number += 1
         answer = Message(role="assistant", tool_calls=calls)
         yield replace(make_turn(EPISODE, number), completion=answer)
     roles = Message(role="skip unseen\" onclick='window.hacked=8'", content="who am I?", name=ATTRIBUTE)
-    shown = Message(role="user", parts=PARTS)
+    shown_message = Message(role="user", parts=PARTS)
     broken = Message(role="user", parts="no JSON ]")
     thought = Message(role="assistant", content="Yes.", reasoning=f"Let me think. {SCRIPT}")
-    yield replace(make_turn(EPISODE, number + 1, added_messages=(roles, shown, broken)), completion=thought)
+    yield replace(make_turn(EPISODE, number + 1, added_messages=(roles, shown_message, broken)), completion=thought)
     yield make_turn(EPISODE, number + 2, untrainable="no_logprobs")
     yield make_tool(EPISODE, number + 3, name=SCRIPT, arguments=r'{"x": "\ud800"}', result=SCRIPT + BACKWARDS)
     yield make_reward(EPISODE, 1.0, sequence=number + 4, name=SCRIPT, comment=ATTRIBUTE)

@@ -64,15 +64,15 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "page", folder, kafka=broker.address) as busy,
                 page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER) as lost,
             ):
-                told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
-                told |= {
+                environment = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
+                environment |= {
                     "FRESH": fresh,
                     "BROKEN": broken,
                     "OWNER": OWNER,
                     "LOST": lost,
                     "SENTENCES": json.dumps(SENTENCES),
                 }
-                return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
+                return look(environment | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
             kafka.stop()
@@ -96,26 +96,26 @@ def page(
     keys = {"owner": ["of the owner" * 4], "principals": ["of principals" * 4]}
     settings = {"runs": [{"run_id": run, "model": "agent"}], "signing": keys, **sections}
     (folder / f"{run}.yaml").write_text(yaml.safe_dump(settings))
-    own = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
+    own_environment = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
         "ROLLBUS_CLICKHOUSE__PORT": str(port),
         "ROLLBUS_CLICKHOUSE__DATABASE": database,
     }
-    own["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
+    own_environment["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
     command = [ROLLBUS, "--config", f"{run}.yaml", "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
-    process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)
+    process = subprocess.Popen(command, env=os.environ | own_environment, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
-        found = re.match(r"(http://127\.0\.0\.1:\d+/#token=\w+)", process.stdout.readline())
-        assert found, "rollbus ui did not say where it listens"
-        yield found[1]
+        address_match = re.match(r"(http://127\.0\.0\.1:\d+/#token=\w+)", process.stdout.readline())
+        assert address_match, "rollbus ui did not say where it listens"
+        yield address_match[1]
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=120)
 
 
-def look(told: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:
+def look(page_environment: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:
     """Let the browser look at the pages."""
-    environment = {**os.environ, **told, "NODE_FOLDER": str(modules.resolve())}
+    environment = {**os.environ, **page_environment, "NODE_FOLDER": str(modules.resolve())}
     if screenshots is not None:
         environment["SCREENSHOTS"] = str(screenshots.resolve())
     tests = ["node", "--test", "--test-reporter=spec", *map(str, PAGE_TESTS)]

@@ -42,8 +42,8 @@ def test_what_is_no_action_is_refused_before_a_command_runs(values: dict[str, An
 
 
 async def test_a_preview_names_the_command_and_changes_nothing() -> None:
-    shown = await Commands().act("ann", {"action": "pause", "run": "main", "is_preview": True})
-    assert shown == {"command": "rollbus run pause main '--comment=ann: …'", "output": ""}
+    preview = await Commands().act("ann", {"action": "pause", "run": "main", "is_preview": True})
+    assert preview == {"command": "rollbus run pause main '--comment=ann: …'", "output": ""}
 
 
 async def test_a_command_that_fails_says_so_in_its_own_words(tmp_path: Any) -> None:

@@ -35,7 +35,7 @@ from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
 
-class Told(Asking):
+class AnsweringDatabase(Asking):
     """Answers from a list, one after the other; an exception is raised."""
 
     def __init__(self, *answers: Any) -> None:
@@ -56,7 +56,7 @@ def browser(asking: Asking, **options: Any) -> TestClient:
 def test_the_page_loads_nothing_from_elsewhere() -> None:
     for path in (*STATIC.glob("*.html"), *STATIC.glob("*.js"), *STATIC.glob("views/*.js"), *STATIC.glob("*.css")):
         assert "https://" not in path.read_text()
-    policy = browser(Told()).get("/").headers["content-security-policy"]
+    policy = browser(AnsweringDatabase()).get("/").headers["content-security-policy"]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
 
@@ -79,15 +79,20 @@ def test_what_is_vendored_carries_its_licence_and_its_version(library: str, file
 
 def test_the_pages_token_opens_every_answer_and_no_cookie_takes_it_to_the_other_ports_of_this_machine() -> None:
     secret = page_token("the stack's")
-    told = Told((["n"], [[1]]))
+    database = AnsweringDatabase((["n"], [[1]]))
     guarded = TestClient(
-        Guard(make_app(told, namespace="rollbus."), page_door(secret, Sessions(None))), base_url="http://127.0.0.1"
+        Guard(make_app(database, namespace="rollbus."), page_door(secret, Sessions(None))), base_url="http://127.0.0.1"
     )
-    own = {"authorization": f"Bearer {secret}"}
+    page_headers = {"authorization": f"Bearer {secret}"}
     cookie = {"cookie": f"rollbus-page={secret}"}
     for path in (f"/api/ask/runs?token={secret}", "/api/lag", "/api/health", "/api/live?token=wrong", "/docs"):
         assert guarded.get(path, headers=cookie).status_code == 401
-    for path, headers in (("/", {}), ("/static/page.js", {}), ("/api/ask/runs", own), ("/api/lag", own)):
+    for path, headers in (
+        ("/", {}),
+        ("/static/page.js", {}),
+        ("/api/ask/runs", page_headers),
+        ("/api/lag", page_headers),
+    ):
         answer = guarded.get(path, headers=headers)
         assert answer.status_code == 200
         assert "set-cookie" not in answer.headers
@@ -95,7 +100,7 @@ def test_the_pages_token_opens_every_answer_and_no_cookie_takes_it_to_the_other_
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_a_question_only_reads(method: str) -> None:
-    assert browser(Told()).request(method, "/api/ask/runs").status_code == 405
+    assert browser(AnsweringDatabase()).request(method, "/api/ask/runs").status_code == 405
 
 
 class Heard(Acting):
@@ -119,7 +124,7 @@ OWNER = {"authorization": "Bearer secret"}
 def guarded_page(acting: Acting, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0) -> TestClient:
     principals = {"of eve": make_principal("eve", ["feedback"]), "of an agent": make_principal("agent-7", ["record"])}
     sessions = Sessions(owner, principals.get, clock_ms)
-    app = make_app(Told(), namespace="rollbus.", acting=acting, sessions=sessions)
+    app = make_app(AnsweringDatabase(), namespace="rollbus.", acting=acting, sessions=sessions)
     return TestClient(Guard(app, page_door("page", sessions)), base_url="http://127.0.0.1:8080")
 
 
@@ -222,7 +227,7 @@ async def test_a_verdict_that_cannot_be_is_named(values: dict[str, Any], why: st
 
 
 def test_every_reason_of_a_drop_has_its_words() -> None:
-    reasons = browser(Told()).get("/api/reasons").json()
+    reasons = browser(AnsweringDatabase()).get("/api/reasons").json()
     assert reasons["untrainable"]["what"] == "has no turn that can be trained"
     assert set(reasons) >= set(map(str, DropReason)) - {"pending"}
 
@@ -234,7 +239,7 @@ async def test_a_data_set_has_a_name_that_a_folder_can_have() -> None:
 
 
 def test_a_run_that_is_gone_is_refused_with_those_that_are_there() -> None:
-    gone = browser(Told(UnknownRunError("no run 'x'; there are main"))).get("/api/ask/fates?run=x")
+    gone = browser(AnsweringDatabase(UnknownRunError("no run 'x'; there are main"))).get("/api/ask/fates?run=x")
     assert (gone.status_code, gone.json()) == (404, {"error": "no run 'x'; there are main", "unknown": "run"})
 
 
@@ -264,7 +269,7 @@ def test_health_is_the_picture_and_the_funnels_or_why_there_is_none() -> None:
     picture = draw_picture(Look(now_ms=1), LagHistory(0.0), AlarmLimits())
     funnel = draw_funnel(FunnelNumbers(now_ms=1, since_ms=0, recent_ms=0), FunnelSettings())
     fixed = FixedStatus(NamespaceStatus(picture, (funnel,), give_verdict(picture, (funnel,))))
-    with browser(Told(), health=fixed) as client:
+    with browser(AnsweringDatabase(), health=fixed) as client:
         answer = client.get("/api/health").json()
         assert answer["health"]["problems"] == []
         assert answer["funnels"][0]["verdict"] == "no episode has begun yet: record one, as in README's snippet"
@@ -272,7 +277,7 @@ def test_health_is_the_picture_and_the_funnels_or_why_there_is_none() -> None:
         away = client.get("/api/health")
     assert (away.status_code, away.json()["health"], away.json()["error"]) == (200, None, "Kafka is away")
     assert fixed.is_closed
-    assert browser(Told()).get("/api/health").json() == {}
+    assert browser(AnsweringDatabase()).get("/api/health").json() == {}
 
 
 def test_the_runs_of_the_settings_are_known_without_clickhouse() -> None:
@@ -290,7 +295,7 @@ def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_ha
 
 
 def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:
-    client = browser(Told(ConfigurationError("no such"), UnavailableError("nobody answers")))
+    client = browser(AnsweringDatabase(ConfigurationError("no such"), UnavailableError("nobody answers")))
     wrong, silent = client.get("/api/ask/x"), client.get("/api/ask/x")
     assert (wrong.status_code, wrong.json()["error"]) == (400, "no such")
     assert (silent.status_code, silent.json()["error"]) == (503, "nobody answers")
@@ -298,14 +303,16 @@ def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -
 
 def test_tokens_get_their_text_only_where_a_tokenizer_is_at_hand() -> None:
     answer = (["token_ids"], [[[1, 2]], [None]])
-    assert browser(Told(answer)).get("/api/ask/conversation").json()["columns"] == ["token_ids"]
-    with_text = browser(Told(answer), texts=lambda ids: [f"<{each}>" for each in ids])
+    assert browser(AnsweringDatabase(answer)).get("/api/ask/conversation").json()["columns"] == ["token_ids"]
+    with_text = browser(AnsweringDatabase(answer), texts=lambda ids: [f"<{token_id}>" for token_id in ids])
     assert with_text.get("/api/ask/conversation").json()["rows"] == [[[1, 2], ["<1>", "<2>"]], [None, []]]
 
 
 async def test_a_pulse_comes_at_once_and_after_every_change() -> None:
     down = UnavailableError("away")
-    stream = stream_pulses(Told((["n"], [[1]]), (["n"], [[1]]), (["n"], [[2]]), down, down, (["n"], [[2]])), {}, 0)
+    stream = stream_pulses(
+        AnsweringDatabase((["n"], [[1]]), (["n"], [[1]]), (["n"], [[2]]), down, down, (["n"], [[2]])), {}, 0
+    )
     seen = [await anext(stream) for _ in range(6)]
     assert [part.split("\n")[0] for part in seen] == [
         "event: pulse",
@@ -326,7 +333,7 @@ def test_a_character_stands_at_the_token_that_completes_it() -> None:
     pieces = {1: b"a", 2: "é".encode()[:1], 3: "é".encode()[1:], 4: b" b"}
 
     def decode(ids: Any) -> str:
-        return b"".join(pieces[each] for each in ids).decode(errors="replace")
+        return b"".join(pieces[token_id] for token_id in ids).decode(errors="replace")
 
     assert decode_each([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
 
@@ -353,16 +360,16 @@ async def two_groups() -> list[LagRow]:
 
 
 def test_every_consumer_group_is_told_with_its_lag_and_its_readers() -> None:
-    told = browser(Told(), lags=two_groups).get("/api/lag").json()
-    assert [(one["group"], one["lag"], one["members"]) for one in told["groups"]] == [
+    answer = browser(AnsweringDatabase(), lags=two_groups).get("/api/lag").json()
+    assert [(group["group"], group["lag"], group["members"]) for group in answer["groups"]] == [
         ("assembly", 12, 1),
         ("trainer.agent", 0, 0),
     ]
 
 
 def test_a_kafka_that_is_away_is_said_instead_of_a_lag_of_zero() -> None:
-    told = browser(Told(), lags=no_kafka).get("/api/lag").json()
-    assert told == {"groups": [], "error": "Kafka at 127.0.0.1:1: nobody listens"}
+    answer = browser(AnsweringDatabase(), lags=no_kafka).get("/api/lag").json()
+    assert answer == {"groups": [], "error": "Kafka at 127.0.0.1:1: nobody listens"}
 
 
 def test_a_lag_is_summed_over_partitions_and_counts_what_retention_has_left() -> None:

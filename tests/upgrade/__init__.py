@@ -55,8 +55,8 @@ def write_release(folder: Path, settings_page: Path) -> None:
     (folder / "settings.yaml").write_text(example)
     (folder / "settings.txt").write_text("".join(f"{name}\n" for name in names_of_settings()))
     checksums = {str(migration.id): migration.checksum for migration in load_migrations()}
-    kept = {"migrations": checksums, "tables": story_rows()}
-    (folder / "clickhouse.json").write_text(json.dumps(kept, indent=1, default=_plain))
+    stored_story = {"migrations": checksums, "tables": story_rows()}
+    (folder / "clickhouse.json").write_text(json.dumps(stored_story, indent=1, default=_plain))
     base = create_model(folder / "base", TINY, build_tokenizer(["a few words"]), seed=7)
     with closing(TorchService(ServiceSettings("agent", base, folder / "art", options=OPTIONS))) as service:
         train(service, base_version=0)
@@ -85,8 +85,8 @@ def story_rows() -> dict[str, list[dict[str, Any]]]:
 
 def read_clickhouse(folder: Path) -> tuple[dict[int, str], dict[str, list[dict[str, Any]]]]:
     """Return the checksums of a release's migrations, and rows by table."""
-    kept = json.loads((folder / "clickhouse.json").read_text(), object_hook=_hex_as_bytes)
-    return {int(number): checksum for number, checksum in kept["migrations"].items()}, kept["tables"]
+    stored_story = json.loads((folder / "clickhouse.json").read_text(), object_hook=_hex_as_bytes)
+    return {int(number): checksum for number, checksum in stored_story["migrations"].items()}, stored_story["tables"]
 
 
 def _plain(value: Any) -> Any:

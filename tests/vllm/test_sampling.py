@@ -30,10 +30,10 @@ async def test_recorded_log_probs_are_the_learners(vllm: Vllm, network: nn.Modul
     async with open_agent(vllm.url) as agent:
         for seed in range(3):
             await agent.ask(seed=seed, **options)
-        turns, recorded = agent.cut(), agent.turns
+        turns, recorded_turns = agent.cut(), agent.turns
     assert len(turns) == 3 * options.get("n", 1)
     assert {turn.policy_version for turn in turns} == {0}
-    assert {(turn.top_p, turn.top_k) for turn in recorded} == {(1.0, -1)}, "the recorder named them"
+    assert {(turn.top_p, turn.top_k) for turn in recorded_turns} == {(1.0, -1)}, "the recorder named them"
     assert measure(network, "shop", 0, turns).difference < ROUNDING
 
 

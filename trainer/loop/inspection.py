@@ -121,12 +121,12 @@ def _cut_turns(payload: Trajectory) -> tuple[TurnTokens, ...]:
     )
 
 
-def _cut_history(index: int, history: History, recorded: Sequence[Turn], producer: str) -> list[TurnTokens]:
+def _cut_history(index: int, history: History, recorded_turns: Sequence[Turn], producer: str) -> list[TurnTokens]:
     """Cut a history at its spans: each turn's prompt is everything before it."""
     turns, sampled = [], 0
     for span in history.spans:
         length = (span.end - span.start) * BYTES_PER_TOKEN
-        turn = recorded[span.turn]
+        turn = recorded_turns[span.turn]
         assert turn.temperature is not None, "_find_refusal lets no other through"
         turns.append(
             TurnTokens(

@@ -39,7 +39,7 @@ TABLES_BY_CONTENT = ("dead_letters", "drops")
 """Bytes that could not be read, deleted where an id of the episode is among them; error texts, emptied."""
 NEEDLES = 250
 """Ids that one search through bytes may look for, by ClickHouse's limit of 255."""
-KEPT = "kind != 'Excluded'"
+NOT_EXCLUDED = "kind != 'Excluded'"
 """Condition of the rows of `events` to delete: the exclusion itself stays, since exporters read it."""
 IDS_PER_STATEMENT = 2_000
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
         _, aliases = client.query(_ALIASES.format(chosen=chosen))
         deleted += delete_reports(client, map(tuple, reports), map(tuple, aliases))
         for table in TABLES:
-            condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
+            condition = f"{chosen} AND {NOT_EXCLUDED}" if table == "events" else chosen
             deleted += delete_where(client, table, condition)
     return deleted + empty_errors(client, episode_ids, "drops") + delete_letters(client, episode_ids, "dead_letters")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollbus.consumers.clickhouse.maintain.forget import (
-    KEPT,
+    NOT_EXCLUDED,
     TABLES,
     Place,
     delete_letters,
@@ -81,7 +81,7 @@ def kept_condition(table: str) -> str:
     if table not in TABLES:
         return "true"
     condition = f"episode_id NOT IN (SELECT episode_id FROM {LIST})"
-    return f"(NOT ({KEPT}) OR {condition})" if table == "events" else condition
+    return f"(NOT ({NOT_EXCLUDED}) OR {condition})" if table == "events" else condition
 
 
 def kept_rows(table: str, rows: Sequence[Row], episodes: frozenset[str]) -> Sequence[Row]:

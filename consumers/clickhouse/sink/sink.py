@@ -178,7 +178,7 @@ class Sink:
             self._rows_since = self._waiting_since
         if not self._pending:
             return
-        started = time.monotonic()
+        start_s = time.monotonic()
         inserts = deque([Insert("sink_ranges", [self._range_row(cut) for cut in self._pending])])
         inserts += (
             Insert(table, rows, cut.token(table)) for cut in self._pending for table, rows in cut.tables.items()
@@ -187,7 +187,7 @@ class Sink:
         positions = {(cut.topic, cut.partition): Position(cut.next_offset, cut.mark) for cut in self._pending}
         if generation == self._source.generation and await attempt(lambda: self._source.commit(positions)):
             self._count(self._pending)
-            metrics.INSERT_SECONDS.observe(time.monotonic() - started)
+            metrics.INSERT_SECONDS.observe(time.monotonic() - start_s)
         self._pending = []
 
     def report(self) -> Report:

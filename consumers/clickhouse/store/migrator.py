@@ -164,11 +164,11 @@ def find_pending(migrations: tuple[Migration, ...], applied: dict[int, str], dat
 
 
 def _apply(client: ClickHouse, migration: Migration, without: Collection[str]) -> None:
-    started = time.monotonic()
+    start_s = time.monotonic()
     for statement in migration.statements:
         if (match := _OBJECT.match(statement)) is None or match[2] not in without:
             _run(client, statement)
-    duration_ms = int((time.monotonic() - started) * 1000)
+    duration_ms = int((time.monotonic() - start_s) * 1000)
     row = {"id": migration.id, "name": migration.name, "checksum": migration.checksum, "duration_ms": duration_ms}
     client.insert("schema_migrations", [row])
     logger.info("migration applied id=%d name=%s duration_ms=%d", migration.id, migration.name, duration_ms)

@@ -32,7 +32,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import TopicSpec, topic_specs
 from rollbus.streams.kafka.topics_on_broker import create_topics, delete_topics, topics_on_broker
 
-KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+RESTORED_CONFIG = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 """Records are older than any retention, and have the times that they had."""
 TRANSACTION_S, LONGEST_S = 60.0, 600.0
 """A transaction of gaps ends after the first; the broker ends it after the second, and allows 900 by default."""
@@ -250,7 +250,7 @@ def _specs(target: StreamSettings, contents: Contents) -> list[TopicSpec]:
             spec.name,
             counts.get(spec.name, spec.partitions),
             "forever",
-            tuple({**dict(spec.config), **KEPT}.items()),
+            tuple({**dict(spec.config), **RESTORED_CONFIG}.items()),
             (),
         )
         for spec in topic_specs(target)

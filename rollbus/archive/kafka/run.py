@@ -21,7 +21,7 @@ from rollbus.archive.archive import Archive, require_same_log
 from rollbus.archive.files import ArchivedRecord, archived, digest_of
 from rollbus.archive.forget import Forgotten, find_aliases
 from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, Partition
-from rollbus.runtime.health.alarms.archive import ARCHIVED_TO, KEPT
+from rollbus.runtime.health.alarms.archive import ARCHIVED_TO_MS, KEPT_MS
 from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.log_id import read_log_ids
@@ -75,7 +75,7 @@ class ArchiveRun:
     def report(self) -> Report:
         """Say how far the archive reaches, and what is wrong; a job that ends keeps its last beat."""
         kept_ms = self.settings.retention_hours * HOUR_MS
-        positions = {ARCHIVED_TO: self.archived_to_ms, KEPT: kept_ms} if self.archived_to_ms else {}
+        positions = {ARCHIVED_TO_MS: self.archived_to_ms, KEPT_MS: kept_ms} if self.archived_to_ms else {}
         return Report(("archive",), positions, self.records, trouble=self.trouble)
 
     async def run(self) -> None:

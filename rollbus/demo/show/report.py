@@ -69,13 +69,13 @@ def shorten(rows: Sequence[Sequence[object]], most: int = MOST_ROWS) -> list[Seq
     return [*rows[: most // 2], ["…"] * len(rows[0]), *rows[-(most // 2) :]]
 
 
-def print_next_steps(console: Console, folder: Path, *, kept: bool) -> None:
+def print_next_steps(console: Console, folder: Path, *, is_kept: bool) -> None:
     """Print where the results are and how to continue."""
     rollbus = f"{_command()} --config {folder / 'settings.yaml'}"
     console.print(
         f"plot      {folder / 'learning.png'}\nnumbers   {folder / 'result.json'}\nlogs      {folder / 'logs'}"
     )
-    if not kept:
+    if not is_kept:
         console.print(f"again up  {rollbus} up       [dim]# with all its data[/dim]")
     console.print(f"ask       {rollbus} sql list")
     console.print(f"          {rollbus} trainer steps")

@@ -20,7 +20,7 @@ from pathlib import Path
 import rollbus
 import rollbus.schemas
 
-KEPT = ("PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 """Beginnings of the names of variables that stay."""
 SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/sys/devices/system", "/sys/fs/cgroup",
           "/dev/urandom", "/dev/null", "/proc/self/auxv")  # fmt: skip
@@ -58,7 +58,7 @@ def shed_environment() -> None:
 
     Deleting a variable is not enough: /proc/self/environ shows what the process was started with.
     """
-    environment = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+    environment = {name: value for name, value in os.environ.items() if name.startswith(INHERITED_VARIABLES)}
     if environment != dict(os.environ):
         os.execve(sys.executable, sys.orig_argv, environment)
 

@@ -235,7 +235,7 @@ def _is_text(sql: bytes) -> bool:
 
 def _begin_answer(handle: Any, request: EngineRequest, stack: ExitStack) -> tuple[EngineAnswer, Iterator[bytes] | None]:
     """Return the first part of an answer, and the pieces that follow it."""
-    started = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     try:
         stream = handle.send_query(request.sql.decode(), request.default_format, params=dict(request.parameters))
         stack.callback(stream.close)
@@ -244,7 +244,7 @@ def _begin_answer(handle: Any, request: EngineRequest, stack: ExitStack) -> tupl
         raise from_engine(error) from error
     body = b"".join(result.bytes() for result in first)
     summary = _summary(
-        started,
+        start_ns,
         read=(
             sum(result.storage_rows_read() for result in first),
             sum(result.storage_bytes_read() for result in first),
@@ -257,7 +257,7 @@ def _begin_answer(handle: Any, request: EngineRequest, stack: ExitStack) -> tupl
 
 
 def _query(handle: Any, request: EngineRequest, *, reads: bool) -> EngineAnswer:
-    started = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     try:
         result = handle.query(request.sql, request.default_format, params=dict(request.parameters))
         body: bytes = result.bytes() or b""
@@ -265,7 +265,7 @@ def _query(handle: Any, request: EngineRequest, *, reads: bool) -> EngineAnswer:
         raise from_engine(error) from error
     written = result.rows_written()
     summary = _summary(
-        started,
+        start_ns,
         read=(result.storage_rows_read(), result.storage_bytes_read()),
         written=(written, result.bytes_written()),
         result=(written or result.rows_read(), len(body)),
@@ -280,7 +280,7 @@ def _insert(handle: Any, request: EngineRequest, insert: InsertData) -> EngineAn
         if not _PARAMETER.match(name):
             raise refusal(Code.SYNTAX_ERROR, f"{name!r} is not the name of a parameter")
         execute(handle, f"SET param_{name} = {quote(value)}")
-    started = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     try:
         stream = handle.send_insert(insert.statement.decode(), insert.format)
         try:
@@ -292,7 +292,9 @@ def _insert(handle: Any, request: EngineRequest, insert: InsertData) -> EngineAn
     except Exception as error:
         raise from_engine(error) from error
     written = (result.rows_written, result.bytes_written)
-    return EngineAnswer(b"", _query_id(request), None, _summary(started, read=written, written=written, result=written))
+    return EngineAnswer(
+        b"", _query_id(request), None, _summary(start_ns, read=written, written=written, result=written)
+    )
 
 
 def _summary(

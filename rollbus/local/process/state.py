@@ -30,12 +30,12 @@ class StartedService:
     """Wall clock; only orders the services, so that `down` ends the last one first."""
 
 
-def write(run_dir: Path, started: StartedService) -> None:
+def write(run_dir: Path, service: StartedService) -> None:
     """Record a started service, replacing an older record of it."""
-    path = run_dir / f"{started.name}.json"
+    path = run_dir / f"{service.name}.json"
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(asdict(started), file, indent=1)
+        json.dump(asdict(service), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -68,8 +68,8 @@ def find_stack_of(pid: int) -> Path | None:
     """
     try:
         log = Path(os.readlink(f"/proc/{pid}/fd/1"))
-        started = read(StackSettings(data_dir=log.parent.parent).run_dir, log.stem)
-        is_of_it = started is not None and is_running(started.identity) and os.getsid(pid) == started.identity.pid
+        service = read(StackSettings(data_dir=log.parent.parent).run_dir, log.stem)
+        is_of_it = service is not None and is_running(service.identity) and os.getsid(pid) == service.identity.pid
     except (OSError, ConfigurationError):
         return None
     return log.parent.parent if is_of_it else None

@@ -54,7 +54,7 @@ class ReplayComparison:
         return tuple(difference for difference in self.differences if not difference.edge)
 
 
-Found = tuple[Kind, str, str, bool, str]
+DifferenceEntry = tuple[Kind, str, str, bool, str]
 """Kind, what, cause, edge and example."""
 
 
@@ -66,7 +66,7 @@ def compare(left: Side, right: Side, span: CommonTime, last: str = "curriculum")
     same: dict[Kind, int] = defaultdict(int)
     counted: dict[tuple[Kind, str, str, bool], list[str]] = defaultdict(list)
     cut = _cut(left, right, span)
-    by_stage: dict[str, Callable[[], Iterable[Found]]] = {
+    by_stage: dict[str, Callable[[], Iterable[DifferenceEntry]]] = {
         "assembly": lambda: _trajectories(left, right, cut, same),
         "scoring": lambda: _scores(left, right, cut, same),
         "grouping": lambda: _groups(left, right, cut, span, same),
@@ -100,7 +100,7 @@ def _paired(left: Mapping[K, V], right: Mapping[K, V]) -> Iterator[tuple[K, V | 
         yield key, left.get(key), right.get(key)
 
 
-def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
     for trajectory_id, mine, theirs in _paired(left.trajectories, right.trajectories):
         edge = trajectory_id in cut
         present = mine or theirs
@@ -125,7 +125,7 @@ def _why_other(mine: Assembled, theirs: Assembled) -> str:
     return "assembled at another stream time" if mine.at_ms != theirs.at_ms else "other turns"
 
 
-def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
     for trajectory_id, mine, theirs in _paired(left.scores, right.scores):
         edge = trajectory_id in cut
         if mine is None or theirs is None:
@@ -157,7 +157,9 @@ def _why_score(mine: Score, theirs: Score) -> str:
     return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
 
 
-def _groups(left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
+def _groups(
+    left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
+) -> Iterator[DifferenceEntry]:
     for (run, _), mine, theirs in _paired(left.groups, right.groups):
         group = mine or theirs
         if mine is not None and theirs is not None:
@@ -173,7 +175,7 @@ def _is_cut(group: Group, cut: set[str], span: CommonTime) -> bool:
     return not span.has_whole(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
 
 
-def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[Found]:
+def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
     if mine.has_signal != theirs.has_signal:
         what = "gained" if theirs.has_signal else "lost"
         yield "signal", f"{what} (run {run})", _why_advantages(mine, theirs), False, mine.group_key
@@ -218,7 +220,7 @@ def _fate(run: str, trajectory_id: str, side: Side) -> str:
     return "still waiting" if trajectory_id in side.scores else "not assembled"
 
 
-def _curriculum(left: Side, right: Side, same: dict[Kind, int]) -> Iterator[Found]:
+def _curriculum(left: Side, right: Side, same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
     for place in sorted(left.groups.keys() & right.groups.keys()):
         mine, theirs = left.fates.get(place, "waiting"), right.fates.get(place, "waiting")
         if mine == theirs:
@@ -238,7 +240,9 @@ def _why_other_choice(mine: Group, theirs: Group) -> str:
     return "other window or rank" if same_settings else f"{OTHER_CONFIGURATION} of the run"
 
 
-def _batches(left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]) -> Iterator[Found]:
+def _batches(
+    left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
+) -> Iterator[DifferenceEntry]:
     for (run, groups), mine, theirs in _paired(left.batches, right.batches):
         if mine is not None and theirs is not None:
             same["batch"] += 1

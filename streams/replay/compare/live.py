@@ -22,7 +22,7 @@ from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.range_on_broker import refuse_missing, resolve, starts_of
 
 LIVE = "live"
-MADE: Mapping[str, tuple[Topic, ...]] = {
+TOPICS_OF_STAGE: Mapping[str, tuple[Topic, ...]] = {
     "assembly": (TRAJECTORIES,),
     "scoring": (SCORES,),
     "grouping": (RUN_LOG,),
@@ -98,7 +98,7 @@ def _describe_time(time_ms: int) -> str:
 
 def made_by(manifest: ReplayManifest) -> frozenset[str]:
     """Return the topics whose records are the replay's own, be there none; of the others it has live's."""
-    return frozenset(topic.name for stage in manifest.stages for topic in MADE[stage]) | {DROPS.name}
+    return frozenset(topic.name for stage in manifest.stages for topic in TOPICS_OF_STAGE[stage]) | {DROPS.name}
 
 
 def _own_topics(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
@@ -130,7 +130,7 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
 
 def _compared(last: str) -> list[Topic]:
     """Return the topics that are compared where both sides have run the stages up to one."""
-    topics = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in MADE[stage])
+    topics = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in TOPICS_OF_STAGE[stage])
     return [*dict.fromkeys(topics), DROPS]
 
 

@@ -22,7 +22,7 @@ class Reader:
     digests: list[Digest | bytes]
     waiting: list[tuple[int, Incoming]] = field(default_factory=list)
     """What an effects stage has not been asked about yet."""
-    held: list[tuple[Topic, int, bytes | None, bytes]] = field(default_factory=list)
+    held_records: list[tuple[Topic, int, bytes | None, bytes]] = field(default_factory=list)
     """Drops and dead letters of this round: topic, partition, key and bytes."""
     records_in: int = 0
     records_out: int = 0

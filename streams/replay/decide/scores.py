@@ -255,9 +255,9 @@ def as_asked(
     )
 
 
-def refuse_other_questions(recorded: Sequence[RunConfig], replayed: Sequence[RunConfig]) -> None:
+def refuse_other_questions(live_configs: Sequence[RunConfig], replayed_configs: Sequence[RunConfig]) -> None:
     """Raise ConfigurationError where a replay asks about a run's groups what live was not configured to ask."""
-    for live, again in zip(recorded, replayed, strict=True):
+    for live, again in zip(live_configs, replayed_configs, strict=True):
         live_questions = questions(live.grouping.rewards)
         unknown = [reward.name for reward in again.grouping.rewards if not questions([reward]) <= live_questions]
         if unknown:

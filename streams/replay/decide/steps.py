@@ -155,7 +155,7 @@ class Steps:
         key = name.encode()
         if topic is DROPS:
             self.drops[(record or decode(data)).reason] += 1
-            reader.held.append((topic, self._partition(topic, key), key, data))
+            reader.held_records.append((topic, self._partition(topic, key), key, data))
         else:
             self._write_in_order(topic, self._partition(topic, key), name, record, data)
 
@@ -163,7 +163,7 @@ class Steps:
         for output in outputs:
             reader, topic = self._readers[output.reader], topic_of(output.topic)
             if topic is DEAD_LETTERS:
-                reader.held.append((topic, 0, output.key, output.data))
+                reader.held_records.append((topic, 0, output.key, output.data))
             else:
                 record = output.record() if topic.name in self._following else None
                 self._route_output(reader, topic, (output.key or b"").decode(), record, output.data)
@@ -195,13 +195,13 @@ class Steps:
         self._hold_letter(reader, letter.key, data)
 
     def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
-        reader.held.append((DEAD_LETTERS, 0, key, data))
+        reader.held_records.append((DEAD_LETTERS, 0, key, data))
 
     def _write_held(self) -> None:
         for reader in self._readers:
-            for topic, partition, key, data in reader.held:
+            for topic, partition, key, data in reader.held_records:
                 self._output.append(topic, partition, key, data)
-            reader.held.clear()
+            reader.held_records.clear()
 
     def _forget_touched(self, records: int) -> None:
         self._touched += records

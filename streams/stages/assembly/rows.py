@@ -31,7 +31,7 @@ REFUSED: Kind = "!"
 """An event that was refused (late, or known with other content): only its checksum is kept."""
 NOT_ALLOWED: Kind = "n"
 """A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
-RECORDED: tuple[Kind, ...] = ("s", "t", "o", "e", "w")
+EPISODE_KINDS: tuple[Kind, ...] = ("s", "t", "o", "e", "w")
 """What an episode is made of, rewards apart."""
 
 NEVER_TAKEN = -1

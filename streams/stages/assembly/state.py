@@ -17,10 +17,10 @@ from rollbus.streams.stages.assembly.families import Families, pass_rewards_down
 from rollbus.streams.stages.assembly.open_episode import OpenEpisode
 from rollbus.streams.stages.assembly.rewards import TakenReport, standing
 from rollbus.streams.stages.assembly.rows import (
+    EPISODE_KINDS,
     EVENTS,
     NEVER_TAKEN,
     NOT_ALLOWED,
-    RECORDED,
     REFUSED,
     SEPARATOR,
     STUBS,
@@ -151,7 +151,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         alphabet; it is nobody's if a part of it is.
         """
         rows = (self.events.rows[key] for key in self.open[episode_id].keys)
-        names = {row.principal for row in rows if row.kind in RECORDED}
+        names = {row.principal for row in rows if row.kind in EPISODE_KINDS}
         return "" if "" in names else ",".join(sorted(names))
 
     def reports_of(self, episode_id: str) -> list[TakenReport]:

@@ -14,23 +14,23 @@ class CheckFinding:
     """One check, and what it found."""
 
     check: CheckConfig
-    found: Checked
+    result: Checked
 
     @property
     def reason(self) -> str:
         """The code of a decision, such as `worse:held-out:reward`."""
-        return f"{self.found.finding}:{self.check.name}"
+        return f"{self.result.finding}:{self.check.name}"
 
     @property
     def holds(self) -> bool:
         """Whether the version must wait for an operator."""
-        if self.found.finding == "refused":
+        if self.result.finding == "refused":
             return self.check.if_refused == "hold"
-        return self.found.finding == "set_changed" or (self.is_worse and self.check.on_worse == "hold")
+        return self.result.finding == "set_changed" or (self.is_worse and self.check.on_worse == "hold")
 
     @property
     def is_worse(self) -> bool:
-        return self.found.finding == "worse"
+        return self.result.finding == "worse"
 
 
 def keep_evaluation(state: DeliveryState, config: DeliveryConfig, record: Evaluation) -> None:
@@ -63,8 +63,12 @@ def check_numbers(findings: list[CheckFinding]) -> Mapping[str, float]:
     return {
         f"{finding.check.name}.{name}": value
         for finding in findings
-        if finding.found.is_known
-        for name, value in (("effect", finding.found.value), ("low", finding.found.low), ("high", finding.found.high))
+        if finding.result.is_known
+        for name, value in (
+            ("effect", finding.result.value),
+            ("low", finding.result.low),
+            ("high", finding.result.high),
+        )
     }
 
 

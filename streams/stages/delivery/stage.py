@@ -32,7 +32,7 @@ from rollbus.streams.stages.delivery.collecting import (
 from rollbus.streams.stages.delivery.state import DeliveryState, DeliveryVersion
 from rollbus.streams.stages.delivery.waiting import follow, update_wait
 from rollbus.streams.state.configured import RunStage
-from rollbus.streams.state.rows import Kept
+from rollbus.streams.state.rows import KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing
 
 UNSERVED = 50
@@ -107,7 +107,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             if record.excluded:
                 state.end_wait(key)
             elif record.revision > row.get().revision:
-                state.waiting.put(key, Kept(data, row.arrived_ms, row.order, record))
+                state.waiting.put(key, KeptRecord(data, row.arrived_ms, row.order, record))
             return
         if record.excluded or not head.share_at(record.first_seen_ms):
             return
@@ -118,7 +118,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         if state.is_first_time(key):
             state.order += 1
             wait_ms = config.wait_ms if head.wait_ms is None else head.wait_ms
-            state.wait(key, Kept(data, state.clock.now_ms, state.order, record), wait_ms)
+            state.wait(key, KeptRecord(data, state.clock.now_ms, state.order, record), wait_ms)
             follow(state, config, record)
 
     # What the evidence says
@@ -185,8 +185,8 @@ class DeliveryStage(RunStage[DeliveryState]):
             name, head = verdict.metric.name, state.head
             if name in head.noticed:
                 continue
-            held = f"worse:{name}" if verdict.metric.on_worse == "hold" else head.held
-            state.head = replace(head, noticed=(*head.noticed, name), held=held)
+            hold_reason = f"worse:{name}" if verdict.metric.on_worse == "hold" else head.held
+            state.head = replace(head, noticed=(*head.noticed, name), held=hold_reason)
             yield self._decide(state, "hold", canary, f"worse:{name}", verdict.metric.on_worse, numbers(state, config))
 
     def _quarantine(
@@ -216,10 +216,10 @@ class DeliveryStage(RunStage[DeliveryState]):
         check_findings: list[CheckFinding] = []
         for candidate in sorted(untried, reverse=True):
             check_findings = check_version(state, config, candidate)
-            if all(finding.found.finding != "missing" for finding in check_findings):
+            if all(finding.result.finding != "missing" for finding in check_findings):
                 yield from self._begin_if_it_passes(state, config, candidate, check_findings)
                 return
-        missing = next((finding for finding in check_findings if finding.found.finding == "missing"), None)
+        missing = next((finding for finding in check_findings if finding.result.finding == "missing"), None)
         if missing is not None and missing.reason not in head.noticed:
             state.head = replace(head, noticed=(missing.reason,))
             detail = "no untried version has this evaluation, or the serving one lacks it"

@@ -17,7 +17,7 @@ from rollbus.streams.stages.delivery.evidence.checking import Measured
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
 from rollbus.streams.stages.delivery.evidence.waiting import Delays
 from rollbus.streams.state.recent import Recent
-from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
+from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage_state import StageState
 from rollbus.streams.state.table import RowCodec, Table
 
@@ -156,7 +156,7 @@ class DeliveryState(StageState[RunConfig]):
     def __init__(self, config: RunConfig) -> None:
         self.heads: Table[DeliveryHead] = Table("head", _HEADS)
         self.versions: Table[DeliveryVersion] = Table("version", _VERSIONS)
-        self.waiting: Table[Kept[EpisodeObserved]] = Table("wait", KEPT)
+        self.waiting: Table[KeptRecord[EpisodeObserved]] = Table("wait", KEPT_RECORD)
         self.dues: Table[int] = Table("due", INT)
         """When each that waits is counted: in the order of arrival."""
         self.seen: Recent[int] = Recent("seen", INT)
@@ -213,7 +213,7 @@ class DeliveryState(StageState[RunConfig]):
         longest = self.clock.since(row.arrived_ms) + delivery.wait_ms
         return min(longest, self.dues.rows.get(key, longest))
 
-    def wait(self, key: str, row: Kept[EpisodeObserved], wait_ms: int) -> None:
+    def wait(self, key: str, row: KeptRecord[EpisodeObserved], wait_ms: int) -> None:
         """Let an episode wait so long, and at least as long as those that came before it."""
         due_ms = max(self.head.last_due_ms, self.clock.now_ms + wait_ms)
         self.head = replace(self.head, last_due_ms=due_ms)

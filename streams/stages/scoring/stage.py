@@ -32,7 +32,7 @@ from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_v
 from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
 from rollbus.streams.stages.scoring.sketch import sketch_opening
 from rollbus.streams.state.configured import ConfiguredStage
-from rollbus.streams.state.rows import KEPT, Kept
+from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import Applied, StageState, parse
 from rollbus.streams.state.table import Table
@@ -70,7 +70,7 @@ class ScoringState(StageState[ScoringConfig]):
     """The last score of each trajectory whose rewards may still be revised."""
 
     def __init__(self, config: ScoringConfig, keep_ms: int) -> None:
-        self.scores: Table[Kept[Score]] = Table("score", KEPT)
+        self.scores: Table[KeptRecord[Score]] = Table("score", KEPT_RECORD)
         super().__init__(config, self.scores)
         self.assembly = Applied(AssemblyConfig(late_horizon_ms=keep_ms), shared_with=self.config)
 
@@ -85,7 +85,7 @@ class ScoringState(StageState[ScoringConfig]):
 
 
 @dataclass(slots=True)
-class _Known:
+class _BatchView:
     """What a batch's questions depend on: the state, and the earlier records of the batch."""
 
     state: ScoringState
@@ -141,7 +141,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
         """Ask the reward functions about each trajectory of the batch that is not yet scored."""
         state.ensure_rebuilt()
-        batch_view = _Known(state, state.config.value, self._header_of)
+        batch_view = _BatchView(state, state.config.value, self._header_of)
         slots = asyncio.Semaphore(batch_view.config.concurrency)
         questions = [self._question(batch_view, message) for message in incoming]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
@@ -240,7 +240,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
         )
-        state.scores.put(score.trajectory_id, Kept(b"", state.clock.now_ms, 0, score))
+        state.scores.put(score.trajectory_id, KeptRecord(b"", state.clock.now_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
         if score.error and error:
@@ -257,7 +257,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         trajectory, rewards, before = question
         return await self._asker.ask_all(trajectory, rewards, slots, before)
 
-    def _question(self, work: _Known, incoming: Incoming) -> Question | None:
+    def _question(self, work: _BatchView, incoming: Incoming) -> Question | None:
         record = incoming.record
         try:
             if isinstance(record, ConfigApplied) and record.stage == self.name:

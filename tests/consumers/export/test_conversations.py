@@ -26,14 +26,18 @@ def plain(prompt: list[Message]) -> tuple[dict[str, Any], ...]:
     )
 )
 def test_every_prompt_comes_back_as_it_was_sent(steps: list[tuple[int, list[str], str]]) -> None:
-    asked: list[tuple[list[Message], Message]] = []
+    exchanges_so_far: list[tuple[list[Message], Message]] = []
     for back, added, answer in steps:
-        before = [*asked[back % len(asked)][0], asked[back % len(asked)][1]] if asked and back else []
+        before = (
+            [*exchanges_so_far[back % len(exchanges_so_far)][0], exchanges_so_far[back % len(exchanges_so_far)][1]]
+            if exchanges_so_far and back
+            else []
+        )
         prompt = [*before, *(user(text) for text in added)]
-        asked.append((prompt, Message(role="assistant", content=answer)))
-    exchanges, incomplete = restore_prompts(stored_turns(asked))
+        exchanges_so_far.append((prompt, Message(role="assistant", content=answer)))
+    exchanges, incomplete = restore_prompts(stored_turns(exchanges_so_far))
     assert incomplete == []
-    assert [exchange.prompt for exchange in exchanges] == [plain(prompt) for prompt, _ in asked]
+    assert [exchange.prompt for exchange in exchanges] == [plain(prompt) for prompt, _ in exchanges_so_far]
 
 
 def test_a_prompt_whose_beginning_was_lost_is_named() -> None:

@@ -19,13 +19,13 @@ def candidate(name: str, score: float, *, text: str | None = None, prompt: str =
     )
 
 
-def names(made: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(pair.chosen.id, pair.rejected.id) for pair in made]
+def names(pairs: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(pair.chosen.id, pair.rejected.id) for pair in pairs]
 
 
 def test_the_best_is_preferred_to_the_worst() -> None:
-    made = preference_pairs([candidate("a", 0.2), candidate("b", 0.9), candidate("c", 0.5)])
-    assert names(made) == [("b", "a")]
+    pairs = preference_pairs([candidate("a", 0.2), candidate("b", 0.9), candidate("c", 0.5)])
+    assert names(pairs) == [("b", "a")]
 
 
 def test_every_pair_that_differs_enough_is_made_when_asked_for() -> None:
@@ -53,7 +53,7 @@ def test_only_answers_to_the_same_prompt_and_tools_are_compared() -> None:
 def test_the_order_of_the_answers_does_not_matter(scores: list[float], min_margin: float, random: Any) -> None:
     answers = [candidate(f"c{index}", score) for index, score in enumerate(scores)]
     shuffled = random.sample(answers, len(answers))
-    made = preference_pairs(answers, min_margin=min_margin, exhaustive=True)
-    assert made == preference_pairs(shuffled, min_margin=min_margin, exhaustive=True)
-    assert all(pair.margin > 0 and pair.margin >= min_margin for pair in made)
-    assert len(made) == sum(1 for a in scores for b in scores if a > b and a - b >= min_margin)
+    pairs = preference_pairs(answers, min_margin=min_margin, exhaustive=True)
+    assert pairs == preference_pairs(shuffled, min_margin=min_margin, exhaustive=True)
+    assert all(pair.margin > 0 and pair.margin >= min_margin for pair in pairs)
+    assert len(pairs) == sum(1 for a in scores for b in scores if a > b and a - b >= min_margin)

@@ -88,8 +88,8 @@ class TwiceOver(TrajectoryBuilder):
                     )
                     for to_openai_message in parse_to_openai_messages(items[score.id].trajectory)
                 ]
-                made = Trajectory(episode=episode, reward=score.score, metadata={"id": score.id, "place": number})
-                groups.setdefault(str(score.id), []).append(made)
+                trajectory = Trajectory(episode=episode, reward=score.score, metadata={"id": score.id, "place": number})
+                groups.setdefault(str(score.id), []).append(trajectory)
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=run_id)
 
     def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:

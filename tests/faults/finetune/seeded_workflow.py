@@ -16,7 +16,7 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 from nat.plugins.eval.evaluator.base_evaluator import BaseEvaluator
 
 MAX_TOKENS = 6
-ASKED: Counter[str] = Counter()
+CALLS_BY_QUESTION: Counter[str] = Counter()
 
 
 class SeededConfig(FunctionBaseConfig, name="seeded"):
@@ -37,8 +37,8 @@ async def seeded(config: SeededConfig, builder: Builder) -> AsyncIterator[Functi
     llm: Any = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.LANGCHAIN)
 
     async def run(question: str) -> str:
-        ASKED[question] += 1
-        seed = crc32(f"{question} {ASKED[question]}".encode()) % 2**31
+        CALLS_BY_QUESTION[question] += 1
+        seed = crc32(f"{question} {CALLS_BY_QUESTION[question]}".encode()) % 2**31
         return str((await llm.ainvoke(question, max_tokens=MAX_TOKENS, seed=seed)).content)
 
     yield FunctionInfo.from_fn(run)

@@ -43,18 +43,18 @@ def test_a_run_with_own_parts_that_is_killed_and_resumed_has_the_files_of_one_th
     with model.served() as address:
         quiet = folder_of(tmp_path / "quiet", address, kafka, clickhouse)
         assert start(quiet).wait(DEADLINE_S) == 0, log_of(quiet)
-        asked = len(model.asked)
+        request_count = len(model.requests)
         killed = folder_of(tmp_path / "killed", address, kafka, clickhouse)
         for number in range(KILLS):
-            with killing(model, chance.randint(1, asked // KILLS)) as victim:
+            with killing(model, chance.randint(1, request_count // KILLS)) as victim:
                 process = start(killed, *(["--resume"] if number else []))
                 victim.append(process.pid)
                 assert process.wait(DEADLINE_S) == -signal.SIGKILL, log_of(killed)
         assert start(killed, "--resume").wait(DEADLINE_S) == 0, log_of(killed)
-    expected, found = files_of(quiet), files_of(killed)
-    assert len(expected) > EPOCHS + 3, expected.keys()
-    assert {row["step_steps"] for row in expected["output/training_metrics.jsonl"]} == {1}, "each epoch trained"
-    assert found == expected
+    files_of_quiet, files_of_killed = files_of(quiet), files_of(killed)
+    assert len(files_of_quiet) > EPOCHS + 3, files_of_quiet.keys()
+    assert {row["step_steps"] for row in files_of_quiet["output/training_metrics.jsonl"]} == {1}, "each epoch trained"
+    assert files_of_killed == files_of_quiet
 
 
 @contextmanager

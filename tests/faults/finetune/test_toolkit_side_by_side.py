@@ -94,9 +94,9 @@ def test_both_plugins_train_the_same_groups_and_write_the_same_files(
     assert {path.name for path in (theirs / "output").iterdir()} <= {path.name for path in (ours / "output").iterdir()}
 
 
-def assert_same_rows(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]], name: str) -> None:
+def assert_same_rows(our_rows: Sequence[dict[str, Any]], their_rows: Sequence[dict[str, Any]], name: str) -> None:
     """Each row of theirs is one of ours, which may have more fields."""
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(our_rows, their_rows, strict=True):
         values = dict(flattened(ours))
         for key, value in flattened(theirs):
             assert key in OWN_TO_EACH or values[key] == pytest.approx(value, abs=1e-12), (name, key)
@@ -113,8 +113,8 @@ def flattened(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     text = path.read_text()
-    found = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
-    return found if isinstance(found, list) else [found]
+    content = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+    return content if isinstance(content, list) else [content]
 
 
 def groups_of_their_client(folder: Path) -> Groups:
@@ -174,7 +174,7 @@ def finetune(command: Sequence[str], folder: Path, art: ArtServer, environment: 
         examples = [{"id": f"{name}-{n}", "question": f"choose {name}-{n}", "answer": ""} for n in range(count)]
         (folder / f"{name}.json").write_text(json.dumps(examples))
     (folder / "finetune.yml").write_text(yaml.safe_dump(document(art)))
-    found = subprocess.run(
+    process = subprocess.run(
         [*tethered(), *command],
         cwd=folder,
         env=environment,
@@ -182,8 +182,8 @@ def finetune(command: Sequence[str], folder: Path, art: ArtServer, environment: 
         text=True,
         timeout=400,
     )
-    (folder / "finetune.log").write_text(found.stdout + found.stderr)
-    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
+    (folder / "finetune.log").write_text(process.stdout + process.stderr)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-6000:]
 
 
 def document(art: ArtServer) -> dict[str, Any]:

@@ -103,9 +103,9 @@ async def test_an_asynchronous_client_is_recorded_too(
         async with http.stream("POST", url, json={**ASK, "stream": True}) as response:
             raw = b"".join([piece async for piece in response.aiter_bytes()])
     assert texts_of(raw) == events_of(ASK)
-    recorded = turns(recorder, sink)
-    assert len(recorded) == 4
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert len(recorded_turns) == 4
+    for turn in recorded_turns:
         assert_whole(turn)
 
 
@@ -141,9 +141,9 @@ async def test_a_stream_that_is_drained_behind_its_last_event_is_recorded_once(
             pieces = got.aiter_raw()
             assert texts_of(await anext(pieces)) == events_of(request)
             assert [piece async for piece in got.stream] == []
-    recorded = turns(recorder, sink)
-    assert len(recorded) == 2
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert len(recorded_turns) == 2
+    for turn in recorded_turns:
         assert_whole(turn)
 
 

@@ -21,9 +21,11 @@ from tests.producers.recorded import recorded as events_of
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
 
-@pytest.mark.parametrize(("seed", "recorded"), [(5, 5), (2**64 - 1, None)], ids=["5", "larger than a record holds"])
+@pytest.mark.parametrize(
+    ("seed", "recorded_seed"), [(5, 5), (2**64 - 1, None)], ids=["5", "larger than a record holds"]
+)
 def test_a_call_is_recorded_token_exact_with_how_it_was_sampled_and_looks_untouched(
-    recorder: Recorder, sink: MemorySink, server: Server, seed: int, recorded: int | None
+    recorder: Recorder, sink: MemorySink, server: Server, seed: int, recorded_seed: int | None
 ) -> None:
     client = recorder.wrap(server.client())
     assert isinstance(client, openai.OpenAI)
@@ -49,7 +51,7 @@ def test_a_call_is_recorded_token_exact_with_how_it_was_sampled_and_looks_untouc
     assert_whole(turn)
     assert (turn.temperature, turn.top_p, turn.top_k, turn.min_p, turn.max_tokens) == (0.7, 0.9, 40, 0.05, 7)
     assert (turn.frequency_penalty, turn.presence_penalty, turn.repetition_penalty) == (0.5, 0.25, 1.1)
-    assert turn.seed == recorded
+    assert turn.seed == recorded_seed
 
 
 def test_what_the_application_asks_for_itself_it_gets(recorder: Recorder, server: Server) -> None:
@@ -123,9 +125,9 @@ async def test_the_asynchronous_client_is_recorded_too(recorder: Recorder, sink:
         assert raw.parse().choices[0].message.content == "Hello there"
         async with client.chat.completions.with_streaming_response.create(model="agent", messages=HELLO) as response:
             assert (await response.parse()).choices[0].message.content == "Hello there"
-    recorded = turns(recorder, sink)
-    assert len(recorded) == 5
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert len(recorded_turns) == 5
+    for turn in recorded_turns:
         assert_whole(turn)
     await client.close()
 
@@ -145,9 +147,9 @@ def test_every_other_way_to_call_is_recorded_once(recorder: Recorder, sink: Memo
         client.with_raw_response.chat.completions.create(model="agent", messages=HELLO)
         with completions.stream(model="agent", messages=HELLO) as helper:
             helper.until_done()
-    recorded = turns(recorder, sink)
-    assert len(recorded) == 6
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert len(recorded_turns) == 6
+    for turn in recorded_turns:
         assert_whole(turn)
 
 
@@ -190,10 +192,10 @@ def test_each_of_several_choices_is_a_turn(recorder: Recorder, sink: MemorySink,
     client = recorder.wrap(server.client())
     with recorder.episode(task="greet"):
         client.chat.completions.create(model="agent", messages=HELLO, n=3)
-    recorded = turns(recorder, sink)
-    assert [turn.choice for turn in recorded] == [0, 1, 2]
-    assert [turn.prefix_count for turn in recorded] == [0, 1, 1]
-    assert all(turn.trainable for turn in recorded)
+    recorded_turns = turns(recorder, sink)
+    assert [turn.choice for turn in recorded_turns] == [0, 1, 2]
+    assert [turn.prefix_count for turn in recorded_turns] == [0, 1, 1]
+    assert all(turn.trainable for turn in recorded_turns)
 
 
 def test_a_turn_sends_only_the_messages_that_are_new(recorder: Recorder, sink: MemorySink, server: Server) -> None:
@@ -234,12 +236,12 @@ def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: M
 async def test_a_call_that_is_cancelled_or_times_out_is_a_turn_that_says_so(
     recorder: Recorder, sink: MemorySink
 ) -> None:
-    asked = asyncio.Event()
+    call_begun = asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:
         if b"wait" not in request.content:
             raise httpx.ReadTimeout("late")
-        asked.set()
+        call_begun.set()
         return await asyncio.Future()
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
@@ -250,7 +252,7 @@ async def test_a_call_that_is_cancelled_or_times_out_is_a_turn_that_says_so(
         with pytest.raises(openai.APITimeoutError):
             await client.chat.completions.create(model="agent", messages=HELLO)
         call = asyncio.ensure_future(client.chat.completions.create(model="wait", messages=HELLO))
-        await asked.wait()
+        await call_begun.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -302,7 +304,7 @@ def test_an_abandoned_stream_is_a_truncated_turn(
     recorder: Recorder, sink: MemorySink, server: Server, leave: str
 ) -> None:
     client = recorder.wrap(server.client())
-    kept = []
+    abandoned_streams = []
     with recorder.episode(task="greet"):
         stream = client.chat.completions.create(model="agent", messages=HELLO, stream=True)
         next(stream)
@@ -310,12 +312,12 @@ def test_an_abandoned_stream_is_a_truncated_turn(
         if leave == "close":
             stream.close()
         if leave == "keep":
-            kept.append(stream)
+            abandoned_streams.append(stream)
         del stream
     (turn,) = turns(recorder, sink)
     assert (turn.untrainable_reason, turn.finish_reason) == ("truncated_stream", "abandoned")
     assert turn.completion.content == "Hello"
-    for stream in kept:
+    for stream in abandoned_streams:
         stream.close()
 
 
@@ -363,11 +365,11 @@ def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sin
     assert original.responses is original.responses  # made before, as by another tool that has looked at it
     client = recorder.wrap(recorder.wrap(recorder.wrap(original)))
     with recorder.episode(task="t"):
-        for each in (client, client.with_options(timeout=3)):
-            each.chat.completions.create(model="agent", messages=HELLO)
-            each.completions.create(model="agent", prompt="x")
-            each.responses.create(model="agent", input="x")
-            each.chat.completions.parse(model="agent", messages=HELLO)
+        for wrapped_client in (client, client.with_options(timeout=3)):
+            wrapped_client.chat.completions.create(model="agent", messages=HELLO)
+            wrapped_client.completions.create(model="agent", prompt="x")
+            wrapped_client.responses.create(model="agent", input="x")
+            wrapped_client.chat.completions.parse(model="agent", messages=HELLO)
     assert len(turns(recorder, sink)) == len(server.requests) == 8
 
 
@@ -391,10 +393,10 @@ def test_what_another_tool_has_put_on_a_client_stays_in_force(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:
     client = server.client()
-    create, asked = client.chat.completions.create, []
+    create, models_asked = client.chat.completions.create, []
 
     def traced(**request: Any) -> Any:
-        asked.append(request["model"])
+        models_asked.append(request["model"])
         return create(**request)
 
     client.chat.completions.create = traced  # type: ignore[method-assign]
@@ -402,7 +404,7 @@ def test_what_another_tool_has_put_on_a_client_stays_in_force(
     with recorder.episode(task="t"):
         answer = wrapped.chat.completions.create(model="agent", messages=HELLO)
         assert wrapped.chat.completions.with_raw_response.create(model="other", messages=HELLO).parse()
-    assert asked == ["agent", "other"]
+    assert models_asked == ["agent", "other"]
     assert answer.choices[0].logprobs is None
     assert [turn.trainable for turn in turns(recorder, sink)] == [True, True]
 
@@ -431,10 +433,10 @@ def test_a_raw_answer_that_is_cut_is_a_failed_call(recorder: Recorder, sink: Mem
 
 
 async def test_a_call_that_outlives_its_episode_is_a_late_turn(recorder: Recorder, sink: MemorySink) -> None:
-    go, asked = asyncio.Event(), asyncio.Event()
+    go, call_begun = asyncio.Event(), asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:
-        asked.set()
+        call_begun.set()
         await go.wait()
         return httpx.Response(200, json=completion())
 
@@ -442,7 +444,7 @@ async def test_a_call_that_outlives_its_episode_is_a_late_turn(recorder: Recorde
     client = recorder.wrap(openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http))
     async with recorder.episode(task="t"):
         call = asyncio.ensure_future(client.chat.completions.create(model="agent", messages=HELLO))
-        await asked.wait()
+        await call_begun.wait()
     go.set()
     await call
     events = events_of(recorder, sink)
@@ -456,17 +458,17 @@ async def test_a_call_that_outlives_its_episode_is_a_late_turn(recorder: Recorde
 
 
 async def test_a_call_that_nobody_sees_the_end_of_is_a_turn_that_says_so(recorder: Recorder, sink: MemorySink) -> None:
-    asked = asyncio.Event()
+    call_begun = asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:
-        asked.set()
+        call_begun.set()
         return await asyncio.Future()
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     client = recorder.wrap(openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http))
     async with recorder.episode(task="t"):
         call = asyncio.ensure_future(client.chat.completions.create(model="agent", messages=HELLO))
-        await asked.wait()
+        await call_begun.wait()
     recorder.leave()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -47,8 +47,8 @@ def pieces() -> list[Body]:
 def response(*, logprobs: bool = True, status: str = "completed", tools: bool = False) -> Body:
     """An answer of the Responses API; tokens are written with their ids, as vLLM can."""
     entries = [
-        {"token": f"token_id:{each}", "logprob": value, "bytes": [], "top_logprobs": []}
-        for each, value in zip([10, 20], VALUES, strict=True)
+        {"token": f"token_id:{token_id}", "logprob": value, "bytes": [], "top_logprobs": []}
+        for token_id, value in zip([10, 20], VALUES, strict=True)
     ]
     text = {"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": entries if logprobs else []}
     output: list[Body] = [

@@ -42,7 +42,7 @@ def refusing(*names: str, status: int = 400, message: str | None = None) -> Serv
     return Server(script)
 
 
-def asked(server: Server) -> list[set[str]]:
+def extras_of_requests(server: Server) -> list[set[str]]:
     """What each request asked for besides."""
     return [set(request) & set(MESSAGES) for request in server.requests]
 
@@ -55,7 +55,7 @@ def test_a_refusal_of_token_ids_alone_leaves_the_log_probs(recorder: Recorder, s
         for _ in range(2):
             answer = client.chat.completions.create(model="agent", messages=HELLO)
             assert answer.choices[0].logprobs is None, "what the application did not ask for is still hidden"
-    assert asked(server) == [{"logprobs", "return_token_ids"}, {"logprobs"}, {"logprobs"}]
+    assert extras_of_requests(server) == [{"logprobs", "return_token_ids"}, {"logprobs"}, {"logprobs"}]
     for turn in turns(recorder, sink):
         assert turn.untrainable_reason == "no_token_ids"
         assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
@@ -72,7 +72,7 @@ def test_a_refusal_of_log_probs_alone_leaves_the_token_ids(
     with recorder.episode(task="t"):
         for _ in range(2):
             client.chat.completions.create(model="agent", messages=HELLO)
-    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
+    assert extras_of_requests(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
     for turn in turns(recorder, sink):
         assert (turn.untrainable_reason, turn.completion_token_ids is None) == ("logprobs_refused", False)
 
@@ -83,7 +83,7 @@ def test_parameters_refused_one_after_the_other_are_each_learnt(recorder: Record
     with recorder.episode(task="t"):
         for _ in range(2):
             list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
-    assert [len(each) for each in asked(server)] == [3, 2, 1, 0, 0]
+    assert [len(extras) for extras in extras_of_requests(server)] == [3, 2, 1, 0, 0]
     assert len(turns(recorder, sink)) == 2
 
 
@@ -93,7 +93,7 @@ def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=HELLO)
         client.chat.completions.create(model="other", messages=HELLO)
-    assert [len(each) for each in asked(server)] == [2, 1, 2, 1]
+    assert [len(extras) for extras in extras_of_requests(server)] == [2, 1, 2, 1]
 
 
 def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recorder, sink: MemorySink) -> None:
@@ -101,7 +101,7 @@ def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recor
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
         client.chat.completions.create(model="agent", messages=HELLO)
-    assert asked(server) == [{"logprobs", "return_token_ids"}, set()]
+    assert extras_of_requests(server) == [{"logprobs", "return_token_ids"}, set()]
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"]
 
 
@@ -136,7 +136,7 @@ def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(model="agent", messages=HELLO, temperature=-1)
         client.chat.completions.create(model="agent", messages=HELLO)
-    assert asked(server)[-1] == {"logprobs", "return_token_ids"}
+    assert extras_of_requests(server)[-1] == {"logprobs", "return_token_ids"}
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed", None]
     assert "logprobs_refused" not in recorder.counters
 

@@ -29,7 +29,7 @@ def decided(number: int, **fields: Any) -> PolicyDecision:
     return PolicyDecision(model="agent", run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
 
 
-def asked(server: Server, recorder: Recorder, episode: str, model: str = "agent") -> str:
+def model_asked(server: Server, recorder: Recorder, episode: str, model: str = "agent") -> str:
     """The model that the server was asked for in an episode."""
     client = recorder.wrap(server.client())
     with recorder.episode(task="t", episode_id=episode):
@@ -38,15 +38,15 @@ def asked(server: Server, recorder: Recorder, episode: str, model: str = "agent"
 
 
 def test_a_call_asks_for_the_version_of_its_episode_and_without_route_for_none(server: Server) -> None:
-    assert asked(server, init(sink=MemorySink()), DRAWN) == "agent"
+    assert model_asked(server, init(sink=MemorySink()), DRAWN) == "agent"
     recorder, router = recording()
-    assert asked(server, recorder, "e0") == "agent", "nothing is known yet"
+    assert model_asked(server, recorder, "e0") == "agent", "nothing is known yet"
     router.use(decided(1))
-    assert (asked(server, recorder, DRAWN), asked(server, recorder, OTHER)) == ("agent@2", "agent@1")
-    assert asked(server, recorder, DRAWN, "agent@0") == "agent@0"
-    assert asked(server, recorder, DRAWN, "gpt") == "gpt"
+    assert (model_asked(server, recorder, DRAWN), model_asked(server, recorder, OTHER)) == ("agent@2", "agent@1")
+    assert model_asked(server, recorder, DRAWN, "agent@0") == "agent@0"
+    assert model_asked(server, recorder, DRAWN, "gpt") == "gpt"
     router.use(decided(2, action="quarantine", canary=None, share=0.0))
-    assert asked(server, recorder, DRAWN) == "agent@1"
+    assert model_asked(server, recorder, DRAWN) == "agent@1"
 
 
 @pytest.mark.parametrize("mode", ["force", "passive"])

@@ -42,28 +42,28 @@ def entry(server: str, word: str, token_id: int, logprob: float) -> Body:
     if server == "vllm, tokens as ids":
         return {**fields, "token": f"token_id:{token_id}"}
     if server == "llama.cpp":
-        own = {"id": token_id, "token": word, "bytes": fields["bytes"], "logprob": logprob}
-        return {**own, "top_logprobs": [own]}
+        sampled_token = {"id": token_id, "token": word, "bytes": fields["bytes"], "logprob": logprob}
+        return {**sampled_token, "top_logprobs": [sampled_token]}
     return fields
 
 
 def envelope(server: str, kind: str) -> Body:
     """What is around the choices."""
     fields: Body = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "agent@3"}
-    own: dict[str, Body] = {
+    fields_by_server: dict[str, Body] = {
         "sglang": {"metadata": {"weight_version": "default"}},
         "llama.cpp": {"system_fingerprint": "b6000", "timings": {"prompt_n": 3, "predicted_n": 2}},
         "openai": {"service_tier": "default", "system_fingerprint": "fp_1"},
     }
     if server.startswith("vllm") and kind == "chat.completion":
         return {**fields, "service_tier": None, "system_fingerprint": None, "prompt_text": None, "metrics": None}
-    return {**fields, **own.get(server.split(" 0")[0], {})}
+    return {**fields, **fields_by_server.get(server.split(" 0")[0], {})}
 
 
 def ending(server: str) -> Body:
     """What a choice carries beside its finish reason."""
-    own: dict[str, Body] = {"sglang": {"matched_stop": 151645}, "llama.cpp": {}, "openai": {}}
-    return own.get(server.split(" 0")[0], {"stop_reason": None})
+    fields_by_server: dict[str, Body] = {"sglang": {"matched_stop": 151645}, "llama.cpp": {}, "openai": {}}
+    return fields_by_server.get(server.split(" 0")[0], {"stop_reason": None})
 
 
 def whole(server: str) -> Body:
@@ -92,17 +92,17 @@ def chunks(server: str) -> list[Body]:
     if server == "openai":
         around |= {"usage": None, "obfuscation": "x7"}
     first = {"role": "assistant", "content": None if server == "llama.cpp" else ""}
-    found = [around | {"choices": [{"index": 0, "delta": first, "logprobs": None, "finish_reason": None}]}]
+    chunks_so_far = [around | {"choices": [{"index": 0, "delta": first, "logprobs": None, "finish_reason": None}]}]
     if server == "vllm":
-        found[0] |= {"prompt_token_ids": [1, 2, 3]}
+        chunks_so_far[0] |= {"prompt_token_ids": [1, 2, 3]}
     for word in WORDS:
         choice = {"index": 0, "delta": {"content": word[0]}, "finish_reason": None}
         choice["logprobs"] = {"content": [entry(server, *word)]}
         if server == "vllm":
             choice["token_ids"] = [word[1]]
-        found.append(around | {"choices": [choice]})
+        chunks_so_far.append(around | {"choices": [choice]})
     last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", **ending(server)}
-    return [*found, around | {"choices": [last]}, around | {"choices": [], "usage": USAGE}]
+    return [*chunks_so_far, around | {"choices": [last]}, around | {"choices": [], "usage": USAGE}]
 
 
 def script_of(server: str) -> Any:

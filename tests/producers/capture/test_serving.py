@@ -49,14 +49,14 @@ def test_trace_and_function_go_along_to_another_process(recorder: Recorder, sink
     assert turn.function == "plänner"
 
 
-@pytest.mark.parametrize("own", ["bestellung-ä", "注文/4711", "50%2F50 % ", " run 17", "a\r\nb: c"])
-def test_any_id_of_ones_own_arrives_in_another_process_unchanged(recorder: Recorder, own: str) -> None:
+@pytest.mark.parametrize("own_id", ["bestellung-ä", "注文/4711", "50%2F50 % ", " run 17", "a\r\nb: c"])
+def test_any_id_of_ones_own_arrives_in_another_process_unchanged(recorder: Recorder, own_id: str) -> None:
     other = init(sink=MemorySink())
-    with recorder.episode(task="t", episode_id=own) as episode:
+    with recorder.episode(task="t", episode_id=own_id) as episode:
         sent = httpx.Headers(recorder.headers())
     received = {name.decode(): value.decode("latin-1").strip() for name, value in sent.raw}
     with other.attach(received) as attached:
-        assert attached.id == episode.id == own
+        assert attached.id == episode.id == own_id
         assert httpx.Headers(other.headers()) == sent
     assert other.close(120)
 

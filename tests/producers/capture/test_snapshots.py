@@ -18,26 +18,26 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
 def spoil(value: Any) -> None:
     """Change everything that can be changed in an object of the application or the client."""
     if isinstance(value, list):
-        for each in value:
-            spoil(each)
+        for inner in value:
+            spoil(inner)
         value.clear()
     elif isinstance(value, dict):
-        for each in value.values():
-            spoil(each)
+        for inner in value.values():
+            spoil(inner)
         value.clear()
     elif hasattr(value, "__pydantic_extra__"):
-        for name, each in [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]:
+        for name, inner in [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]:
             if name not in (
                 "logprobs",
                 "token_ids",
                 "prompt_token_ids",
             ):  # numbers: kept as they are, nobody edits them
-                spoil(each)
+                spoil(inner)
             setattr(value, name, None)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(asked: bool) -> None:
+@pytest.mark.parametrize("with_logprobs", [False, True])
+def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(with_logprobs: bool) -> None:
     sink = BlockingSink()
     recorder = init(sink=sink)
     server = Server(lambda body: completion(tool_calls=[CALL]))
@@ -45,7 +45,7 @@ def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(asked
     parts = [{"type": "text", "text": "look at it"}]
     messages: list[Any] = [{"role": "system", "content": "Be kind"}, {"role": "user", "content": parts}]
     with recorder.episode(task="t"):
-        answer = client.chat.completions.create(model="agent", messages=messages, logprobs=asked or None)
+        answer = client.chat.completions.create(model="agent", messages=messages, logprobs=with_logprobs or None)
         spoil(messages)
         spoil(parts)
         spoil(answer)
@@ -71,10 +71,10 @@ def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks:
         chunks[1]["choices"][0]["delta"]["reasoning_content"] = "hm"
     client = recorder.wrap(Server(lambda body: chunks).client())
     with recorder.episode(task="t"):
-        for each in client.chat.completions.create(
+        for chunk in client.chat.completions.create(
             model="agent", messages=[{"role": "user", "content": "Say hello"}], stream=True
         ):
-            spoil(each)
+            spoil(chunk)
         sink.go.set()
     (turn,) = turns(recorder, sink)
     assert_whole(turn)
@@ -110,8 +110,8 @@ def test_many_answers_at_once_are_read_at_once_and_stay_exact() -> None:
             client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "Say hello"}])
         assert recorder.outbox.delivery.crowded
         sink.go.set()
-    recorded = turns(recorder, sink)
-    assert len(recorded) == 12
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert len(recorded_turns) == 12
+    for turn in recorded_turns:
         assert_whole(turn)
     recorder.close(120)

@@ -118,8 +118,8 @@ def test_any_chunking_in_any_pieces_is_read_as_the_unstreamed_answer(
     assert read(read_stream(CHAT, True, pieces)) == whole
     assert not read(read_stream(CHAT, False, events[:cut][:-1])).complete, "a stream cut anywhere still gives an answer"
 
-    shown = make_cut(Wishes(hide, hide, hide), b"null")(data).decode()
-    texts = [line[len("data:") :] for line in shown.splitlines() if line.startswith("data: {")]
+    visible_text = make_cut(Wishes(hide, hide, hide), b"null")(data).decode()
+    texts = [line[len("data:") :] for line in visible_text.splitlines() if line.startswith("data: {")]
     assert [json.loads(text) for text in texts] == (chunks if hide else hidden(chunks))
     pretty = json.dumps(answer, indent=indent).encode()
     assert json.loads(make_cut(Wishes(usage=True), b"null")(pretty)) == hidden([answer])[0]
@@ -127,14 +127,14 @@ def test_any_chunking_in_any_pieces_is_read_as_the_unstreamed_answer(
 
 def hidden(bodies: list[Body]) -> list[Body]:
     """What an application sees of bodies whose tokens it did not ask for."""
-    shown = []
+    visible_chunks = []
     for body in bodies:
         choices = [{name: value for name, value in choice.items() if name != "token_ids"} for choice in body["choices"]]
         choices = [{**choice, "logprobs": None} if "logprobs" in choice else choice for choice in choices]
         rest = {name: value for name, value in body.items() if name != "prompt_token_ids"}
         if choices or not body.get("usage"):
-            shown.append({**rest, "choices": choices})
-    return shown
+            visible_chunks.append({**rest, "choices": choices})
+    return visible_chunks
 
 
 def test_a_text_that_looks_like_what_is_hidden_stays() -> None:
@@ -151,9 +151,9 @@ def test_ids_of_a_prompt_that_come_with_each_chunk_are_hidden_with_those_of_the_
         {"id": "r", "prompt_token_ids": [4, 5], "choices": [{"index": 0, "delta": {"content": text}, "token_ids": [7]}]}
         for text in ("one", "token_ids", '"token_ids": [1]', "four")
     ]
-    asked: Body = {"id": "r", "choices": [{"index": 0, "delta": {"content": "last"}, "token_ids": [8]}]}
-    for item in (asked, *chunks, asked):
-        shown = cut(f"data: {json.dumps(item)}\n\n".encode()).decode()
+    asked_chunk: Body = {"id": "r", "choices": [{"index": 0, "delta": {"content": "last"}, "token_ids": [8]}]}
+    for item in (asked_chunk, *chunks, asked_chunk):
+        visible_text = cut(f"data: {json.dumps(item)}\n\n".encode()).decode()
         text = item["choices"][0]["delta"]["content"]
         expected = {"id": "r", "choices": [{"index": 0, "delta": {"content": text}}]}
-        assert json.loads(shown.removeprefix("data: ")) == expected
+        assert json.loads(visible_text.removeprefix("data: ")) == expected

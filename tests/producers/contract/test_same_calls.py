@@ -15,8 +15,8 @@ TOOL = [CALL["id"], "look", {"at": 1}]
 
 def reading(answer: str | None, reason: str | None, *tools: Any, tokens: Any = (3, 2), choice: int = 0) -> Any:
     """What one turn says; the second choice repeats no prompt."""
-    asked = ["Say hello"] if choice == 0 else []
-    values = {"asked": asked, "answer": answer, "tools": [*tools], "reason": reason}
+    prompt_texts = ["Say hello"] if choice == 0 else []
+    values = {"asked": prompt_texts, "answer": answer, "tools": [*tools], "reason": reason}
     return {**values, "tokens": [*tokens], "choice": choice}
 
 

@@ -35,17 +35,17 @@ def test_an_episode_is_started_ended_and_counted(recorder: Recorder, sink: Memor
     with recorder.episode(task="t", example_id="7", group_id="g", group_size=8, labels={"user": "u1"}) as episode:
         episode.tool("search", arguments={"q": "x"}, result=["a"], tool_call_id="c1")
         episode.reward(0.5, name="speed")
-    started, tool, reward, ended, closed = events(recorder, sink)
-    assert isinstance(started, EpisodeStarted)
-    assert (started.task, started.example_id, started.group_id, started.group_size) == ("t", "7", "g", 8)
-    assert started.labels == {"user": "u1"}
+    start, tool, reward, ended, closed = events(recorder, sink)
+    assert isinstance(start, EpisodeStarted)
+    assert (start.task, start.example_id, start.group_id, start.group_size) == ("t", "7", "g", 8)
+    assert start.labels == {"user": "u1"}
     assert (tool.name, tool.arguments, tool.result) == ("search", '{"q":"x"}', '["a"]')
     assert (reward.name, reward.value) == ("speed", 0.5)
     assert isinstance(ended, EpisodeEnded)
     assert ended.writer_ids == (recorder.writer_id,)
     assert isinstance(closed, WriterClosed)
     assert closed.count == closed.sequence == 4
-    for sequence, event in enumerate((started, tool, reward, ended, closed)):
+    for sequence, event in enumerate((start, tool, reward, ended, closed)):
         assert event.sequence == sequence
         assert event.event_id == ids.event_id(episode.id, recorder.writer_id, sequence)
         assert (event.producer, event.environment) == ("test-agent", "test")
@@ -76,9 +76,9 @@ async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink:
     assert add(1, right=2) == 3
     assert add(2, 3) == 5
     assert [await think(), await think()] == ["done", "done"]
-    started = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
-    assert sorted(event.task for event in started) == ["sum", "sum", "think", "think"]
-    assert len({event.episode_id for event in started}) == 4
+    starts = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
+    assert sorted(event.task for event in starts) == ["sum", "sum", "think", "think"]
+    assert len({event.episode_id for event in starts}) == 4
 
 
 async def test_a_decorated_generator_is_an_episode_until_it_is_read(recorder: Recorder, sink: MemorySink) -> None:
@@ -109,19 +109,21 @@ async def test_a_decorated_generator_is_an_episode_until_it_is_read(recorder: Re
         texts.append(text)
     assert texts == ["one", "two"]
 
-    told = events(recorder, sink)
-    started = {event.task: event for event in told if isinstance(event, EpisodeStarted)}
-    assert started["stream"].parent_episode_id == reader.id
-    tools = [(event.episode_id, event.name) for event in told if isinstance(event, ToolCalled)]
+    all_events = events(recorder, sink)
+    start_by_task = {event.task: event for event in all_events if isinstance(event, EpisodeStarted)}
+    assert start_by_task["stream"].parent_episode_id == reader.id
+    tools = [(event.episode_id, event.name) for event in all_events if isinstance(event, ToolCalled)]
     assert tools == [
-        (started["stream"].episode_id, "a begins"),
-        (started["stream"].episode_id, "a hears b"),
-        (started["later"].episode_id, "first"),
-        (started["later"].episode_id, "second"),
+        (start_by_task["stream"].episode_id, "a begins"),
+        (start_by_task["stream"].episode_id, "a hears b"),
+        (start_by_task["later"].episode_id, "first"),
+        (start_by_task["later"].episode_id, "second"),
     ]
     for name in ("stream", "later"):
-        own = [type(event).__name__ for event in told if event.episode_id == started[name].episode_id]
-        assert own == ["EpisodeStarted", "ToolCalled", "ToolCalled", "EpisodeEnded", "WriterClosed"]
+        event_names = [
+            type(event).__name__ for event in all_events if event.episode_id == start_by_task[name].episode_id
+        ]
+        assert event_names == ["EpisodeStarted", "ToolCalled", "ToolCalled", "EpisodeEnded", "WriterClosed"]
 
 
 async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
@@ -172,10 +174,12 @@ async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
     with pytest.raises(StopAsyncIteration):
         await anext(handled)
 
-    told = events(recorder, sink)
-    task_of = {event.episode_id: event.task for event in told if isinstance(event, EpisodeStarted)}
-    assert [task_of[each.id] for each in cleaned if each is not None] == ["left", "left later"]
-    assert {task_of[event.episode_id]: event.stop_reason for event in told if isinstance(event, EpisodeEnded)} == {
+    all_events = events(recorder, sink)
+    task_of = {event.episode_id: event.task for event in all_events if isinstance(event, EpisodeStarted)}
+    assert [task_of[episode.id] for episode in cleaned if episode is not None] == ["left", "left later"]
+    assert {
+        task_of[event.episode_id]: event.stop_reason for event in all_events if isinstance(event, EpisodeEnded)
+    } == {
         "left": "completed",
         "left later": "completed",
         "failing": "error",
@@ -201,10 +205,12 @@ def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, 
         with recorder.episode(task="detail") as grandchild:
             pass
         recorder.feedback(grandchild.id, reward=1.0, key="k")
-    started = {event.episode_id: event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)}
-    assert started[child.id].parent_episode_id == root.id
-    assert started[grandchild.id].parent_episode_id == child.id
-    assert {event.root_episode_id for event in started.values()} == {root.id}
+    start_by_episode = {
+        event.episode_id: event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)
+    }
+    assert start_by_episode[child.id].parent_episode_id == root.id
+    assert start_by_episode[grandchild.id].parent_episode_id == child.id
+    assert {event.root_episode_id for event in start_by_episode.values()} == {root.id}
     assert {record.key for record in sink.sent} == {root.id.encode()}
 
 
@@ -226,8 +232,8 @@ def test_a_slash_in_an_id_of_ones_own_makes_no_family(recorder: Recorder, sink: 
     with recorder.episode(task="plan", episode_id="tenant/order-8"):
         pass
     recorder.feedback(episode="tenant/order-8", reward=1.0, key="k")
-    found = {event.episode_id: event.root_episode_id for event in events(recorder, sink)}
-    assert found == {root.id: root.id, child.id: root.id, "tenant/order-8": "tenant/order-8"}
+    root_by_episode = {event.episode_id: event.root_episode_id for event in events(recorder, sink)}
+    assert root_by_episode == {root.id: root.id, child.id: root.id, "tenant/order-8": "tenant/order-8"}
     assert {record.key for record in sink.sent} == {b"tenant/order-7", b"tenant/order-8"}
 
 
@@ -269,16 +275,16 @@ def test_feedback_under_a_key_is_the_same_event_again(recorder: Recorder, sink: 
     with recorder.episode(task="t") as episode:
         pass
     elsewhere = init(sink=sink, namespace="t.")
-    one = recorder.feedback(episode.id, reward=1.0, key="thumbs")
-    again = elsewhere.feedback(episode.id, reward=1.0, key="thumbs")
-    fresh = elsewhere.feedback(episode, reward=0.0)
-    assert one == again == ids.reward_event_id(episode.id, "reward", "thumbs")
-    assert fresh not in (None, one)
-    elsewhere.feedback(episode.id, retracted=True, supersedes=one)
+    first_event_id = recorder.feedback(episode.id, reward=1.0, key="thumbs")
+    again_event_id = elsewhere.feedback(episode.id, reward=1.0, key="thumbs")
+    fresh_event_id = elsewhere.feedback(episode, reward=0.0)
+    assert first_event_id == again_event_id == ids.reward_event_id(episode.id, "reward", "thumbs")
+    assert fresh_event_id not in (None, first_event_id)
+    elsewhere.feedback(episode.id, retracted=True, supersedes=first_event_id)
     assert elsewhere.close(120)
     rewards = [event for event in events(recorder, sink) if isinstance(event, RewardReported)]
     assert [event.sequence for event in rewards] == [-1] * 4
-    assert [event.supersedes for event in rewards if event.retracted] == [one]
+    assert [event.supersedes for event in rewards if event.retracted] == [first_event_id]
 
 
 def test_a_reward_after_the_end_is_feedback(recorder: Recorder, sink: MemorySink) -> None:
@@ -314,18 +320,18 @@ def test_feedback_without_a_target_is_about_the_current_episode(recorder: Record
     assert recorder.counters["calls_outside_episode"] == 1
 
 
-@pytest.mark.parametrize("own", ["run-17", "0af7651916cd43dd8448eb211c80319c"])
+@pytest.mark.parametrize("own_id", ["run-17", "0af7651916cd43dd8448eb211c80319c"])
 def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
-    recorder: Recorder, sink: MemorySink, own: str
+    recorder: Recorder, sink: MemorySink, own_id: str
 ) -> None:
-    recorder.feedback(episode=own, reward=1.0)
-    recorder.feedback(own, reward=0.5)  # in another process it is an alias like any other text
+    recorder.feedback(episode=own_id, reward=1.0)
+    recorder.feedback(own_id, reward=0.5)  # in another process it is an alias like any other text
     recorder.feedback(alias=str(uuid.UUID(int=7)), reward=0.25)
     recorder.flush(120)
     (by_id,) = sink.records("episode-events")
-    assert (by_id.episode_id, by_id.alias) == (own, None)
+    assert (by_id.episode_id, by_id.alias) == (own_id, None)
     assert [(event.alias, event.value) for event in sink.records("aliases")] == [
-        (own, 0.5),
+        (own_id, 0.5),
         (str(uuid.UUID(int=7)), 0.25),
     ]
 
@@ -360,7 +366,7 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
 def test_what_users_send_switches_nothing_off_and_is_missing_in_no_episode(
     recorder: Recorder, sink: MemorySink
 ) -> None:
-    with recorder.episode(task="open") as own:
+    with recorder.episode(task="open") as own_episode:
         for _ in range(2 * MOST_FAILURES):
             assert recorder.feedback("order-7", reward=cast(Any, "great")) is None
     for _ in range(2 * MOST_FAILURES):
@@ -371,11 +377,11 @@ def test_what_users_send_switches_nothing_off_and_is_missing_in_no_episode(
         assert joined.id == "e1"
         recorder.tool("lookup")
     assert recorder.counters["hook_errors.feedback"] == 2 * MOST_FAILURES
-    found = events(recorder, sink)
+    all_events = events(recorder, sink)
     assert [reward.value for reward in sink.records("aliases")] == [1.0]
-    assert [event.name for event in found if isinstance(event, ToolCalled)] == ["lookup"]
-    closed = {event.episode_id: event.partial for event in found if isinstance(event, WriterClosed)}
-    assert closed[own.id] == ()
+    assert [event.name for event in all_events if isinstance(event, ToolCalled)] == ["lookup"]
+    closed = {event.episode_id: event.partial for event in all_events if isinstance(event, WriterClosed)}
+    assert closed[own_episode.id] == ()
 
 
 def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Recorder, sink: MemorySink) -> None:
@@ -396,9 +402,9 @@ def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Rec
 def test_headers_that_name_no_episode_hide_none(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.attach({"host": "shop"}):
         assert recorder.headers() == {}
-        with recorder.episode(task="of its own") as own, recorder.attach({}):
-            assert recorder.current_episode() is own
-            assert recorder.headers() == own.headers()
+        with recorder.episode(task="of its own") as own_episode, recorder.attach({}):
+            assert recorder.current_episode() is own_episode
+            assert recorder.headers() == own_episode.headers()
     assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]
 
 
@@ -429,8 +435,8 @@ def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink)
             recorder.feedback(episode.id, reward=1.0)
     assert recorder.close(120)
     assert {len({episode.sampled for episode in group}) for group in members.values()} == {1}
-    recorded = {event.root_episode_id for event in sink.records("episode-events")}
-    assert recorded == {episode.id for group in members.values() for episode in group if episode.sampled}
+    recorded_episodes = {event.root_episode_id for event in sink.records("episode-events")}
+    assert recorded_episodes == {episode.id for group in members.values() for episode in group if episode.sampled}
     assert 5 < sum(group[0].sampled for group in members.values()) < 35
 
 
@@ -464,15 +470,15 @@ def test_an_episode_can_be_excluded_before_and_after_its_end(recorder: Recorder,
         episode.exclude("test traffic")
     episode.exclude("asked to")
     _, first, _, closed, last = events(recorder, sink)
-    assert [type(each) for each in (first, closed, last)] == [Excluded, WriterClosed, Excluded]
+    assert [type(record) for record in (first, closed, last)] == [Excluded, WriterClosed, Excluded]
     assert (first.reason, last.reason) == ("test traffic", "asked to")
     assert (last.episode_id, last.sequence) == (episode.id, -1)
 
 
 def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> None:
     wrong: Any = {"namespace": "a b", "sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0, "spool_bytes": -1}
-    told = r"namespace is 'a b'.*sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"
-    with pytest.raises(ConfigurationError, match=told):
+    message = r"namespace is 'a b'.*sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"
+    with pytest.raises(ConfigurationError, match=message):
         init(sink=sink, **wrong)
 
 

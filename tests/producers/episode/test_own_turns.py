@@ -39,11 +39,11 @@ def test_a_turn_without_ids_says_so_and_what_cannot_be_read_is_counted(recorder:
         episode.turn(messages=ASK, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
         episode.turn(messages=ASK, answer="x", token_ids=[1], prompt_token_ids=[1], logprobs=[-1.0])
     assert recorder.flush(120)
-    found = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
-    assert [turn.untrainable_reason for turn in found] == [
+    recorded_turns = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+    assert [turn.untrainable_reason for turn in recorded_turns] == [
         "no_logprobs",
         "length_mismatch",
         "sampling_unknown",
     ]
-    assert "look" in (found[0].completion.tool_calls or "")
+    assert "look" in (recorded_turns[0].completion.tool_calls or "")
     assert recorder.counters["hook_errors.turn"] == 1

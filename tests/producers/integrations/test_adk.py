@@ -41,13 +41,13 @@ async def ask(
     runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[*plugins]))
     session = await runner.session_service.create_session(app_name="shop", user_id="u")
     message = types.Content(role="user", parts=[types.Part(text=question)])
-    said = []
+    texts = []
     async for event in runner.run_async(
         user_id="u", session_id=session.id, new_message=message, run_config=RunConfig(streaming_mode=mode)
     ):
-        said += [part.text for part in (event.content.parts if event.content else None) or () if part.text]
+        texts += [part.text for part in (event.content.parts if event.content else None) or () if part.text]
     await runner.close()
-    return said
+    return texts
 
 
 @pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
@@ -55,8 +55,8 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     recorder: Recorder, sink: MemorySink, server: AgentServer, mode: StreamingMode
 ) -> None:
     async with recorder.episode(task="stock"):
-        said = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
-    assert said[-1] == server.final
+        texts = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
+    assert texts[-1] == server.final
     assert_agent(server, recorded(recorder, sink), streamed=mode is StreamingMode.SSE)
 
 

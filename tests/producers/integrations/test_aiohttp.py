@@ -46,9 +46,9 @@ async def test_aiohttp_is_recorded_and_looks_untouched(
         assert texts_of(raw) == events_of(ASK)
         async with http.post(url, **streamed) as response:
             assert texts_of(await response.read()) == events_of(ASK)
-    recorded = turns(recorder, sink)
-    assert [turn.streamed for turn in recorded] == [False, False, True, True]
-    for turn in recorded:
+    recorded_turns = turns(recorder, sink)
+    assert [turn.streamed for turn in recorded_turns] == [False, False, True, True]
+    for turn in recorded_turns:
         assert_whole(turn)
 
 

@@ -30,7 +30,7 @@ from tests.producers.integrations.test_adk import load_agent
 from tests.producers.integrations.test_langchain import model_of
 from tests.producers.recorded import recorded
 
-SAID = ("How many bolts?", "No, nuts.")
+USER_MESSAGES = ("How many bolts?", "No, nuts.")
 
 
 def assert_one_conversation(recorder: Recorder, sink: MemorySink, name: str) -> None:
@@ -38,15 +38,17 @@ def assert_one_conversation(recorder: Recorder, sink: MemorySink, name: str) -> 
     episodes = [event for event in recorded(recorder, sink) if isinstance(event, EpisodeStarted)]
     declared = [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
     assert [record.episode_id for record in declared] == [episode.episode_id for episode in episodes]
-    assert [(record.alias, record.message) for record in declared] == [(f"conversation:{name}", said) for said in SAID]
+    assert [(record.alias, record.message) for record in declared] == [
+        (f"conversation:{name}", user_message) for user_message in USER_MESSAGES
+    ]
     assert [episode.labels["conversation"] for episode in episodes] == [name, name]
 
 
 def test_a_thread_of_langgraph_is_a_conversation(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
     keeper = create_agent(record_model(model_of(server), recorder), [], checkpointer=InMemorySaver(), name="keeper")
     options: Any = {"configurable": {"thread_id": "t7"}, "callbacks": [RollbusHandler(recorder, task="stock")]}
-    for said in SAID:
-        keeper.invoke({"messages": [{"role": "user", "content": said}]}, config=options)
+    for user_message in USER_MESSAGES:
+        keeper.invoke({"messages": [{"role": "user", "content": user_message}]}, config=options)
     assert_one_conversation(recorder, sink, "t7")
 
 
@@ -55,8 +57,8 @@ async def test_a_session_of_adk_is_a_conversation(recorder: Recorder, sink: Memo
     agent = load_agent(recorder.wrap(server.async_client()))
     runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[RollbusPlugin(recorder, task="stock")]))
     session = await runner.session_service.create_session(app_name="shop", user_id="u")
-    for said in SAID:
-        message = types.Content(role="user", parts=[types.Part(text=said)])
+    for user_message in USER_MESSAGES:
+        message = types.Content(role="user", parts=[types.Part(text=user_message)])
         async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message):
             pass
     await runner.close()
@@ -79,10 +81,10 @@ async def test_a_group_of_traces_of_openai_agents_is_a_conversation(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     model = OpenAIChatCompletionsModel("agent", recorder.wrap(server.async_client()))
-    for said in SAID:
+    for user_message in USER_MESSAGES:
         await Runner.run(
             Agent(name="keeper", model=model, tools=[function_tool(stock)]),
-            said,
+            user_message,
             run_config=RunConfig(group_id="chat-3"),
         )
     assert_one_conversation(recorder, sink, "chat-3")

@@ -233,8 +233,8 @@ async def test_litellm_calls_nothing_of_ours_once_it_is_taken_back(recorder: Rec
     await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client())
     await end_litellms_callbacks()
     patches.undo()
-    known = litellm.logging_callback_manager._get_all_callbacks() + litellm.input_callback
-    assert not [each for each in known if type(each).__module__.startswith("rollbus")]
+    callbacks = litellm.logging_callback_manager._get_all_callbacks() + litellm.input_callback
+    assert not [callback for callback in callbacks if type(callback).__module__.startswith("rollbus")]
 
 
 async def end_litellms_callbacks() -> None:

@@ -31,16 +31,19 @@ def own_pages() -> list[Any]:
         parse_obj_as(ScoreV3_Numeric, {**score(f"v{n}", 0.5, **more, traceId=None), "subject": subject})
         for n, subject in enumerate(SUBJECTS)
     ]
-    dumped = [json.loads(each.json()) for each in (page, *scores)]
+    dumped = [json.loads(page_model.json()) for page_model in (page, *scores)]
     return [dumped[0], {"data": dumped[1:], "meta": {}}]
 
 
 def test_pages_of_the_newest_api_become_the_same_episode() -> None:
-    found = Read("langfuse", own_pages())
-    started = found.started
-    assert (started.task, started.agent, started.labels["user"], started.labels["tags"]) == (
+    reading = Read("langfuse", own_pages())
+    start = reading.started
+    assert (start.task, start.agent, start.labels["user"], start.labels["tags"]) == (
         *("refund", "root", "ann", "beta"),
     )
-    assert [turn.completion.content for turn in found.turns] == [None, "It is in Berlin."]
-    assert [tool.result for tool in found.tools] == ["in Berlin"]
-    assert [(reward.value, reward.turn_event_id is not None) for reward in found.rewards] == [(0.5, False), (0.5, True)]
+    assert [turn.completion.content for turn in reading.turns] == [None, "It is in Berlin."]
+    assert [tool.result for tool in reading.tools] == ["in Berlin"]
+    assert [(reward.value, reward.turn_event_id is not None) for reward in reading.rewards] == [
+        (0.5, False),
+        (0.5, True),
+    ]

@@ -45,19 +45,19 @@ def _logger(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 @pytest.fixture
 def loop() -> Iterator[None]:
     """An event loop of the thread: LiteLLM's blocking calls make one otherwise, and leave it open."""
-    own = asyncio.new_event_loop()
-    asyncio.set_event_loop(own)
+    event_loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(event_loop)
     yield
     asyncio.set_event_loop(None)
-    own.close()
+    event_loop.close()
 
 
 def turns(recorder: Recorder, sink: MemorySink, count: int) -> list[TurnRecorded]:
     """The turns, once there are so many: LiteLLM calls back from another thread."""
 
     def find() -> list[TurnRecorded]:
-        found = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
-        return found if len(found) >= count else []
+        turns_so_far = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+        return turns_so_far if len(turns_so_far) >= count else []
 
     return wait_until(find, f"{count} turns were not recorded")
 
@@ -73,13 +73,13 @@ def test_tokens_that_litellm_was_asked_for_are_recorded_by_a_writer_that_the_epi
 ) -> None:
     with recorder.episode(task="stock"), recorder.function("keeper"):
         call(server.client(), **{**WITH_TOKENS, "temperature": 0.5})
-    found = turns(recorder, sink, 1)
-    assert_sampled(server, found)
-    assert [(turn.function, turn.temperature) for turn in found] == [("keeper", 0.5)]
-    assert found[0].added_messages[0].content == "How many bolts?"
+    recorded_turns = turns(recorder, sink, 1)
+    assert_sampled(server, recorded_turns)
+    assert [(turn.function, turn.temperature) for turn in recorded_turns] == [("keeper", 0.5)]
+    assert recorded_turns[0].added_messages[0].content == "How many bolts?"
     assert_all_closed(recorder, sink)  # the logger's thread closes its writer after the turn
     closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
-    assert closed[found[0].writer_id] == 1
+    assert closed[recorded_turns[0].writer_id] == 1
 
 
 @pytest.mark.usefixtures("loop")
@@ -90,9 +90,9 @@ def test_a_call_through_a_wrapped_client_is_recorded_once_by_that_client(
         for _ in call(recorder.wrap(server.client()), stream=True):
             pass
         call(server.client(), **WITH_TOKENS)  # its record shows that the logger had its time
-    found = turns(recorder, sink, 2)
-    assert_sampled(server, found)
-    assert [turn.streamed for turn in found] == [True, False]
+    recorded_turns = turns(recorder, sink, 2)
+    assert_sampled(server, recorded_turns)
+    assert [turn.streamed for turn in recorded_turns] == [True, False]
 
 
 @pytest.mark.usefixtures("loop")

@@ -32,31 +32,31 @@ async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_n
     recorder: Recorder, sink: MemorySink
 ) -> None:
     server = AgentServer(tool="transfer_to_keeper", arguments={})
-    own = OpenAIChatCompletionsModel("agent", server.async_client())
-    keeper, front = Agent(name="keeper", model=own), Agent(name="front", model=own)
+    chat_model = OpenAIChatCompletionsModel("agent", server.async_client())
+    keeper, front = Agent(name="keeper", model=chat_model), Agent(name="front", model=chat_model)
     keeper.handoffs, front.handoffs = [front], [keeper]
     record_agent(front, recorder)
     async with recorder.episode(task="stock"):
         result = await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder))
     assert (result.last_agent.name, result.final_output) == ("keeper", server.final)
-    found = turns(recorder, sink)
-    assert_sampled(server, found)
-    assert [turn.function for turn in found] == ["front", "keeper"]
+    recorded_turns = turns(recorder, sink)
+    assert_sampled(server, recorded_turns)
+    assert [turn.function for turn in recorded_turns] == ["front", "keeper"]
 
 
 async def test_an_agent_that_is_another_ones_tool_is_recorded_under_its_name(
     recorder: Recorder, sink: MemorySink
 ) -> None:
     server = AgentServer(tool="ask_keeper", arguments={"input": "How many bolts?"})
-    own = OpenAIChatCompletionsModel("agent", server.async_client())
-    keeper = Agent(name="keeper", model=own)
-    front = Agent(name="front", model=own, tools=[keeper.as_tool("ask_keeper", "Ask the keeper")])
+    chat_model = OpenAIChatCompletionsModel("agent", server.async_client())
+    keeper = Agent(name="keeper", model=chat_model)
+    front = Agent(name="front", model=chat_model, tools=[keeper.as_tool("ask_keeper", "Ask the keeper")])
     record_agent(front, recorder)
     async with recorder.episode(task="stock"):
         await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder), max_turns=4)
-    found = turns(recorder, sink)
-    assert_sampled(server, found)
-    assert {turn.function for turn in found} == {"front", "keeper"}
+    recorded_turns = turns(recorder, sink)
+    assert_sampled(server, recorded_turns)
+    assert {turn.function for turn in recorded_turns} == {"front", "keeper"}
 
 
 async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(

@@ -72,9 +72,9 @@ def assert_called(turn: TurnRecorded) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_message_of_anthropic_is_a_turn_without_tokens(recorder: Recorder, sink: MemorySink, streams: bool) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
-        asked = json.loads(request.content)
-        assert "logprobs" not in asked
-        if not asked.get("stream"):
+        body = json.loads(request.content)
+        assert "logprobs" not in body
+        if not body.get("stream"):
             return httpx2.Response(200, json=MESSAGE)
         lines = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in EVENTS)
         return httpx2.Response(200, content=lines.encode(), headers={"content-type": "text/event-stream"})
@@ -107,11 +107,13 @@ def test_a_content_of_google_is_a_turn_without_tokens(recorder: Recorder, sink: 
     with recorder.episode(task="t"), httpx.Client(transport=httpx.MockTransport(answer)) as http:
         options = types.HttpOptions(base_url="http://server", httpx_client=http)
         models = genai.Client(api_key="k", http_options=options).models
-        asked: Any = {"model": "gemini", "contents": "How many bolts?"}
+        request_fields: Any = {"model": "gemini", "contents": "How many bolts?"}
         if streams:
-            assert [chunk.candidates is not None for chunk in models.generate_content_stream(**asked)] == [True] * 4
+            assert [chunk.candidates is not None for chunk in models.generate_content_stream(**request_fields)] == [
+                True
+            ] * 4
         else:
-            assert models.generate_content(**asked).function_calls is not None
+            assert models.generate_content(**request_fields).function_calls is not None
     (turn,) = turns(recorder, sink)
     assert_called(turn)
     assert (turn.streamed, turn.model, turn.response_id) == (streams, "gemini", "g1")

@@ -49,13 +49,13 @@ def options_of(recorder: Recorder, **options: Any) -> Any:
 def trajectories_of(*sinks: MemorySink) -> list[Trajectory]:
     """What the log makes of what these processes sent, one after the other."""
     alias, assembly = Stepper(AliasStage(AssemblyConfig())), Stepper(AssemblyStage(AssemblyConfig()))
-    made: list[Any] = []
+    outputs: list[Any] = []
     for stepper in (alias, assembly):
         stepper.tick()
     for sink in sinks:
-        made += assembly.feed(*sink.records("episode-events"))
-        made += assembly.feed(*alias.feed(*sink.records("aliases")))
-    return [record for record in made if isinstance(record, Trajectory)]
+        outputs += assembly.feed(*sink.records("episode-events"))
+        outputs += assembly.feed(*alias.feed(*sink.records("aliases")))
+    return [record for record in outputs if isinstance(record, Trajectory)]
 
 
 def of_kind(events: Iterable[Any], kind: type) -> list[Any]:

@@ -91,8 +91,8 @@ async def test_the_other_apis_are_recorded_too(
 ) -> None:
     program = Program(recorder, Server(lambda body: answer))
     with recorder.episode(task="greet") as episode:
-        said = await program.http.post(f"/v1/{path}", json={"model": "agent", **body}, headers=episode.headers())
-    assert '"logprob":' not in said.text
+        api_answer = await program.http.post(f"/v1/{path}", json={"model": "agent", **body}, headers=episode.headers())
+    assert '"logprob":' not in api_answer.text
     (turn,) = turns(recorder, sink)
     assert turn.completion.content == text
     assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
@@ -120,9 +120,9 @@ async def test_feedback_comes_at_any_time_over_http_by_id_or_alias(
 ) -> None:
     for target in ({"episode": "run-17"}, {"alias": "order-7"}):
         report = {**target, "value": 0.5, "name": "thumbs", "key": "k"}
-        told = [await program.http.post("/rollbus/feedback", json=report) for _ in range(2)]
-        assert [answer.status_code for answer in told] == [202, 202]
-        assert told[0].json()["event_id"] == told[1].json()["event_id"]
+        answers = [await program.http.post("/rollbus/feedback", json=report) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [202, 202]
+        assert answers[0].json()["event_id"] == answers[1].json()["event_id"]
     recorded(recorder, sink)
     by_id, by_alias = sink.records("episode-events")[0], sink.records("aliases")[0]
     assert (by_id.episode_id, by_id.name, by_id.value) == ("run-17", "thumbs", 0.5)
@@ -254,10 +254,10 @@ async def test_an_error_of_the_server_reaches_the_program(recorder: Recorder, si
 async def test_a_program_that_hangs_up_stops_the_server_and_leaves_no_turn_to_train(
     recorder: Recorder, sink: MemorySink
 ) -> None:
-    asked, stopped = asyncio.Event(), asyncio.Event()
+    call_begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def slow(request: httpx.Request) -> httpx.Response:
-        asked.set()
+        call_begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -270,7 +270,7 @@ async def test_a_program_that_hangs_up_stops_the_server_and_leaves_no_turn_to_tr
     async def receive() -> Any:
         if (message := next(received, None)) is not None:
             return message
-        await asked.wait()
+        await call_begun.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:

@@ -67,14 +67,14 @@ def exchange_of(entries: Sequence[Any]) -> Exchange:
 
 def record_turns(recorder: Recorder, count: int) -> list[weakref.ref[Tokens]]:
     """Record episodes of four turns; return what tells whether their answers are still in memory."""
-    kept = []
+    token_references = []
     for _ in range(count // 4):
         with recorder.episode(task="t") as episode:
             for _ in range(4):
                 tokens = Tokens()
-                kept.append(weakref.ref(tokens))
+                token_references.append(weakref.ref(tokens))
                 episode.record(exchange_of([tokens]), "")
-    return kept
+    return token_references
 
 
 def alive(answers: Sequence[weakref.ref[Tokens]]) -> int:
@@ -280,14 +280,14 @@ def test_an_exception_in_any_hook_stays_inside(
     monkeypatch.setattr(owner, name, _raise)
     recorder = init(sink=MemorySink())
     client = recorder.wrap(server.client())
-    with recorder.episode(task="t") as own:
+    with recorder.episode(task="t") as own_episode:
         answer = client.chat.completions.create(model="agent", messages=HELLO)
         assert answer.choices[0].message.content == "Hello there"
         stream = client.chat.completions.create(model="agent", messages=HELLO, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == "Hello there"
-        own.tool("look")
-        own.reward(1.0)
-    recorder.feedback(own, reward=1.0, key="k")
+        own_episode.tool("look")
+        own_episode.reward(1.0)
+    recorder.feedback(own_episode, reward=1.0, key="k")
     has_courier = name != "_start_courier"
     recorder.close(120 if has_courier else 0.1)
     assert recorder.counts.total("hook_errors") > 0 or not has_courier  # which the next event tries again

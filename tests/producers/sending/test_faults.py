@@ -102,8 +102,8 @@ def test_what_is_masked_in_an_error_is_masked_where_its_text_is_cut_too(sink: Me
     recorder = init(sink=sink, redact=lambda text: text.replace("47-zz-11", "#"))
     recorder.wrap(server.client(api_key="sk-very-secret"))
     for secret in ("sk-very-secret", "47-zz-11"):
-        for shown in range(len(secret)):
-            text = "x" * (MAX_ERROR_CHARACTERS - len("RuntimeError: ") - shown) + secret
+        for visible_characters in range(len(secret)):
+            text = "x" * (MAX_ERROR_CHARACTERS - len("RuntimeError: ") - visible_characters) + secret
             with pytest.raises(RuntimeError), recorder.episode(task="t"):
                 raise RuntimeError(text)
     assert recorder.close(120)
@@ -156,8 +156,8 @@ def test_a_full_queue_drops_whole_episodes(server: Server) -> None:
     by_episode: dict[str, list[Any]] = {}
     for event in sink.records("episode-events"):
         by_episode.setdefault(event.episode_id, []).append(event)
-    whole = [own for own in by_episode.values() if not isinstance(own[-1], Excluded)]
-    assert all(own[-1].count == len(own) - 1 for own in whole), "an episode went out with a gap"
+    whole = [own_events for own_events in by_episode.values() if not isinstance(own_events[-1], Excluded)]
+    assert all(own_events[-1].count == len(own_events) - 1 for own_events in whole), "an episode went out with a gap"
     assert 1 <= len(whole) < 6
     assert recorder.counters["episodes_dropped.queue_full"] == 6 - len(whole)
     assert_adds_up(recorder)
@@ -278,7 +278,7 @@ def test_messages_that_can_be_read_only_once_reach_the_server_where_they_cannot_
     sink: MemorySink, server: Server
 ) -> None:
     part = {"type": "text", "text": "Say hello"}
-    message: Any = {"role": "user", "content": (each for each in [part])}
+    message: Any = {"role": "user", "content": (part_once for part_once in [part])}
     recorder = init(sink=sink)
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):

@@ -28,8 +28,8 @@ class Hook:
 def test_a_hook_that_always_raises_is_switched_off_named_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     guard, hook = HostGuard(Counters()), Hook()
     with caplog.at_level(logging.WARNING):
-        found = [guard.call("hook", hook.look, default="nothing") for _ in range(MOST_FAILURES + 7)]
-    assert set(found) == {"nothing"}
+        answers = [guard.call("hook", hook.look, default="nothing") for _ in range(MOST_FAILURES + 7)]
+    assert set(answers) == {"nothing"}
     assert hook.calls == MOST_FAILURES
     assert guard.counters.get("hook_errors.hook") == MOST_FAILURES
     assert guard.counters.get("hook_calls_skipped.hook") == 7

@@ -194,9 +194,9 @@ def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_p
         assert child.stdout.readline() == "alive\n"
         child.wait()
         spool = make(tmp_path, "next")
-        kept = b"".join(record.value for record in drained(spool))
+        kept_bytes = b"".join(record.value for record in drained(spool))
         spool.close()
-        assert b"of the parent" in kept
+        assert b"of the parent" in kept_bytes
         child.stdin.close()
         child.stdout.read()
     spool = make(tmp_path, "last")

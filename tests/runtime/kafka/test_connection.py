@@ -39,19 +39,19 @@ class KafkaConnectionError(Exception):
 
 
 def test_a_broker_that_cannot_be_reached_is_named_with_what_to_look_at() -> None:
-    said = str(KafkaConnection(bootstrap_servers="b:1").unavailable(KafkaConnectionError("[(…, AF_INET: 2)]")))
-    assert said.startswith("Kafka at b:1 cannot be reached; does it run (`rollbus status`)")
-    assert "AF_INET" not in said
+    message = str(KafkaConnection(bootstrap_servers="b:1").unavailable(KafkaConnectionError("[(…, AF_INET: 2)]")))
+    assert message.startswith("Kafka at b:1 cannot be reached; does it run (`rollbus status`)")
+    assert "AF_INET" not in message
 
 
 def test_what_else_a_broker_says_is_kept_and_credentials_are_doubted_with_it() -> None:
     connection = KafkaConnection(
         bootstrap_servers="b:1", security_protocol="SASL_PLAINTEXT", username="u", password=SecretStr("hunter2")
     )
-    said = str(connection.unavailable(ValueError("strange")))
-    assert "ValueError('strange')" in said
-    assert "password of user u right" in said
-    assert "hunter2" not in said
+    message = str(connection.unavailable(ValueError("strange")))
+    assert "ValueError('strange')" in message
+    assert "password of user u right" in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(

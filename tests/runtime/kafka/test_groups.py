@@ -26,12 +26,12 @@ VERSIONS = {OffsetFetchRequest.API_KEY: (1, 10)}
 
 def answer_offsets(request: OffsetFetchRequest, answer: Any) -> Any:
     """Answer as Kafka does: from version 2 on an error is said once, and no partition is named."""
-    asked = request.prepare(VERSIONS)
+    prepared_request = request.prepare(VERSIONS)
     error = answer.errno if isinstance(answer, KafkaError) else NoError.errno
-    rows = [("t", [(0, -1 if error else answer, "", error if asked.API_VERSION < 2 else 0)])]
-    if asked.API_VERSION < 2:
-        return asked.RESPONSE_TYPE(topics=rows)
-    return asked.RESPONSE_TYPE(topics=[] if error else rows, error_code=error)
+    rows = [("t", [(0, -1 if error else answer, "", error if prepared_request.API_VERSION < 2 else 0)])]
+    if prepared_request.API_VERSION < 2:
+        return prepared_request.RESPONSE_TYPE(topics=rows)
+    return prepared_request.RESPONSE_TYPE(topics=[] if error else rows, error_code=error)
 
 
 class Admin:
@@ -58,7 +58,9 @@ class Admin:
 
 async def test_a_broker_that_cannot_tell_yet_is_asked_again() -> None:
     new = Admin(GroupCoordinatorNotAvailableError(), NotCoordinatorForGroupError(), GroupLoadInProgressError(), 7)
-    assert {place: each.offset for place, each in (await committed_offsets(new, "g", pause_s=0)).items()} == {PLACE: 7}
+    assert {place: committed.offset for place, committed in (await committed_offsets(new, "g", pause_s=0)).items()} == {
+        PLACE: 7
+    }
 
 
 async def test_a_broker_that_still_loads_its_groups_is_asked_again_for_their_names() -> None:
@@ -96,5 +98,5 @@ async def test_a_consumer_asks_again_where_the_coordinator_cannot_tell(error: ty
         async def _send_req(self, request: OffsetFetchRequest) -> Any:
             return answer_offsets(request, answers.pop(0))
 
-    found = await GroupCoordinator.fetch_committed_offsets(cast(Any, Coordinator()), [PLACE])
-    assert found[PLACE].offset == 7
+    offset_by_place = await GroupCoordinator.fetch_committed_offsets(cast(Any, Coordinator()), [PLACE])
+    assert offset_by_place[PLACE].offset == 7

@@ -12,10 +12,10 @@ class Broker:
     """An admin client of a broker that has one topic of two partitions."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def _send_request(self, request: MetadataRequest) -> Any:
-        self.asked.append(request.build(MetadataRequest_v5))
+        self.requests.append(request.build(MetadataRequest_v5))
         topics = [{"topic": "there", "partitions": [0, 1]}, {"topic": "missing", "partitions": []}]
         return SimpleNamespace(to_object=lambda: {"topics": topics})
 
@@ -23,7 +23,9 @@ class Broker:
 async def test_a_topic_that_is_missing_is_left_out_and_not_made() -> None:
     broker: Any = Broker()
     assert await count_partitions(broker, ["there", "missing"]) == {"there": 2}
-    ((topics, makes_missing),) = [(one.topics, one.allow_auto_topic_creation) for one in broker.asked]
+    ((topics, makes_missing),) = [
+        (metadata_request.topics, metadata_request.allow_auto_topic_creation) for metadata_request in broker.requests
+    ]
     assert topics == ["missing", "there"]
     assert makes_missing is False
 
@@ -31,4 +33,4 @@ async def test_a_topic_that_is_missing_is_left_out_and_not_made() -> None:
 async def test_a_question_about_no_topic_is_not_one_about_all() -> None:
     broker: Any = Broker()
     assert await count_partitions(broker, []) == {}
-    assert broker.asked == []
+    assert broker.requests == []

@@ -18,7 +18,7 @@ class Cluster:
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
-        self.asked: list[tuple[Any, Any]] = []
+        self.requests: list[tuple[Any, Any]] = []
 
     def get_random_node(self) -> int | None:
         return None if self.looks > 0 else 1
@@ -28,7 +28,7 @@ class Cluster:
         return False
 
     async def send(self, node_id: int, request: Any) -> Any:
-        self.asked.append((node_id, request))
+        self.requests.append((node_id, request))
         return SimpleNamespace()
 
 
@@ -42,7 +42,7 @@ async def ask(cluster: Cluster, *, timeout_ms: int) -> None:
 async def test_a_broker_that_is_left_out_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "BROKER_PAUSE_S", 0.0)
     await ask(cluster := Cluster(looks=3), timeout_ms=20_000)
-    assert cluster.asked == [(1, "which topics")]
+    assert cluster.requests == [(1, "which topics")]
 
 
 async def test_a_cluster_that_never_names_a_broker_is_said_to_give_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,12 @@ async def test_a_start_that_fails_says_so() -> None:
 async def test_a_cancelled_caller_lets_the_start_end_first_and_nobody_hears_that_it_fails(
     failure: OSError | None,
 ) -> None:
-    answered, begun, told = asyncio.Event(), asyncio.Event(), list[str]()
+    answered, begun, moments = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def start() -> None:
         begun.set()
         await answered.wait()
-        told.append("ended")
+        moments.append("ended")
         if failure is not None:
             raise failure
 
@@ -35,24 +35,24 @@ async def test_a_cancelled_caller_lets_the_start_end_first_and_nobody_hears_that
     answered.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert told == ["ended"]
+    assert moments == ["ended"]
 
 
 async def test_a_start_that_hangs_is_cancelled_with_its_caller() -> None:
-    told = list[str]()
+    moments = list[str]()
 
     async def hangs() -> None:
         try:
-            told.append("begun")
+            moments.append("begun")
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            told.append("cancelled")
+            moments.append("cancelled")
             raise
 
     caller = asyncio.create_task(start_uncancelled(hangs, grace_s=0.01))
-    while not told:  # noqa: ASYNC110 - one turn of the loop
+    while not moments:  # noqa: ASYNC110 - one turn of the loop
         await asyncio.sleep(0)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert told == ["begun", "cancelled"]
+    assert moments == ["begun", "cancelled"]

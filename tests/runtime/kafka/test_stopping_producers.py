@@ -66,7 +66,9 @@ async def test_one_that_was_fenced_leaves_no_error_that_the_event_loop_reports()
     failed = await failed_task(ProducerFenced())
     producer._sender._sender_task = failed
     producer._sender._fail_all(failed)
-    assert {type(each) for each in await asyncio.gather(*sent, return_exceptions=True)} == {ProducerFenced}
+    assert {type(send_outcome) for send_outcome in await asyncio.gather(*sent, return_exceptions=True)} == {
+        ProducerFenced
+    }
     await stop_producer(producer)
     del producer, failed, sent
     for _ in range(10):  # what stopping has left to do

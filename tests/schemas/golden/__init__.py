@@ -93,8 +93,8 @@ def _plain(value: Any, fields: Fields) -> Any:
 
 def _collect(schema: Any, fields: Fields) -> None:
     if isinstance(schema, list):
-        for each in schema:
-            _collect(each, fields)
+        for part in schema:
+            _collect(part, fields)
     elif isinstance(schema, dict):
         if schema.get("type") == "record":
             fields[schema["name"]] = {field["name"] for field in schema["fields"]}

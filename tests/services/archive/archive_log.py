@@ -73,10 +73,12 @@ async def read_log(stream: StreamSettings, namespace: str) -> dict[Place, list[A
         for topic in TOPICS
         for number in range(partitions_of(topic, stream))
     }
-    found: dict[Place, list[ArchivedRecord]] = {place: [] for place in places.values()}
+    records_by_place: dict[Place, list[ArchivedRecord]] = {place: [] for place in places.values()}
     async for raw in read_from(stream.kafka, dict.fromkeys(places, 0)):
-        found[places[TopicPartition(raw.topic, raw.partition)]].append(archived(raw)._replace(timestamp_type=0))
-    return found
+        records_by_place[places[TopicPartition(raw.topic, raw.partition)]].append(
+            archived(raw)._replace(timestamp_type=0)
+        )
+    return records_by_place
 
 
 def archived_log(archive: Archive) -> dict[Place, list[ArchivedRecord]]:

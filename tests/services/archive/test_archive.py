@@ -30,7 +30,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def made(tmp_path: Path, kafka: str, namespace: str) -> tuple[Path, Settings]:
+def archive_job(tmp_path: Path, kafka: str, namespace: str) -> tuple[Path, Settings]:
     return make_settings(tmp_path, kafka, namespace, archive={"url": str(tmp_path / "archive")})
 
 
@@ -46,8 +46,10 @@ async def digests(settings: Settings, namespace: str) -> dict[str, str]:
     return {digest.stage: digest.digest for digest in manifest.digests}
 
 
-def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(
+    archive_job: tuple[Path, Settings],
+) -> None:
+    path, settings = archive_job
     stream = settings.stream_settings()
     asyncio.run(fill(settings, rounds=range(3)))
     asyncio.run(delete_before(stream.kafka, {events(stream, 0): 3}))
@@ -76,8 +78,10 @@ def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(mad
     assert not [name for name in asyncio.run(topics_on_broker(stream)) if name.startswith(restored)]
 
 
-async def test_a_run_goes_on_after_one_that_was_cut_off_between_two_manifests(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+async def test_a_run_goes_on_after_one_that_was_cut_off_between_two_manifests(
+    archive_job: tuple[Path, Settings],
+) -> None:
+    path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")
     await fill(settings)
 
@@ -98,31 +102,31 @@ async def test_a_run_goes_on_after_one_that_was_cut_off_between_two_manifests(ma
 
 
 async def test_what_retention_took_between_two_runs_is_named_and_not_restored_unseen(
-    made: tuple[Path, Settings],
+    archive_job: tuple[Path, Settings],
 ) -> None:
-    path, settings = made
+    path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")
     await fill(settings, rounds=range(3))
     await archive_run(settings, url)
     await fill(settings, rounds=range(3, 6))
     end = open_archive(url).contents.partitions["episode-events", 1].end
     await delete_before(stream.kafka, {events(stream, 1): end + 4})
-    said = await say_in_thread(path, "archive", "run", "--at", url, expect=1)
-    assert f"retention deleted episode-events[1] {end} … {end + 3} before this run" in " ".join(said.split())
+    output = await say_in_thread(path, "archive", "run", "--at", url, expect=1)
+    assert f"retention deleted episode-events[1] {end} … {end + 3} before this run" in " ".join(output.split())
     status = await say_in_thread(path, "status", expect=1)
     assert f"the last archive job: retention deleted episode-events[1] {end}" in " ".join(status.split())
     assert f"missing: episode-events[1] {end}" in await say_in_thread(path, "archive", "verify", "--at", url, expect=1)
     await say_in_thread(path, "archive", "run", "--at", url)
     assert "the last archive job" not in await say_in_thread(path, "status", expect=1)
-    told = await say_in_thread(path, "archive", "restore", "holey", expect=1)
-    assert f"episode-events[1] {end} … {end + 3}" in told
-    assert "--allow-missing" in told
+    output = await say_in_thread(path, "archive", "restore", "holey", expect=1)
+    assert f"episode-events[1] {end} … {end + 3}" in output
+    assert "--allow-missing" in output
     await say_in_thread(path, "archive", "restore", "holey", "--allow-missing")
     assert await read_log(stream, f"restored-holey.{stream.namespace}") == archived_log(open_archive(url))
 
 
-async def test_a_topic_that_was_made_again_is_not_archived_over_the_old_one(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+async def test_a_topic_that_was_made_again_is_not_archived_over_the_old_one(archive_job: tuple[Path, Settings]) -> None:
+    path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")
     await fill(settings, rounds=range(3))
     await archive_run(settings, url)
@@ -135,15 +139,15 @@ async def test_a_topic_that_was_made_again_is_not_archived_over_the_old_one(made
     assert (open_archive(url).verify(), open_archive(url).contents.number) == ([], 1)
 
 
-async def test_an_altered_archive_is_refused_by_name_before_a_topic_is_made(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+async def test_an_altered_archive_is_refused_by_name_before_a_topic_is_made(archive_job: tuple[Path, Settings]) -> None:
+    path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")
     await fill(settings, rounds=range(2))
     run = await archive_run(settings, url)
     file = run.archive.contents.files_of(("episode-events", 0))[0].path
     (path.parent / "archive" / file).write_bytes(b"other")
-    told = await say_in_thread(path, "archive", "restore", "altered", expect=1)
-    assert f"{file} of the archive {url} was altered" in told
+    output = await say_in_thread(path, "archive", "restore", "altered", expect=1)
+    assert f"{file} of the archive {url} was altered" in output
     assert not [
         name for name in await topics_on_broker(stream) if name.startswith("restored-altered." + stream.namespace)
     ]
@@ -152,8 +156,8 @@ async def test_an_altered_archive_is_refused_by_name_before_a_topic_is_made(made
         await archive_run(other, url)
 
 
-async def test_a_restore_that_was_cut_off_is_not_taken_for_a_log(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+async def test_a_restore_that_was_cut_off_is_not_taken_for_a_log(archive_job: tuple[Path, Settings]) -> None:
+    path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")
     await fill(settings)
     await archive_run(settings, url)
@@ -166,18 +170,18 @@ async def test_a_restore_that_was_cut_off_is_not_taken_for_a_log(made: tuple[Pat
         await Restore(stream, open_archive(url), "half", progress=die).run()
     half = path.with_name("half.yaml")
     half.write_text(path.read_text().replace(stream.namespace, f"restored-half.{stream.namespace}"))
-    told = await say_in_thread(half, "replay", "--from", "earliest", "--dry-run", expect=1)
-    assert f"there is no topic restored-half.{stream.namespace}exclusions" in told
-    assert "the restore has not ended" in told
-    told = await say_in_thread(path, "archive", "restore", "half", expect=1)
-    assert "`rollbus archive discard half`" in told
+    output = await say_in_thread(half, "replay", "--from", "earliest", "--dry-run", expect=1)
+    assert f"there is no topic restored-half.{stream.namespace}exclusions" in output
+    assert "the restore has not ended" in output
+    output = await say_in_thread(path, "archive", "restore", "half", expect=1)
+    assert "`rollbus archive discard half`" in output
     await say_in_thread(path, "archive", "discard", "half")
     await say_in_thread(path, "archive", "restore", "half")
     assert await read_log(stream, f"restored-half.{stream.namespace}") == archived_log(open_archive(url))
 
 
-def test_a_forgotten_person_leaves_the_archive_and_does_not_come_back(made: tuple[Path, Settings]) -> None:
-    path, settings = made
+def test_a_forgotten_person_leaves_the_archive_and_does_not_come_back(archive_job: tuple[Path, Settings]) -> None:
+    path, settings = archive_job
     url = str(path.parent / "archive")
     asyncio.run(fill(settings, rounds=range(3)))
     asyncio.run(archive_run(settings, url))
@@ -185,8 +189,8 @@ def test_a_forgotten_person_leaves_the_archive_and_does_not_come_back(made: tupl
     assert mentioned > 3
     assert "their records" in say(path, "forget", "--episode", "e2", "--no-clickhouse", "--dry-run")
     assert archived_bytes(url, b"e2") == mentioned
-    told = say(path, "forget", "--episode", "e2", "--no-clickhouse")
-    assert f"removed: {mentioned} records" in " ".join(told.split())
+    output = say(path, "forget", "--episode", "e2", "--no-clickhouse")
+    assert f"removed: {mentioned} records" in " ".join(output.split())
     asyncio.run(fill(settings, rounds=range(1)))  # the producer sends it again
     assert "of forgotten episodes" in say(path, "archive", "run")
     assert archived_bytes(url, b"e2") == 0
@@ -228,9 +232,9 @@ def believe(address: str, requests: str) -> None:
 
 
 async def test_an_archive_in_a_bucket_is_written_by_one_verified_and_restored(
-    made: tuple[Path, Settings], bucket: str
+    archive_job: tuple[Path, Settings], bucket: str
 ) -> None:
-    path, settings = made
+    path, settings = archive_job
     stream, url = settings.stream_settings(), "s3://logs/rollbus"
     await fill(settings, rounds=range(3))
     opened = open_archive(url, may_be_new=True)
@@ -246,17 +250,17 @@ async def test_an_archive_in_a_bucket_is_written_by_one_verified_and_restored(
 
 
 async def test_expired_credentials_and_a_bucket_that_is_gone_are_named_and_nothing_is_half_published(
-    made: tuple[Path, Settings], bucket: str
+    archive_job: tuple[Path, Settings], bucket: str
 ) -> None:
-    path, settings = made
+    path, settings = archive_job
     url = "s3://logs/rollbus"
     await fill(settings, rounds=range(3))
     await archive_run(settings, url)
     await fill(settings, rounds=range(3, 6))
     believe(bucket, "7")
-    told = await say_in_thread(path, "archive", "run", "--at", url, expect=1)
-    assert "of the archive s3://logs/rollbus cannot be" in told
-    assert "look at its credentials" in told
+    output = await say_in_thread(path, "archive", "run", "--at", url, expect=1)
+    assert "of the archive s3://logs/rollbus cannot be" in output
+    assert "look at its credentials" in output
     believe(bucket, "inf")
     archive = open_archive(url)
     assert (archive.verify(), archive.contents.number) == ([], 1)

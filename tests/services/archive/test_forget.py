@@ -54,15 +54,19 @@ def test_a_person_is_forgotten_everywhere(
 
     async def fill() -> None:
         await ensure_topics(stream, all_stages(settings))
-        events = [each for name, labels in LABELS.items() for each in make_episode(name, start={"labels": labels})]
+        events = [
+            episode_event
+            for name, labels in LABELS.items()
+            for episode_event in make_episode(name, start={"labels": labels})
+        ]
         items = [(event.root_episode_id.encode(), encode(event)) for event in events]
         await send(stream, EPISODE_EVENTS.name, [*items, (None, encode(make_tick(0)))])
         await send(stream, BATCHES.name, [(b"main", encode(make_batch(0, (), batch_hash=STEP.batch_hash)))])
         await send(stream, TRAINING_STEPS.name, [(b"main", encode(STEP))])
         client = ClickHouse(settings.clickhouse)
-        kept: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
-        kept += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
-        write(client, namespace, [("t", "", event) for event in (*events, *kept)])
+        kept_records: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
+        kept_records += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
+        write(client, namespace, [("t", "", event) for event in (*events, *kept_records)])
         client.close()
 
     run = partial(say, path)
@@ -86,9 +90,9 @@ def test_a_person_is_forgotten_everywhere(
     assert exported("before") == set(LABELS)
     assert "1 episode in 1 conversation" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
-    told = run("forget", "--label", "user=ann")
-    assert "1 are on the list of exclusions" in told
-    assert "the weights still know them" in told
+    output = run("forget", "--label", "user=ann")
+    assert "1 are on the list of exclusions" in output
+    assert "the weights still know them" in output
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
     assert exported("after") == {"bob", "again"}
@@ -104,8 +108,8 @@ def test_a_person_is_forgotten_everywhere(
             refused = set(await log.excluded_episodes())
         finally:
             await log.close()
-        own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}.{namespace}"})
-        return {record.episode_id for record in await records(own, "trajectories")}, refused
+        replay_stream = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}.{namespace}"})
+        return {record.episode_id for record in await records(replay_stream, "trajectories")}, refused
 
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", namespace.strip("."))
     assert asyncio.run(look()) == ({"bob", "again"}, {"ann"})
@@ -130,15 +134,15 @@ def test_feedback_by_an_alias_and_what_errors_quote_go_with_the_person(
                     detail=f"by {who}", dropped_at_ms=START_MS)  # fmt: skip
         letter = DeadLetter(topic="t", partition=0, offset=len(stored), timestamp_ms=START_MS, stage="assembly",
                             value=f"\0{who}\0".encode(), value_bytes=1, error_class="X", message="m")  # fmt: skip
-        made = (report, addressed, unresolved, make_alias(f"chat-{who}", who), drop, letter)
-        stored += [("t", "", each) for each in made]
+        records_of_person = (report, addressed, unresolved, make_alias(f"chat-{who}", who), drop, letter)
+        stored += [("t", "", stored_record) for stored_record in records_of_person]
     client = ClickHouse(settings)
     write(client, namespace, stored)
     write(client, "of-others.", [("t", "", make_alias_reward("ticket-ann", key="resolved", comment="by no one"))])
     client.close()
     delete_rows(settings, ["ann"])
-    told = "SELECT comment, count() FROM rewards GROUP BY comment ORDER BY comment"
-    assert ask(settings, told).rows == [("by again", 3), ("by bob", 3), ("by no one", 1)]
+    statement = "SELECT comment, count() FROM rewards GROUP BY comment ORDER BY comment"
+    assert ask(settings, statement).rows == [("by again", 3), ("by bob", 3), ("by no one", 1)]
     assert ask(settings, "SELECT detail FROM drops ORDER BY detail").rows == [("",), ("by again",), ("by bob",)]
     assert ask(settings, "SELECT hex(value) FROM dead_letters ORDER BY value").rows == [
         (f"\0{who}\0".encode().hex().upper(),) for who in ("again", "bob")

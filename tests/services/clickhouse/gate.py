@@ -52,17 +52,17 @@ class Passing(QuietHandler):
     def _pass_on(self, body: bytes | None, trouble: Trouble | None = None) -> None:
         connection = http.client.HTTPConnection(*self.server.behind, timeout=120)
         connection.request(self.command, self.path, body, dict(self.headers.items()))
-        found = connection.getresponse()
-        content = found.read()
+        response = connection.getresponse()
+        content = response.read()
         connection.close()
         if trouble == "late":
             self.server.opened.wait(120)
         if trouble is not None:
             self.close_connection = True
             return
-        headers = {name: value for name, value in found.getheaders() if name.startswith("x-clickhouse")}
-        headers |= {name: found.headers[name] for name in PASSED_BACK if name in found.headers}
-        self._answer(found.status, headers, content)
+        headers = {name: value for name, value in response.getheaders() if name.startswith("x-clickhouse")}
+        headers |= {name: response.headers[name] for name in PASSED_BACK if name in response.headers}
+        self._answer(response.status, headers, content)
 
     def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
         self.send_response(status)

@@ -15,20 +15,20 @@ async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
     keys = {
         name: key.replace("trajectory_key, ", "").split(", ") for name, key in ask(settings.clickhouse, statement).rows
     }
-    kept: dict[str, dict[Any, int]] = {}
+    offset_by_row: dict[str, dict[Any, int]] = {}
     async with KafkaSinkLog(settings.kafka, settings.namespace) as log:
         for (topic, number), span in (await log.spans([topic.name for topic in TOPICS])).items():
             buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
             async for records in log.read((topic, number), span):
                 for record in records:
                     buffer.add(record)
-            made = buffer.cut()
-            for table, rows in made.tables.items() if made else ():
+            cut_rows = buffer.cut()
+            for table, rows in cut_rows.tables.items() if cut_rows else ():
                 for row in rows:
-                    known = kept.setdefault(table, {})
+                    offset_by_key = offset_by_row.setdefault(table, {})
                     key = tuple(row[name] for name in keys[table])
-                    known[key] = min(known.get(key, row["kafka_offset"]), row["kafka_offset"])
-    return {table: (len(known), sum(known.values())) for table, known in kept.items()}
+                    offset_by_key[key] = min(offset_by_key.get(key, row["kafka_offset"]), row["kafka_offset"])
+    return {table: (len(offset_by_key), sum(offset_by_key.values())) for table, offset_by_key in offset_by_row.items()}
 
 
 def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int, int]]:
@@ -37,5 +37,5 @@ def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int
         f"SELECT '{table}', count(), sum(kafka_offset) FROM {table} {'FINAL' if final else ''}"
         for (table,) in ask(settings.clickhouse, sql).rows
     ]
-    found = ask(settings.clickhouse, " UNION ALL ".join(parts)).rows
-    return {table: (count, total) for table, count, total in found if count}
+    table_counts = ask(settings.clickhouse, " UNION ALL ".join(parts)).rows
+    return {table: (count, total) for table, count, total in table_counts if count}

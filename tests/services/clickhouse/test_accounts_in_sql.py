@@ -85,21 +85,23 @@ def write_all(settings: ClickHouseSettings, records: list[Record], first_offset:
 
 
 def assert_as_in_the_flow(flow: Flow, rows: dict[str, Any]) -> None:
-    known = {unit: (row["emitted"], row["used"], row["dropped"], row["pending"]) for unit, row in rows.items()}
-    assert known["trajectory"] == (9, 2, 7, 0)
+    account_by_unit = {
+        unit: (row["emitted"], row["used"], row["dropped"], row["pending"]) for unit, row in rows.items()
+    }
+    assert account_by_unit["trajectory"] == (9, 2, 7, 0)
     assert rows["trajectory"]["dropped_by_reason"] == {
         "rejected_by_backend": 2,
         "score_failed": 3,
         "incomplete_group": 1,
         "missing_events": 1,
     }
-    assert known["group"] == (4, 1, 3, 0)
-    assert known["episode"] == (11, 9, 1, 1)
+    assert account_by_unit["group"] == (4, 1, 3, 0)
+    assert account_by_unit["episode"] == (11, 9, 1, 1)
     assert rows["episode"]["dropped_by_reason"] == {"missing_events": 1}
-    told = [*flow.records(EPISODE_EVENTS), *flow.records(ALIASES)]
-    events = {event.event_id for event in told if hasattr(event, "event_id")}
-    assert known["event"][0] == len(events)
-    assert known["event"][3] == 2
+    event_records = [*flow.records(EPISODE_EVENTS), *flow.records(ALIASES)]
+    events = {event.event_id for event in event_records if hasattr(event, "event_id")}
+    assert account_by_unit["event"][0] == len(events)
+    assert account_by_unit["event"][3] == 2
     dropped = {(drop.unit, drop.reason) for drop in flow.records(DROPS)}
     assert ("event", "reward_not_allowed") in dropped
     assert rows["event"]["dropped_by_reason"]["reward_not_allowed"] == 1

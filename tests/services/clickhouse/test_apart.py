@@ -36,11 +36,11 @@ def of_run(record: Any, run: str) -> Any:
 
 
 def answers(settings: ClickHouseSettings) -> dict[str, list[tuple[Any, ...]]]:
-    found = {}
+    rows_by_question = {}
     for query in list_queries():
         rows = run_query(settings, query.name, ABOUT_THE_STORY.get(query.name, {})).rows
-        found[query.name] = sorted(rows, key=repr)
-    return found
+        rows_by_question[query.name] = sorted(rows, key=repr)
+    return rows_by_question
 
 
 def changed(before: dict[str, Any], after: dict[str, Any], *, but: set[str]) -> dict[str, Any]:
@@ -54,13 +54,15 @@ def changed(before: dict[str, Any], after: dict[str, Any], *, but: set[str]) -> 
 def test_nobody_elses_rows_are_in_an_answer(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
-    told: list[Record] = [*story(), *beside_the_story()]
-    write(client, "rollbus.", told)
+    story_records: list[Record] = [*story(), *beside_the_story()]
+    write(client, "rollbus.", story_records)
     write(client, "replay-x.", replayed())
     before = answers(settings)
-    write(client, "other.", told, first_offset=5000)
+    write(client, "other.", story_records, first_offset=5000)
     assert changed(before, answers(settings), but=set()) == {}, "another namespace"
-    others = [(topic, key, of_run(record, "second")) for topic, key, record in told]
-    write(client, "rollbus.", [each for each in others if each[2] is not None], first_offset=7000)
+    others = [(topic, key, of_run(record, "second")) for topic, key, record in story_records]
+    write(
+        client, "rollbus.", [other_record for other_record in others if other_record[2] is not None], first_offset=7000
+    )
     assert changed(before, answers(settings), but=OF_ALL_RUNS) == {}, "another run"
     client.close()

@@ -19,9 +19,9 @@ from tests.services.clickhouse.test_queries import new_database, replayed, write
 pytestmark = pytest.mark.services
 
 STATEMENTS = (RECORD_TABLE, *(statement for migration in load_migrations() for statement in migration.statements))
-SPREAD = [each for statement in STATEMENTS for each in spread(statement, "prod")]
+SPREAD = [part for statement in STATEMENTS for part in spread(statement, "prod")]
 DISTRIBUTED = re.compile(r"\nENGINE = Distributed\(prod, currentDatabase\(\), (\w+)_local, (.*)\)")
-KEYS = {found[1]: found[2] for each in SPREAD if (found := DISTRIBUTED.search(each))}
+KEYS = {table_match[1]: table_match[2] for statement in SPREAD if (table_match := DISTRIBUTED.search(statement))}
 """Sharding key by table."""
 
 
@@ -41,8 +41,8 @@ def ask(client: ClickHouse, sql: str, **values: Any) -> list[tuple[Any, ...]]:
 
 
 def test_the_engines_parser_reads_every_statement(filled: ClickHouse) -> None:
-    for each in SPREAD:
-        ((formatted,),) = ask(filled, "SELECT formatQuery({statement:String})", statement=each)
+    for statement in SPREAD:
+        ((formatted,),) = ask(filled, "SELECT formatQuery({statement:String})", statement=statement)
         assert "ON CLUSTER prod" in formatted
     with pytest.raises(RejectedError, match="SYNTAX_ERROR"):
         ask(filled, "SELECT formatQuery({statement:String})", statement=SPREAD[0].replace("ENGINE =", "ENGINE IS"))
@@ -53,7 +53,9 @@ def test_every_table_is_replicated_and_spread_under_its_own_name(filled: ClickHo
     assert {name for name, engine in rows if "MergeTree" in engine} == set(KEYS)
     for table in KEYS:
         (local,) = (
-            each for each in SPREAD if each.startswith(f"CREATE TABLE IF NOT EXISTS {table}_local ON CLUSTER prod")
+            statement
+            for statement in SPREAD
+            if statement.startswith(f"CREATE TABLE IF NOT EXISTS {table}_local ON CLUSTER prod")
         )
         assert "Replicated" in local
         assert "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'" in local

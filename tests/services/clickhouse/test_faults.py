@@ -71,7 +71,7 @@ async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(lo
     assert counters.records == len(story()) + 1 + 20, "nothing was committed, so everything was read again"
     expected = await oracle(logged)
     assert stored(logged) == expected
-    doubled = {table for table, found in stored(logged, final=False).items() if found != expected[table]}
+    doubled = {table for table, counts in stored(logged, final=False).items() if counts != expected[table]}
     assert doubled <= {"policy_versions"}, "that one comes over two topics; no other row waits for a merge"
 
 

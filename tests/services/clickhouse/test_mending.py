@@ -50,8 +50,8 @@ def config_of(settings: SinkSettings, folder: Path) -> Path:
 
 
 def is_anything_lost(settings: SinkSettings) -> dict[str, dict[str, Any]]:
-    found = run_query(settings.clickhouse, "is_anything_lost", {"namespace": settings.namespace})
-    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    answer = run_query(settings.clickhouse, "is_anything_lost", {"namespace": settings.namespace})
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     return {row.pop("topic"): row | {"ranges": None} for row in rows}
 
 
@@ -159,11 +159,11 @@ async def test_a_new_database_is_refused_until_the_log_has_filled_it(written: Si
 async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_them(
     written: SinkSettings, tmp_path: Path
 ) -> None:
-    kept = is_anything_lost(written)["producer-reports"]["stored"]
+    stored_rows = is_anything_lost(written)["producer-reports"]["stored"]
     await send(written, reports(2))
     await run_until_written(written)
     before, answer = counts(written), is_anything_lost(written)
-    newest = f"kafka_offset >= {kept}"
+    newest = f"kafka_offset >= {stored_rows}"
     command(written, f"ALTER TABLE producer_reports DELETE WHERE {newest} SETTINGS mutations_sync = 2")
     last = "kafka_topic = 'producer-reports' AND from_offset > 0"
     command(written, f"ALTER TABLE sink_ranges DELETE WHERE {last} SETTINGS mutations_sync = 2")
@@ -175,7 +175,7 @@ async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_t
 
 
 async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSettings, tmp_path: Path) -> None:
-    kept = counts(written)["producer_reports"]
+    stored_rows = counts(written)["producer_reports"]
     await send(written, reports(4))
     log = await archive_of(written, tmp_path)
     place = TopicPartition(f"{written.namespace}producer-reports", 0)
@@ -184,13 +184,13 @@ async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSetti
     await send(written, reports(2))
     await run_until_written(written)
     assert is_anything_lost(written)["producer-reports"]["holes"] == 1
-    assert counts(written)["producer_reports"] == kept + 2
+    assert counts(written)["producer_reports"] == stored_rows + 2
     client = ClickHouse(written.clickhouse)
     await rebuild(client, log, written.namespace)
     client.close()
     mended = is_anything_lost(written)["producer-reports"]
     assert (mended["holes"], mended["absorbed"], mended["stored"]) == (0, 0, mended["in_tables"])
-    assert counts(written)["producer_reports"] == kept + 6
+    assert counts(written)["producer_reports"] == stored_rows + 6
 
 
 async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them_back(settings: SinkSettings) -> None:
@@ -200,21 +200,21 @@ async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them
         for topic, key, value in encoded(story()):
             await producer.send_and_wait(settings.namespace + topic, value, key=key.encode(), timestamp_ms=at_ms)
     await run_until_written(settings)
-    own = "toDateTime(kafka_timestamp) + toIntervalYear(9)"
-    command(settings, f"ALTER TABLE scores MODIFY TTL {own}")
-    all_rows, kept = counts(settings), keeping(settings, tokens_days=30, texts_days=90)
-    await run_until_written(kept)
+    own_ttl = "toDateTime(kafka_timestamp) + toIntervalYear(9)"
+    command(settings, f"ALTER TABLE scores MODIFY TTL {own_ttl}")
+    all_rows, keeping_settings = counts(settings), keeping(settings, tokens_days=30, texts_days=90)
+    await run_until_written(keeping_settings)
     without_tokens = all_rows | {"turn_tokens": 0, "histories": 0}
-    await until_counted(kept, without_tokens)
+    await until_counted(keeping_settings, without_tokens)
     assert (
-        own
+        own_ttl
         in ask(
-            kept.clickhouse,
+            keeping_settings.clickhouse,
             "SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = 'scores'",
         ).rows[0][0]
     )
-    await rebuilt(kept)
-    assert counts(kept) == without_tokens
+    await rebuilt(keeping_settings)
+    assert counts(keeping_settings) == without_tokens
     of_episodes = keeping(settings, episodes_days=30)
     migrate(of_episodes.clickhouse)
     marks = ask(settings.clickhouse, "SELECT count() FROM events FINAL WHERE kind = 'Excluded'").rows[0][0]
@@ -232,4 +232,4 @@ def keeping(settings: SinkSettings, **days: int) -> SinkSettings:
 
 async def until_counted(settings: SinkSettings, expected: dict[str, int]) -> None:
     look = partial(asyncio.to_thread, counts, settings)
-    await until_found(look, "ClickHouse does not delete", is_enough=lambda found: found == expected)
+    await until_found(look, "ClickHouse does not delete", is_enough=lambda row_counts: row_counts == expected)

@@ -21,8 +21,8 @@ def test_every_query_of_the_dashboard_is_answered(clickhouse: tuple[str, int], n
         if "rawSql" in target
     ]
     for query in queries:
-        shown = re.sub(r"\$__timeFilter\((\w+)\)", r"\1 > now() - INTERVAL 1 DAY", query)
-        _, rows = client.query(shown.replace("$namespace", namespace), {})  # raises for a column that is not there
+        statement = re.sub(r"\$__timeFilter\((\w+)\)", r"\1 > now() - INTERVAL 1 DAY", query)
+        _, rows = client.query(statement.replace("$namespace", namespace), {})  # raises for a column that is not there
         assert list(rows) == []
     client.close()
     assert len(queries) == 6

@@ -31,7 +31,7 @@ from tests.services.clickhouse.test_queries import new_database, write
 pytestmark = pytest.mark.services
 
 PARTS = json.dumps([{"type": "text", "text": "a picture of Grüße"}], ensure_ascii=False)
-SAID = {
+MESSAGES = {
     "quoted": Message(role="user", content='He said "stop" at C:\\temp'),
     "plain": Message(role="user", content="nothing of note"),
     "parts": Message(role="user", content="", parts=PARTS),
@@ -39,7 +39,7 @@ SAID = {
 
 
 def records() -> Iterator[Record]:
-    for name, message in SAID.items():
+    for name, message in MESSAGES.items():
         yield "episode-events", name, make_started(name)
         yield "episode-events", name, make_turn(name, 1, added_messages=(message,), text="Answer")
         yield "trajectories", name, make_trajectory(name, example_id=f"x-{name}")

@@ -146,27 +146,27 @@ def test_the_way_from_feedback_to_gradient_has_a_row_for_each_reward_of_a_traine
 
 @pytest.fixture(scope="module")
 def engine(settings: ClickHouseSettings) -> Iterator[sa.Engine]:
-    made = sa.create_engine(f"clickhousedb://default:@{settings.host}:{settings.port}/{settings.database}_views")
-    yield made
-    made.dispose()
+    sql_engine = sa.create_engine(f"clickhousedb://default:@{settings.host}:{settings.port}/{settings.database}_views")
+    yield sql_engine
+    sql_engine.dispose()
 
 
 def test_a_whole_database_is_reflected_with_every_table_and_its_columns(
     settings: ClickHouseSettings, engine: sa.Engine
 ) -> None:
-    found = sa.MetaData()
-    found.reflect(engine, views=True)
+    metadata = sa.MetaData()
+    metadata.reflect(engine, views=True)
     tables = ask(settings, "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%Tree'")
-    assert set(found.tables) == {name for (name,) in tables.rows} - {"schema_migrations"} | {
+    assert set(metadata.tables) == {name for (name,) in tables.rows} - {"schema_migrations"} | {
         "all_turns",
         "fates",
         "feedback_to_gradient",
         "influence",
         "latest_scores",
     }
-    assert {"task", "labels", "kafka_offset"} <= set(found.tables["episodes"].columns.keys())
+    assert {"task", "labels", "kafka_offset"} <= set(metadata.tables["episodes"].columns.keys())
     with engine.connect() as connection:
-        for table in found.tables.values():
+        for table in metadata.tables.values():
             connection.execute(sa.select(table).limit(1)).fetchall()
 
 
@@ -209,11 +209,11 @@ def test_the_plain_fates_and_their_counts_are_those_of_the_view_with_parameters(
 
 def test_the_plain_fates_carry_task_version_and_newest_reward(engine: sa.Engine) -> None:
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)
-    asked = sa.select(fates.c.task, fates.c.policy_version, fates.c.reward, fates.c.fate).where(
+    statement = sa.select(fates.c.task, fates.c.policy_version, fates.c.reward, fates.c.fate).where(
         fates.c.namespace == "rollbus.", fates.c.run_id == "main", fates.c.episode_id == "e5"
     )
     with engine.connect() as connection:
-        assert [tuple(row) for row in connection.execute(asked)] == [("play", 0, 0.0, "trained")]
+        assert [tuple(row) for row in connection.execute(statement)] == [("play", 0, 0.0, "trained")]
 
 
 def test_views_are_made_again_only_where_a_table_has_changed(settings: ClickHouseSettings) -> None:

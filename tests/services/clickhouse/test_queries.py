@@ -120,8 +120,8 @@ def replayed() -> list[Record]:
 
 
 def answer(settings: ClickHouseSettings, name: str, **values: Any) -> list[dict[str, Any]]:
-    found = run_query(settings, name, values)
-    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    table = run_query(settings, name, values)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 @pytest.mark.parametrize("name", [query.name for query in list_queries()])
@@ -135,8 +135,8 @@ def test_every_question_has_an_answer_on_an_empty_database(empty: ClickHouseSett
 
 
 def test_an_answer_without_rows_has_its_columns(empty: ClickHouseSettings) -> None:
-    found = ask(empty, "SELECT step, 1 AS one FROM steps WHERE run_id = {run:String};\n", {"run": "main"})
-    assert (found.columns, found.rows) == (["step", "one"], [])
+    table = ask(empty, "SELECT step, 1 AS one FROM steps WHERE run_id = {run:String};\n", {"run": "main"})
+    assert (table.columns, table.rows) == (["step", "one"], [])
     assert "error_class" in run_query(empty, "dead_letters_by_class").columns
     assert ask(empty, "SHOW TABLES LIKE 'no such table'").rows == []
 
@@ -280,8 +280,8 @@ def test_which_rewards_trained_a_step_is_told_by_member_and_report(clickhouse: t
         ("run-log", "main", group),
         ("training-steps", "main", make_step(2, trained=(trained,))),
     ]
-    said: list[Record] = [("episode-events", "e1", report) for report in reports]
-    write(client, NAMESPACE, [*said[:4], *decided, *said[4:]])
+    report_records: list[Record] = [("episode-events", "e1", report) for report in reports]
+    write(client, NAMESPACE, [*report_records[:4], *decided, *report_records[4:]])
     rows = answer(settings, "rewards_of_step", step=2)
     client.close()
     assert [(row["component"], row["value"], row["source"], row["state"]) for row in rows] == [
@@ -567,7 +567,7 @@ def test_a_record_that_several_consumers_refused_is_counted_once_with_its_place(
         replace(letter, stage="observing", error_class="UndecodableError"),
         replace(letter, offset=8),
     ]
-    namespace = apart(filled, [("dead-letters", "k", each) for each in refused])
+    namespace = apart(filled, [("dead-letters", "k", refused_letter) for refused_letter in refused])
     rows = answer(filled, "dead_letters_by_class", namespace=namespace)
     assert [(row["stage"], row["error_class"], row["records"], row["letters"]) for row in rows] == [
         ("grouping", "UndecodableError", 1, 3),
@@ -593,9 +593,9 @@ def test_a_run_that_is_neither_configured_nor_stored_is_refused_by_name(filled: 
 
 def test_every_measure_is_told_by_version(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "guards_by_policy_version")
-    found = {(row["component"], row["policy_version"]): (row["known"], row["mean"]) for row in rows}
-    assert {component for component, _ in found} == {"reward", "style", "tokens"}
-    assert found["reward", 1][1] == pytest.approx(0.8)
+    known_and_mean = {(row["component"], row["policy_version"]): (row["known"], row["mean"]) for row in rows}
+    assert {component for component, _ in known_and_mean} == {"reward", "style", "tokens"}
+    assert known_and_mean["reward", 1][1] == pytest.approx(0.8)
     only = answer(filled, "guards_by_policy_version", component="tokens")
     assert [(row["component"], row["policy_version"]) for row in only] == [("tokens", 0), ("tokens", 1)]
 
@@ -611,14 +611,14 @@ def test_a_replay_that_is_named_is_found_whatever_other_replays_the_log_tells_of
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     write(client, "replay-x.", replayed())
-    found = [answer(settings, "live_against_replay", replay="replay-x.")]
-    (_, _, manifest), *_ = [each for each in story() if each[0] == "replays"]
+    answers = [answer(settings, "live_against_replay", replay="replay-x.")]
+    (_, _, manifest), *_ = [story_record for story_record in story() if story_record[0] == "replays"]
     for number in range(2):
         record = replace(manifest, name=str(number), namespace=f"replay-{number}.")
         write(client, NAMESPACE, [("replays", str(number), record)], first_offset=number)
-        found.append(answer(settings, "live_against_replay", replay="replay-x."))
+        answers.append(answer(settings, "live_against_replay", replay="replay-x."))
     client.close()
-    assert [[row["only_replay"] for row in rows] for rows in found] == [[3], [3], [3]]
+    assert [[row["only_replay"] for row in rows] for rows in answers] == [[3], [3], [3]]
     assert answer(settings, "shadow_against_live", other="replay-x.") != []
 
 
@@ -688,17 +688,18 @@ def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("commands", "held"), [((), ""), (("pause",), "paused"), (("pause", "resume"), ""), (("resume", "stop"), "stopped")]
+    ("commands", "hold_state"),
+    [((), ""), (("pause",), "paused"), (("pause", "resume"), ""), (("resume", "stop"), "stopped")],
 )
 def test_the_funnel_knows_whether_a_run_takes_batches(
-    clickhouse: tuple[str, int], commands: tuple[str, ...], held: str
+    clickhouse: tuple[str, int], commands: tuple[str, ...], hold_state: str
 ) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     write(client, NAMESPACE, [("run-log", "main", make_command(name, key=name)) for name in commands])
     run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
     client.close()
-    assert run.held == held
+    assert run.held == hold_state
 
 
 def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:
@@ -800,11 +801,13 @@ def test_a_reward_by_alias_is_one_event_of_the_episode_that_it_found(filled: Cli
     records: list[Record] = [("episode-events", "e1", event) for event in make_episode("e1", reward=None)]
     records.append(("aliases", "ticket", make_alias("ticket", "e1")))
     for key in ("taken", "late", "lost"):
-        known = make_alias_reward("ticket", key=key)
-        records.append(("aliases", "ticket", known))
+        alias_reward = make_alias_reward("ticket", key=key)
+        records.append(("aliases", "ticket", alias_reward))
         if key != "lost":
-            found = replace(known, episode_id="e1", root_episode_id="e1", episode_started_at_ms=START_MS)
-            records.append(("episode-events", "e1", found))
+            resolved_reward = replace(
+                alias_reward, episode_id="e1", root_episode_id="e1", episode_started_at_ms=START_MS
+            )
+            records.append(("episode-events", "e1", resolved_reward))
     for key, reason in (("late", "late_event"), ("lost", "unresolved_alias")):
         lost = make_alias_reward("ticket", key=key).event_id
         drop = Drop(unit="event", unit_id=lost, reason=reason, stage="assembly", dropped_at_ms=START_MS)

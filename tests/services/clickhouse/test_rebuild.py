@@ -94,17 +94,17 @@ def leftovers(settings: SinkSettings) -> list[Any]:
 
 async def test_what_was_written_comes_out_equal_and_what_was_lost_comes_back(written: SinkSettings) -> None:
     before = counts(written)
-    made = await rebuilt(written)
-    assert [table.table for table in made.tables] == list(all_tables())
-    assert all(table.other_ranges == () for table in made.tables)
-    assert made.verified_ranges > 10
+    rebuild_report = await rebuilt(written)
+    assert [table.table for table in rebuild_report.tables] == list(all_tables())
+    assert all(table.other_ranges == () for table in rebuild_report.tables)
+    assert rebuild_report.verified_ranges > 10
     assert counts(written) == before
 
     command(written, "ALTER TABLE turns DELETE WHERE episode_id = 'e3' SETTINGS mutations_sync = 2")
     command(written, "TRUNCATE TABLE scores")
     command(written, "ALTER TABLE groups UPDATE reward_mean = 7 WHERE group_id = 'g1' SETTINGS mutations_sync = 2")
-    made = await rebuilt(written, "turns", "scores", "groups")
-    assert {table.table for table in made.tables if table.other_ranges} == {"turns", "scores", "groups"}
+    rebuild_report = await rebuilt(written, "turns", "scores", "groups")
+    assert {table.table for table in rebuild_report.tables if table.other_ranges} == {"turns", "scores", "groups"}
     assert counts(written) == before
     assert ask(written.clickhouse, "SELECT reward_mean FROM groups FINAL WHERE group_id = 'g1'").rows == [(0.5,)]
     assert leftovers(written) == []
@@ -158,7 +158,7 @@ async def test_a_name_that_is_no_table_is_refused(settings: SinkSettings) -> Non
 def of(settings: SinkSettings, episode: str) -> int:
     """Rows that tell what an episode said or did."""
     tables = [f"SELECT count() AS rows FROM {table} WHERE episode_id = '{episode}'" for table in forget.TABLES[1:]]
-    tables.append(f"SELECT count() FROM events WHERE episode_id = '{episode}' AND {forget.KEPT}")
+    tables.append(f"SELECT count() FROM events WHERE episode_id = '{episode}' AND {forget.NOT_EXCLUDED}")
     return int(ask(settings.clickhouse, f"SELECT sum(rows) FROM ({' UNION ALL '.join(tables)})").rows[0][0])
 
 
@@ -179,9 +179,9 @@ async def test_who_was_forgotten_does_not_come_back(written: SinkSettings) -> No
     forget.delete_rows(written.clickhouse, ["e2"])  # e5's rows are still there, as after a slow sink
     others = {name: of(written, name) for name in ("e1", "e3", "e7")}
     assert (of(written, "e2"), of(written, "e5") > 10) == (0, True)
-    made = await rebuilt(written, *OF_PERSONS)
-    assert all(table.other_ranges == () for table in made.tables)
-    assert (made.forgotten, made.left_out > 20) == (2, True)
+    rebuild_report = await rebuilt(written, *OF_PERSONS)
+    assert all(table.other_ranges == () for table in rebuild_report.tables)
+    assert (rebuild_report.forgotten, rebuild_report.left_out > 20) == (2, True)
     assert (of(written, "e2"), of(written, "e5")) == (0, 0)
     assert {name: of(written, name) for name in others} == others
     assert ask(
@@ -200,8 +200,8 @@ async def test_feedback_by_the_alias_of_who_was_forgotten_does_not_come_back(wri
     assert ask(written.clickhouse, by_alias).rows == [(2,)]
     forget.delete_rows(written.clickhouse, ["e1", "e2"])
     assert ask(written.clickhouse, by_alias).rows == [(0,)]
-    made = await rebuilt(written, "events", "rewards")
-    assert all(table.other_ranges == () for table in made.tables)
+    rebuild_report = await rebuilt(written, "events", "rewards")
+    assert all(table.other_ranges == () for table in rebuild_report.tables)
     assert ask(written.clickhouse, by_alias).rows == [(0,)]
 
 
@@ -210,8 +210,8 @@ async def test_an_episode_forgotten_during_a_rebuild_is_not_in_the_new_tables(wr
         async def in_between(self) -> None:
             await put_on_the_list(written, "e2")
 
-    made = await rebuilt(written, "turns", "scores", log_class=Interrupted)
-    assert made.forgotten == 1
+    rebuild_report = await rebuilt(written, "turns", "scores", log_class=Interrupted)
+    assert rebuild_report.forgotten == 1
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
 
@@ -221,9 +221,9 @@ async def test_an_archive_older_than_the_list_brings_nobody_back(written: SinkSe
     await run_until_written(written)
     forget.delete_rows(written.clickhouse, ["e2"])
     client = ClickHouse(written.clickhouse)
-    made = await rebuild(client, log, written.namespace, OF_PERSONS)
+    rebuild_report = await rebuild(client, log, written.namespace, OF_PERSONS)
     client.close()
-    assert made.forgotten == 1
+    assert rebuild_report.forgotten == 1
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
 
@@ -244,8 +244,12 @@ async def test_an_archive_without_the_forgotten_brings_a_lost_table_and_a_lost_d
     without_drop = {table: before[table] - 1 for table in ("drops", "drop_trajectories")}
     client = ClickHouse(written.clickhouse)
     client.command("DROP TABLE scores SYNC")
-    made = await rebuild(client, log, written.namespace)
-    assert (made.uncompared_ranges > 1, made.verified_ranges > 5, counts(written)) == (True, True, before)
+    rebuild_report = await rebuild(client, log, written.namespace)
+    assert (rebuild_report.uncompared_ranges > 1, rebuild_report.verified_ranges > 5, counts(written)) == (
+        True,
+        True,
+        before,
+    )
     client.command(f"DROP DATABASE {written.clickhouse.database} SYNC")
     migrate(written.clickhouse)
     await rebuild(client, log, written.namespace)

@@ -32,7 +32,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, ClickHouseSettings]]:
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, ClickHouseSettings]]:
     """An endpoint to stop and start."""
     folder, port = tmp_path_factory.mktemp("clickhouse"), find_free_port()
     process = ServiceProcess(clickhouse_service(folder=folder / "data", port=port), log_path=folder / "clickhouse.log")
@@ -43,9 +43,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProce
 
 
 def test_one_connection_serves_questions_one_after_the_other_and_each_at_once_has_its_own(
-    own: tuple[ServiceProcess, ClickHouseSettings], opened: list[dict[str, Any]]
+    own_server: tuple[ServiceProcess, ClickHouseSettings], opened: list[dict[str, Any]]
 ) -> None:
-    _, settings = own
+    _, settings = own_server
     for number in range(3):
         assert ask(settings, f"SELECT {number}").rows == [(number,)]
     assert len(opened) == 1
@@ -61,9 +61,9 @@ def test_one_connection_serves_questions_one_after_the_other_and_each_at_once_ha
 
 
 def test_questions_are_answered_again_after_the_server_was_away(
-    own: tuple[ServiceProcess, ClickHouseSettings],
+    own_server: tuple[ServiceProcess, ClickHouseSettings],
 ) -> None:
-    process, settings = own
+    process, settings = own_server
     assert ask(settings, "SELECT 1").rows == [(1,)]
     process.stop()
     with pytest.raises(UnavailableError):

@@ -42,8 +42,8 @@ settings = sink_settings
 
 
 def answer(settings: SinkSettings, name: str) -> list[dict[str, Any]]:
-    found = run_query(settings.clickhouse, name, {"namespace": settings.namespace})
-    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    table = run_query(settings.clickhouse, name, {"namespace": settings.namespace})
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 async def test_a_sink_without_topics_ends_and_says_what_makes_them(sink_settings: SinkSettings) -> None:
@@ -95,19 +95,19 @@ async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves
 
 async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSettings) -> None:
     first, second = asyncio.Event(), asyncio.Event()
-    one = asyncio.create_task(run_sink_async(settings, stop=first))
+    first_sink = asyncio.create_task(run_sink_async(settings, stop=first))
     await asyncio.sleep(0.5)  # before there are topics: a sink finds them when they come
     await create_topics(settings)
     await send(settings, encoded(story()))
-    two = asyncio.create_task(run_sink_async(settings, stop=second))
+    second_sink = asyncio.create_task(run_sink_async(settings, stop=second))
     await send(settings, late_drops(0, 1))
-    await wait_until_written(settings, one, two)
+    await wait_until_written(settings, first_sink, second_sink)
     first.set()
-    await one
+    await first_sink
     await send(settings, late_drops(1, 1))
-    await wait_until_written(settings, two)
+    await wait_until_written(settings, second_sink)
     second.set()
-    await two
+    await second_sink
     drops = sum(1 for topic, _, _ in story() if topic == "drops")
     assert counts(settings)["drops"] == drops + 2
     assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
@@ -154,11 +154,11 @@ async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_
 
 
 def reports(count: int) -> list[tuple[str, str, bytes]]:
-    made = [
+    report_records = [
         ProducerReport(producer="web", writer_id=uuid.uuid4().hex, counters={}, reported_at_ms=START_MS)
         for _ in range(count)
     ]
-    return encoded([("producer-reports", "web", report) for report in made])
+    return encoded([("producer-reports", "web", report) for report in report_records])
 
 
 async def test_a_topic_that_was_made_again_stops_the_sink_until_its_rows_may_stand_next_to_the_new_ones(

@@ -66,7 +66,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     assert (await running).retries >= 3, "of the four inserts that met it, the last may have been answered after all"
     expected = await oracle(settings)
     assert stored(settings) == expected
-    doubled = {table for table, found in stored(settings, final=False).items() if found != expected[table]}
+    doubled = {table for table, counts in stored(settings, final=False).items() if counts != expected[table]}
     assert doubled <= {"policy_versions"}, "that one comes over two topics; what was sent again was not taken again"
 
 
@@ -88,12 +88,12 @@ async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(settings, stop=stop))
     try:
-        await asyncio.to_thread(started, service)
+        await asyncio.to_thread(start_service, service)
         await until_found(lambda: asyncio.to_thread(holds_rows, settings), "no row comes", every_s=0.01)
         assert service.identity is not None
         os.kill(service.identity.pid, signal.SIGKILL)
         await asyncio.to_thread(service.stop)
-        await asyncio.to_thread(started, service)
+        await asyncio.to_thread(start_service, service)
         await wait_until_written(settings, running)
         stop.set()
         assert (await running).retries > 0
@@ -110,6 +110,6 @@ def holds_rows(settings: SinkSettings) -> bool:
         return False  # the sink has yet to make the database
 
 
-def started(service: ServiceProcess) -> None:
+def start_service(service: ServiceProcess) -> None:
     service.start()
     service.wait_until_healthy()

@@ -169,14 +169,14 @@ def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None
     export(client, request_of(kind="sft"), tmp_path)
     with pytest.raises(ConfigurationError, match="already holds an export"):
         export(client, request_of(kind="sft"), tmp_path)
-    own = tmp_path / "mine" / "validation.parquet"
-    own.parent.mkdir()
-    own.write_text("mine")
+    own_file = tmp_path / "mine" / "validation.parquet"
+    own_file.parent.mkdir()
+    own_file.write_text("mine")
     with pytest.raises(
         ConfigurationError, match=r"validation.parquet is there, .* it is yours, or of an export that was"
     ):
-        export(client, request_of(kind="sft", validation=0.5), own.parent)
-    assert (own.read_text(), list(own.parent.iterdir())) == ("mine", [own])
+        export(client, request_of(kind="sft", validation=0.5), own_file.parent)
+    assert (own_file.read_text(), list(own_file.parent.iterdir())) == ("mine", [own_file])
     refusals: list[tuple[dict[str, Any], str]] = [
         (
             {"kind": "dpo", "reader": "nemo", "file_format": "parquet"},
@@ -195,9 +195,14 @@ def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None
 
 def test_turns_stand_in_their_writers_order_whatever_its_clock_said(client: ClickHouse, tmp_path: Path) -> None:
     first = make_turn("back", 1, text="one", at_ms=START_MS + 5_000)
-    kept = (*first.added_messages, first.completion)
+    first_messages = (*first.added_messages, first.completion)
     second = make_turn(
-        "back", 2, text="two", at_ms=START_MS, prefix_count=2, prefix_hash=messages_hash(map(message_fields, kept))
+        "back",
+        2,
+        text="two",
+        at_ms=START_MS,
+        prefix_count=2,
+        prefix_hash=messages_hash(map(message_fields, first_messages)),
     )
     trajectory = make_trajectory("back", group_hint="example:play:back")
     events = [("episode-events", event) for event in (make_started("back"), first, second)]

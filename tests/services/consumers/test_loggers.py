@@ -71,7 +71,7 @@ class Away(QuietHandler):
     """A server that is not ready, and counts who asks."""
 
     def do_GET(self) -> None:
-        self.server.asked += 1  # type: ignore[attr-defined]
+        self.server.request_count += 1  # type: ignore[attr-defined]
         self.send_error(503)
 
 
@@ -80,10 +80,10 @@ def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(m
         monkeypatch.setenv(name, "")  # put back when the test ends
         monkeypatch.delenv(name)
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Away)
-    server.asked = 0
+    server.request_count = 0
     with serve(server) as address, pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
         tracker_logger("mlflow")(address, namespace="t.")
-    assert server.asked == 2
+    assert server.request_count == 2
 
 
 def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

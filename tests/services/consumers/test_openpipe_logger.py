@@ -21,9 +21,9 @@ class OpenPipe(QuietHandler):
     """Answers as OpenPipe does where the key is right, and keeps what was reported."""
 
     def do_GET(self) -> None:
-        known = self.path == "/api/v1/models"
+        is_known_path = self.path == "/api/v1/models"
         accepted = self.headers["Authorization"] == "Bearer key"
-        self.answer({"object": "list", "data": []}, 404 if not known else 200 if accepted else 401)
+        self.answer({"object": "list", "data": []}, 404 if not is_known_path else 200 if accepted else 401)
 
     def do_POST(self) -> None:
         server: Any = self.server

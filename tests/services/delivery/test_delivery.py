@@ -46,7 +46,9 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
     await ensure_topics(settings, [PureAsEffects(ObservingStage(RUN)), PureAsEffects(DeliveryStage(RUN))])
     router, seen = Router(), list[PolicyDecision]()
     following = asyncio.create_task(
-        follow_decisions(settings.kafka, namespace, lambda each: seen.append(each) if router.use(each) else None)
+        follow_decisions(
+            settings.kafka, namespace, lambda decision: seen.append(decision) if router.use(decision) else None
+        )
     )
     workers = [WorkerProcess(settings, tmp_path / f"{name}.log", script=WORKER) for name in ("one", "two")]
     try:
@@ -77,12 +79,12 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
         following.cancel()
         for worker in workers:
             await worker.kill()
-    made = await read_decisions(settings.kafka, namespace, "agent")
+    decisions = await read_decisions(settings.kafka, namespace, "agent")
     actions = ["serve", "canary", "quarantine", "serve", "refuse"]
-    assert [(each.number, each.action) for each in made] == list(enumerate(actions, start=1))
-    numbers = made[2].numbers
+    assert [(decision.number, decision.action) for decision in decisions] == list(enumerate(actions, start=1))
+    numbers = decisions[2].numbers
     assert numbers["reward.canary_episodes"] + numbers["reward.serving_episodes"] == 500
-    assert [route(made[2], f"e{number}") for number in range(9)] == [0] * 9
+    assert [route(decisions[2], f"e{number}") for number in range(9)] == [0] * 9
 
 
 async def test_an_operator_moves_versions_by_commands(kafka: str, namespace: str, tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ async def test_an_operator_moves_versions_by_commands(kafka: str, namespace: str
         await _until_decided(settings, 1)
         await policy("freeze", "--reason", "holiday")
         await _say(settings, *candidates, make_tick(1, stream_time_ms=START_MS + 1_000))
-        said = {
+        output_by_command = {
             command: await policy(*command.split(), "--reason", "I say so", expect=code)
             for command, code in {
                 "canary 1": 1,
@@ -108,15 +110,15 @@ async def test_an_operator_moves_versions_by_commands(kafka: str, namespace: str
                 "canary 9": 1,
             }.items()
         }
-        assert "the command was refused: frozen; `rollbus policy history` shows" in said["canary 1"]
-        assert "version 2 has 30% of the episodes" in said["canary 2"]
-        assert said["reject 2"] == "decision 6, reject: version 0 is served\n"
-        assert said["promote 1"] == "decision 7, promote: version 1 is served\n"
-        assert "the command was refused: unknown version" in said["canary 9"]
+        assert "the command was refused: frozen; `rollbus policy history` shows" in output_by_command["canary 1"]
+        assert "version 2 has 30% of the episodes" in output_by_command["canary 2"]
+        assert output_by_command["reject 2"] == "decision 6, reject: version 0 is served\n"
+        assert output_by_command["promote 1"] == "decision 7, promote: version 1 is served\n"
+        assert "the command was refused: unknown version" in output_by_command["canary 9"]
         rows = [line.split() for line in (await policy("history")).splitlines()]
-        shown = [words[3] for words in rows if words and words[0].isdigit()]
+        shown_actions = [words[3] for words in rows if words and words[0].isdigit()]
         actions = ["serve", "serve", "refuse", "serve", "canary", "reject", "promote", "refuse"]
-        assert shown == actions
+        assert shown_actions == actions
         assert [decision.action for decision in await read_decisions(settings.kafka, namespace, "agent")] == actions
     finally:
         await worker.kill()

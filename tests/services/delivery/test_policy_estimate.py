@@ -60,7 +60,10 @@ class Scoring(QuietHandler):
             self.answer({"error": {"message": f"The model `{body['model']}` does not exist"}}, 404)
             return
         logprobs = [[None, -0.5, -0.5, log(probabilities[ANSWERS.index(ids[-1])])] for ids in body["prompt"]]
-        choices = [{"index": i, "logprobs": {"token_logprobs": each}} for i, each in enumerate(logprobs)]
+        choices = [
+            {"index": i, "logprobs": {"token_logprobs": logprobs_of_prompt}}
+            for i, logprobs_of_prompt in enumerate(logprobs)
+        ]
         self.answer({"choices": choices})
 
 
@@ -78,12 +81,12 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     await record(settings, 500)
     config = write_config(tmp_path, kafka, namespace, **SECTIONS)
 
-    said = await say_installed(config, f"policy estimate 1 --since 1h --kl-to 0 --url {url}")
+    output = await say_installed(config, f"policy estimate 1 --since 1h --kl-to 0 --url {url}")
     for reason in ("10 reward outstanding", "5 excluded", "7 temperature"):
-        assert f"left out: {reason}" in said, said
-    assert "version 1: 478 episodes" in said
-    assert "doubly robust ◀" in said
-    assert "assumes that rewards still outstanding will come like those of episodes that are older" in said
+        assert f"left out: {reason}" in output, output
+    assert "version 1: 478 episodes" in output
+    assert "doubly robust ◀" in output
+    assert "assumes that rewards still outstanding will come like those of episodes that are older" in output
     estimate = partial(say_in_thread, config, "policy", "estimate", "--since", "1h", "--url", url)
     refused = await estimate("2")
     assert "no estimate: the log shows" in refused, refused
@@ -93,10 +96,16 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     gone = await estimate("9", expect=1)
     assert "serves no agent@9: its checkpoint is gone" in gone
 
-    found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
-    assert [(each.policy_version, each.name) for each in found] == [(number, ESTIMATES) for number in (1, 2, 3)]
-    assert {each.episodes for each in found} == {478}
-    estimated, unknown, partly_known = (each.metrics for each in found)
+    evaluations = [
+        evaluation
+        for evaluation in await read_topic(settings, EVALUATIONS.name, 1)
+        if isinstance(evaluation, Evaluation)
+    ]
+    assert [(evaluation.policy_version, evaluation.name) for evaluation in evaluations] == [
+        (number, ESTIMATES) for number in (1, 2, 3)
+    ]
+    assert {evaluation.episodes for evaluation in evaluations} == {478}
+    estimated, unknown, partly_known = (evaluation.metrics for evaluation in evaluations)
     truth = sum(p * good for p, good in zip(VERSIONS["agent@1"], GOOD, strict=True))
     earned = sum(0.25 * good for good in GOOD)
     for name in ("ips", "self_normalised", "per_decision", "doubly_robust"):
@@ -107,8 +116,12 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     assert estimated["kl_low"] < kl < estimated["kl_high"]
     assert (unknown["refused"], "difference" in unknown) == (1.0, False)
     assert (partly_known["refused"], "difference" in partly_known, "kl" in partly_known) == (1.0, True, False)
-    told = [each for each in await read_topic(settings, DELIVERY_LOG.name, 1) if isinstance(each, Evaluation)]
-    assert told == found
+    evaluations_of_delivery = [
+        evaluation
+        for evaluation in await read_topic(settings, DELIVERY_LOG.name, 1)
+        if isinstance(evaluation, Evaluation)
+    ]
+    assert evaluations_of_delivery == evaluations
 
 
 async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped(
@@ -125,23 +138,27 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None
-    said = b""
+    output = b""
     async with asyncio.timeout(120):
-        while b"serves no agent@9" not in said:  # what cannot be scored does not end it
-            said += await process.stdout.readline()
+        while b"serves no agent@9" not in output:  # what cannot be scored does not end it
+            output += await process.stdout.readline()
         async with open_health(settings.kafka, namespace) as health:
             while not any("serves no agent@9" in problem.what for problem in (await health.picture()).problems):
                 pass
         newer = make_version(10, 0, state="candidate")
         VERSIONS["agent@10"] = VERSIONS["agent@1"]
         await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(newer))])
-        while b"version 10: 178 episodes" not in said:
-            said += await process.stdout.readline()
+        while b"version 10: 178 episodes" not in output:
+            output += await process.stdout.readline()
     process.terminate()
     rest, _ = await asyncio.wait_for(process.communicate(), 120)
-    assert process.returncode == 0, (said + rest).decode()
-    found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
-    assert [each.policy_version for each in found] == [10]
+    assert process.returncode == 0, (output + rest).decode()
+    evaluations = [
+        evaluation
+        for evaluation in await read_topic(settings, EVALUATIONS.name, 1)
+        if isinstance(evaluation, Evaluation)
+    ]
+    assert [evaluation.policy_version for evaluation in evaluations] == [10]
 
 
 async def test_a_replay_says_what_another_reward_would_have_made_of_the_same_episodes(
@@ -196,5 +213,7 @@ async def locations(settings: StreamSettings) -> list[tuple[Location, Trajectory
     places = {TopicPartition(name, number): 0 for number in range(2)}
     async with aclosing(read_from(settings.kafka, places)) as records:
         raw = [record async for record in records]
-    return [(Location(topic=TRAJECTORIES.name, partition=each.partition, offset=each.offset), decode(each.value))
-            for each in raw]  # fmt: skip
+    return [
+        (Location(topic=TRAJECTORIES.name, partition=record.partition, offset=record.offset), decode(record.value))
+        for record in raw
+    ]

@@ -182,31 +182,31 @@ class DeliveryWorld:
     async def until_found(
         self, look: Callable[[], Awaitable[list[Any]]], condition: Callable[[list[Any]], bool], what: str
     ) -> list[Any]:
-        found: list[Any] = []
+        records: list[Any] = []
         try:
             async with asyncio.timeout(WAIT_S):
-                while not condition(found := await look()):
+                while not condition(records := await look()):
                     for name, process in self.running.items():
                         assert process.returncode is None, f"{name} ended:\n{self.log(name)}"
                     await asyncio.sleep(0.3)
         except TimeoutError:
             logs = "\n".join(f"-- {name}\n{self.log(name)}" for name in self.running)
-            raise AssertionError(f"{what} did not happen; last: {found[-3:]}\n{logs}") from None
-        return found
+            raise AssertionError(f"{what} did not happen; last: {records[-3:]}\n{logs}") from None
+        return records
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()[-2000:]
 
     async def scores(self) -> list[Score]:
-        return [each for each in await read_topic(self.streams, SCORES.name) if isinstance(each, Score)]
+        return [record for record in await read_topic(self.streams, SCORES.name) if isinstance(record, Score)]
 
     async def check(self) -> None:
         """No episode on an unknown version, no decision lost or made twice, and a replay says the same."""
-        made, scores = await self.decisions(), await self.scores()
-        assert [each.number for each in made] == list(range(1, len(made) + 1))
-        known = {version for each in made for version in (each.serving, each.canary)}
-        assert {version for score in scores for version in score.served_versions} <= known
-        for stop in made:
+        decisions, scores = await self.decisions(), await self.scores()
+        assert [decision.number for decision in decisions] == list(range(1, len(decisions) + 1))
+        known_versions = {version for decision in decisions for version in (decision.serving, decision.canary)}
+        assert {version for score in scores for version in score.served_versions} <= known_versions
+        for stop in decisions:
             if stop.action == "quarantine":
                 later = {
                     trajectory.trajectory_id
@@ -221,4 +221,4 @@ class DeliveryWorld:
         assert any(isinstance(record, ConfigApplied) for record in records)
         outputs = await asyncio.to_thread(replay.feed, *records)
         again = [output for output in outputs if isinstance(output, PolicyDecision)]
-        assert again == made
+        assert again == decisions

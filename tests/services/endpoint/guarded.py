@@ -33,15 +33,19 @@ class Guarded:
         return f"http://{HOST}:{self.port}/"
 
     def client(self, user: str = "default", password: str | None = None, **options: Any) -> Client:
-        known = {"default": self.password, "readonly": self.reader_password}
+        password_by_user = {"default": self.password, "readonly": self.reader_password}
         return clickhouse_connect.get_client(
-            host=HOST, port=self.port, username=user, password=known[user] if password is None else password, **options
+            host=HOST,
+            port=self.port,
+            username=user,
+            password=password_by_user[user] if password is None else password,
+            **options,
         )
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with started(Guarded(find_free_port(), tmp_path_factory.mktemp("guarded"))) as endpoint:
+    with running_endpoint(Guarded(find_free_port(), tmp_path_factory.mktemp("guarded"))) as endpoint:
         with endpoint.client() as owner:
             owner.command("CREATE TABLE numbers (id UInt32, name String) ENGINE = MergeTree ORDER BY id")
             owner.command("INSERT INTO numbers SELECT number, toString(number) FROM numbers(1000)")
@@ -57,7 +61,7 @@ def write_passwords(folder: Path, owner: str, reader: str) -> Path:
 
 
 @contextmanager
-def started(endpoint: Guarded) -> Iterator[Guarded]:
+def running_endpoint(endpoint: Guarded) -> Iterator[Guarded]:
     """The endpoint while it runs."""
     secrets = write_passwords(endpoint.folder.with_name("secrets"), endpoint.password, endpoint.reader_password)
     service = clickhouse_service(folder=endpoint.folder / "data", port=endpoint.port, secrets=secrets)

@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE
 from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import HOST
-from tests.services.endpoint.guarded import Guarded, guarded, started
+from tests.services.endpoint.guarded import Guarded, guarded, running_endpoint
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
@@ -103,8 +103,8 @@ def test_the_passwords_of_the_two_users_are_not_exchanged(guarded: Guarded) -> N
     ],
 )
 def test_the_reader_cannot_write_kill_or_reach_outside(guarded: Guarded, reader: Client, statement: str) -> None:
-    found = code_of(reader, statement.format(folder=guarded.folder, port=guarded.port))
-    assert found not in {None, 60, 210, 209, 1000, 1001, 1002}, "it failed, but was not refused"
+    error_code = code_of(reader, statement.format(folder=guarded.folder, port=guarded.port))
+    assert error_code not in {None, 60, 210, 209, 1000, 1001, 1002}, "it failed, but was not refused"
     assert reader.command("SELECT count() FROM numbers") == 1000
     assert {path.name for path in guarded.folder.iterdir()} == {"data", "log"}
 
@@ -176,15 +176,15 @@ def take_every_place(endpoint: Guarded) -> list[socket.socket]:
     """Ask for as many long answers as the reader may have at once, and read none of them."""
     long = f"{login_of(endpoint)}&{urlencode({'query': LONG_ANSWER})}"
     standing = [socket.create_connection((HOST, endpoint.port)) for _ in range(READONLY_AT_ONCE)]
-    for each in standing:
-        each.sendall(f"GET /?{long} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
-    for each in standing:
-        assert each.recv(12) == b"HTTP/1.1 200", "it has no place to lose"
+    for connection in standing:
+        connection.sendall(f"GET /?{long} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    for connection in standing:
+        assert connection.recv(12) == b"HTTP/1.1 200", "it has no place to lose"
     return standing
 
 
 def test_only_so_many_statements_of_the_reader_run_at_once(tmp_path: Path) -> None:
-    with started(Guarded(find_free_port(), tmp_path, send_s=600.0)) as endpoint:
+    with running_endpoint(Guarded(find_free_port(), tmp_path, send_s=600.0)) as endpoint:
         standing = take_every_place(endpoint)
         with pytest.raises(HTTPError) as caught:
             urlopen(f"{endpoint.url}?{login_of(endpoint)}&query=SELECT+1")
@@ -192,18 +192,18 @@ def test_only_so_many_statements_of_the_reader_run_at_once(tmp_path: Path) -> No
             assert refused.headers["X-ClickHouse-Exception-Code"] == "202"
         with endpoint.client() as owner:
             assert owner.command("SELECT 1") == 1
-        for each in standing:
-            each.close()
+        for connection in standing:
+            connection.close()
         wait_for_a_place(f"{endpoint.url}?{login_of(endpoint)}&query=SELECT+1")
 
 
 def test_readers_who_stand_still_do_not_keep_their_places(tmp_path: Path) -> None:
-    with started(Guarded(find_free_port(), tmp_path, send_s=1.0)) as endpoint:
+    with running_endpoint(Guarded(find_free_port(), tmp_path, send_s=1.0)) as endpoint:
         standing = take_every_place(endpoint)
         for _ in standing:
             wait_for_a_place(f"{endpoint.url}?{login_of(endpoint)}&query=SELECT+1")
-        for each in standing:
-            with each, each.makefile("rb") as taken:
+        for connection in standing:
+            with connection, connection.makefile("rb") as taken:
                 assert not taken.read().endswith(b"0\r\n\r\n"), "a part was given out as the whole"
 
 
@@ -227,9 +227,9 @@ def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, 
     given = urlencode({"user": "readonly", "password": guarded.reader_password})
     text = b"SELECT 1 --" + b"x" * 30_000_000
     headers = {} if encoding is None else {"Content-Encoding": encoding}
-    asked = Request(f"{guarded.url}?{given}", text if encoding is None else gzip.compress(text), headers)
+    http_request = Request(f"{guarded.url}?{given}", text if encoding is None else gzip.compress(text), headers)
     with pytest.raises(HTTPError) as caught:
-        urlopen(asked)
+        urlopen(http_request)
     with caught.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] in {"307", "354"}
     with guarded.client() as owner:
@@ -237,8 +237,8 @@ def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, 
 
 
 def test_nothing_is_unpacked_for_a_stranger(guarded: Guarded) -> None:
-    asked = Request(guarded.url, b"no gzip at all", {"Content-Encoding": "gzip"})
+    http_request = Request(guarded.url, b"no gzip at all", {"Content-Encoding": "gzip"})
     with pytest.raises(HTTPError) as caught:
-        urlopen(asked)
+        urlopen(http_request)
     with caught.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] == "516", "and not that it cannot be unpacked"

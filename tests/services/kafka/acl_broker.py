@@ -21,7 +21,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate.acls import ROLES
 from rollbus.streams.operate.acls_on_broker import ALLOW, OPERATIONS, PATTERNS, RESOURCES
 from tests.compose import BASE, ROOT, SASL, SECRETS, broker_settings, read_compose
-from tests.services.brokers import own_broker, started
+from tests.services.brokers import own_broker, running_broker
 from tests.services.streams.fixtures import stream_settings
 
 Permission = tuple[str, int, str, int, int]
@@ -55,7 +55,7 @@ def acl_server(folder: Path) -> Iterator[Server]:
         for name, value in broker_settings(kafka["environment"]).items()
         if name not in OWN_PORTS_AND_FOLDERS
     }
-    with started(own_broker(folder / "kafka", changes)) as address:
+    with running_broker(own_broker(folder / "kafka", changes)) as address:
         yield Server(address, secrets)
 
 
@@ -89,16 +89,19 @@ def printed(config: Path) -> set[Permission]:
     parser.add_argument("--resource-pattern-type", choices=PATTERNS)
     for kind in RESOURCES:
         parser.add_argument(f"--{kind}", dest=kind)
-    role, found = "", set()
+    role, permissions = "", set()
     for line in command(config, "topics", "acls").splitlines():
         if line.startswith("#"):
             role = line.removeprefix("# ").partition(":")[0]
             continue
-        told = vars(parser.parse_args(shlex.split(line)))
-        ((kind, name),) = [(kind, told[kind]) for kind in RESOURCES if told[kind] is not None]
-        pattern = PATTERNS[told["resource_pattern_type"]]
-        found |= {(f"User:{role}", RESOURCES[kind], name, pattern, OPERATIONS[one]) for one in told["operation"]}
-    return found
+        options = vars(parser.parse_args(shlex.split(line)))
+        ((kind, name),) = [(kind, options[kind]) for kind in RESOURCES if options[kind] is not None]
+        pattern = PATTERNS[options["resource_pattern_type"]]
+        permissions |= {
+            (f"User:{role}", RESOURCES[kind], name, pattern, OPERATIONS[operation])
+            for operation in options["operation"]
+        }
+    return permissions
 
 
 async def on_broker(server: Server) -> set[Permission]:

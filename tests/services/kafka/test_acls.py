@@ -163,12 +163,12 @@ async def make_an_attempt(server: Server, namespace: str) -> None:
     row = Row(RESAMPLE_REQUESTS.full_name(namespace), 0, b"again", encode(request))
     await send_each(connection(server, "admin"), [row])
     recorder = init(security=connection(server, "resampler"), namespace=namespace, producer="resample")
-    made = asyncio.Event()
+    attempt_made = asyncio.Event()
     loop = asyncio.get_running_loop()
-    resampler = Resampler(lambda attempt: loop.call_soon_threadsafe(made.set), recorder, clock_ms=lambda: 0)
+    resampler = Resampler(lambda attempt: loop.call_soon_threadsafe(attempt_made.set), recorder, clock_ms=lambda: 0)
     stop = asyncio.Event()
     work = asyncio.create_task(resample(settings_of(server, namespace, "resampler"), "main", resampler, stop=stop))
-    await asyncio.wait_for(made.wait(), 120)
+    await asyncio.wait_for(attempt_made.wait(), 120)
     stop.set()
     await work
     await asyncio.to_thread(recorder.close)
@@ -201,8 +201,8 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     server: Server, namespace: str, tmp_path: Path
 ) -> None:
     configs = write_configs(server, namespace, tmp_path)
-    said = await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
-    assert "allowed each of producer, proxy, worker" in said
+    output = await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
+    assert "allowed each of producer, proxy, worker" in output
     assert await on_broker(server) == printed(configs["worker"])
     await work(server, namespace)
     await record_as_proxy(server, namespace)

@@ -27,9 +27,9 @@ NewMember = Callable[[], Awaitable[AIOKafkaConsumer]]
 
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
-    made = stream_settings(kafka, namespace)
-    await ensure_topics(made, [CountStage()])
-    return made
+    test_settings = stream_settings(kafka, namespace)
+    await ensure_topics(test_settings, [CountStage()])
+    return test_settings
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def new_member(settings: StreamSettings, place: Partition) -> AsyncIterato
 async def until_committed(member: AIOKafkaConsumer, place: Partition, expected: Committed) -> None:
     """Wait until a transaction that has been committed can be read."""
     look = partial(committed_offset, member, place)
-    await until_found(look, "the offset is not committed", is_enough=lambda found: found == expected)
+    await until_found(look, "the offset is not committed", is_enough=lambda offsets: offsets == expected)
 
 
 async def test_a_claim_is_read_back_and_a_transaction_takes_its_place(
@@ -114,8 +114,8 @@ async def test_a_fenced_member_commits_nothing_and_its_open_transactions_are_abo
     await heir.commit(place, 1, [Row(drops, 0, b"k", b"of the heir")])
     await heir.stop()
     await until_committed(await new_member(), place, Committed(1, "heir"))
-    (found,) = (await read_places(settings.kafka, [TopicPartition(drops, 0)])).values()
-    assert [record.value for record in found] == [b"of the heir"]
+    (records,) = (await read_places(settings.kafka, [TopicPartition(drops, 0)])).values()
+    assert [record.value for record in records] == [b"of the heir"]
 
 
 async def test_a_session_that_was_fenced_leaves_no_error_that_the_event_loop_reports(

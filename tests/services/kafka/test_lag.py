@@ -50,12 +50,12 @@ async def test_the_sinks_lag_is_one_number_everywhere(settings: SinkSettings) ->
     await commit(settings, "trainer.agent", "batches", 0)
     await commit(settings, "sink", "batches", 1)
     await delete_before(settings.kafka, {TopicPartition(f"{settings.namespace}batches", 0): 2})  # what it has not read
-    own = sum(each.lag for each in await read_sink_status(settings))
+    sink_lag = sum(status.lag for status in await read_sink_status(settings))
     page = await LagOfGroups(settings.kafka, settings.namespace).ask()
     picture = await read_health(settings.kafka, settings.namespace)
-    assert own == 2 + 2, "of drops and of the run log a record and its marker each; of batches nothing is left"
-    assert sum(row.lag for row in page if row.group == "sink") == own
-    assert sum(group.lag for group in picture.groups if group.group == "sink") == own
+    assert sink_lag == 2 + 2, "of drops and of the run log a record and its marker each; of batches nothing is left"
+    assert sum(row.lag for row in page if row.group == "sink") == sink_lag
+    assert sum(group.lag for group in picture.groups if group.group == "sink") == sink_lag
 
 
 async def test_the_records_of_an_open_transaction_are_behind_the_sink_before_it_can_read_them(
@@ -70,7 +70,7 @@ async def test_the_records_of_an_open_transaction_are_behind_the_sink_before_it_
         producer.transaction(),
     ):
         await producer.send_and_wait(f"{settings.namespace}drops", b"one", key=b"x")
-        assert sum(each.lag for each in await read_sink_status(settings)) == 1
+        assert sum(row.lag for row in await read_sink_status(settings)) == 1
         assert not await is_written(settings)
 
 
@@ -100,7 +100,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
             async with open_lag(settings.kafka) as lag:
                 groups = await lag.read_namespace(namespace)
             rows = {(row.group, row.topic): row for row in await LagOfGroups(settings.kafka, namespace).ask()}
-            of_events = [each for each in await read_sink_status(sink) if each.topic == "episode-events"]
+            of_events = [status for status in await read_sink_status(sink) if status.topic == "episode-events"]
     finally:
         await source.stop()
         await stranger.stop()
@@ -127,5 +127,5 @@ async def test_what_no_worker_has_assembled_is_named_where_an_estimate_has_too_f
     await ensure_topics(settings)
     assert await describe_backlog(settings) is None
     sent = await send_events(settings, ["k0", "k1"], range(20))
-    told = await describe_backlog(settings)
-    assert told == f"{sent} records of episode-events are not assembled yet; does a worker run (`rollbus status`)?"
+    sentence = await describe_backlog(settings)
+    assert sentence == f"{sent} records of episode-events are not assembled yet; does a worker run (`rollbus status`)?"

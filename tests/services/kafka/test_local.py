@@ -8,7 +8,7 @@ import pytest
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DROPS
-from tests.services.brokers import own_broker, started
+from tests.services.brokers import own_broker, running_broker
 from tests.services.clickhouse.sink_fixtures import create_topics, late_drops, send
 from tests.services.streams.fixtures import read_topic, stream_settings
 from tests.waiting import until_found
@@ -21,9 +21,9 @@ def test_records_survive_a_restart_on_other_ports(tmp_path: Path, namespace: str
         await create_topics(settings)
         await send(settings, late_drops(0, 3))
 
-    with started(own_broker(tmp_path)) as address:
+    with running_broker(own_broker(tmp_path)) as address:
         asyncio.run(fill(SinkSettings(kafka=KafkaConnection(bootstrap_servers=address), namespace=namespace)))
-    with started(own_broker(tmp_path)) as address:
+    with running_broker(own_broker(tmp_path)) as address:
         settings = stream_settings(address, namespace)
         drops = asyncio.run(
             until_found(lambda: read_topic(settings, DROPS.name), "no record is there after the restart")

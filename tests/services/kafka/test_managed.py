@@ -33,7 +33,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import require_topics
 from tests.compose import ROOT
 from tests.faults.episodes import Traffic, pipeline
-from tests.services.brokers import own_broker, started
+from tests.services.brokers import own_broker, running_broker
 from tests.services.kafka.acl_broker import command
 from tests.services.streams.fixtures import read_topic
 from tests.services.streams.process import running
@@ -73,7 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     }
     ports = find_free_port(), find_free_port()
     format_with_user(folder / "kafka", changes, ports)
-    with started(own_broker(folder / "kafka", changes, ports)) as address:
+    with running_broker(own_broker(folder / "kafka", changes, ports)) as address:
         yield Broker(address, certificate)
 
 
@@ -119,8 +119,8 @@ def format_with_user(folder: Path, changes: dict[str, str], ports: tuple[int, in
     )
     tool = [find_java(), "-cp", f"{find_jars()}/*", "kafka.tools.StorageTool", "format", "-t", new_cluster_id()]
     user = ["--add-scram", f"SCRAM-SHA-512=[name=rollbus,password={PASSWORD}]"]
-    own = ["--add-scram", f"SCRAM-SHA-512=[name=admin,password={PASSWORD}]"]
-    subprocess.run([*tool, "-c", str(properties), *user, *own], check=True, capture_output=True)
+    user_options = ["--add-scram", f"SCRAM-SHA-512=[name=admin,password={PASSWORD}]"]
+    subprocess.run([*tool, "-c", str(properties), *user, *user_options], check=True, capture_output=True)
 
 
 def stream_settings(config: Path) -> StreamSettings:
@@ -140,13 +140,14 @@ async def test_groups_are_trained_and_what_is_too_large_is_a_drop_with_its_reaso
         await traffic.send(range(2))
         await traffic.until_trained()
         async with asyncio.timeout(120):
-            while not (found := [one for one in await read_topic(settings, DROPS.name) if is_of(one, episode.id)]):  # noqa: ASYNC110 - looks at a topic
+            while not (drops := await drops_of(settings, episode.id)):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.5)
-    assert [drop.reason for drop in found] == ["too_large"]
+    assert [drop.reason for drop in drops] == ["too_large"]
 
 
-def is_of(drop: object, episode_id: str) -> bool:
-    return isinstance(drop, Drop) and drop.unit_id == episode_id
+async def drops_of(settings: StreamSettings, episode_id: str) -> list[Drop]:
+    records = await read_topic(settings, DROPS.name)
+    return [record for record in records if isinstance(record, Drop) and record.unit_id == episode_id]
 
 
 async def test_a_wrong_password_is_named_and_a_recorder_only_waits(

@@ -55,14 +55,14 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_partitions_that_open_at_once_share_a_client_and_get_their_own_records(
     kafka: str, topic: str, clients: list[str]
 ) -> None:
-    reading, found = SharedReading(KafkaConnection(bootstrap_servers=kafka)), list[list[bytes]]()
+    reading, rows_by_partition = SharedReading(KafkaConnection(bootstrap_servers=kafka)), list[list[bytes]]()
 
     async def read(partition: int) -> None:
-        found.append(rows := [])
+        rows_by_partition.append(rows := [])
         await reading.read(topic, partition, lambda record: rows.append(record.value))
 
     await asyncio.gather(*map(read, range(PARTITIONS)))
-    assert found == [[b"%d" % row for row in range(number)] for number in range(PARTITIONS)]
+    assert rows_by_partition == [[b"%d" % row for row in range(number)] for number in range(PARTITIONS)]
     assert reading.records == sum(range(PARTITIONS))
     assert len(clients) <= 2
 

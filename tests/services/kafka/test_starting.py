@@ -138,11 +138,11 @@ async def test_a_start_cancelled_while_the_broker_is_asked_leaves_no_connection(
 ) -> None:
     await _commit(kafka, namespace)
     monkeypatch.setattr(bus_kafka, "READ", ())
-    asked = _asked_slowly(monkeypatch, opening.client)
+    request_sent = _asked_slowly(monkeypatch, opening.client)
     _collect()  # what tests before this one have left is not heard below
     running = asyncio.all_tasks()
     starting = asyncio.ensure_future(opening.open(KafkaConnection(bootstrap_servers=kafka), namespace))
-    await asyncio.wait_for(asked.wait(), 120.0)
+    await asyncio.wait_for(request_sent.wait(), 120.0)
     starting.cancel()
     await asyncio.wait([starting])
     assert starting.cancelled()
@@ -185,12 +185,12 @@ def _collect() -> list[str]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         gc.collect()
-    return [str(each.message) for each in heard]
+    return [str(warning.message) for warning in heard]
 
 
 def _asked_slowly(monkeypatch: pytest.MonkeyPatch, client: int) -> asyncio.Event:
     """Let the broker be slow to that client at its start, and return what says that it is being asked."""
-    asked, begun = asyncio.Event(), list[None]()
+    request_sent, begun = asyncio.Event(), list[None]()
     bootstrap, send = AIOKafkaClient.bootstrap, AIOKafkaConnection.send
 
     async def bootstrap_counted(self: AIOKafkaClient) -> None:
@@ -198,14 +198,14 @@ def _asked_slowly(monkeypatch: pytest.MonkeyPatch, client: int) -> asyncio.Event
         await bootstrap(self)
 
     async def send_slowly(self: AIOKafkaConnection, request: Any, **options: Any) -> Any:
-        if isinstance(request, MetadataRequest) and len(begun) == client and not asked.is_set():
-            asked.set()
+        if isinstance(request, MetadataRequest) and len(begun) == client and not request_sent.is_set():
+            request_sent.set()
             await asyncio.sleep(ANSWER_S)
         return await send(self, request, **options)
 
     monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap_counted)
     monkeypatch.setattr(AIOKafkaConnection, "send", send_slowly)
-    return asked
+    return request_sent
 
 
 async def _commit(kafka: str, namespace: str) -> None:

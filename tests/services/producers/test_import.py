@@ -63,10 +63,10 @@ class Stack:
     namespace: str
 
     def environment(self) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
-        path = f"{Path(ROLLBUS).parent}:{own['PATH']}"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+        path = f"{Path(ROLLBUS).parent}:{inherited['PATH']}"
         ours = {"ROLLBUS_CONFIG": "rollbus.yaml", "ROLLBUS_ART_SERVER__TOKEN": TOKEN}
-        return {**own, **ours, "PATH": path, "HF_HOME": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"}
+        return {**inherited, **ours, "PATH": path, "HF_HOME": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"}
 
     async def run(self, *arguments: str) -> str:
         """Run a command and return what it printed."""
@@ -110,22 +110,24 @@ class Stack:
         """Wait until the sink has written so many trajectories."""
         clickhouse = settings_of(self.folder / "rollbus.yaml").clickhouse
         statement = "SELECT count() FROM trajectories FINAL WHERE namespace = {namespace:String}"
-        deadline, found = time.monotonic() + DEADLINE_S, 0
-        while found < count:
+        deadline, stored_count = time.monotonic() + DEADLINE_S, 0
+        while stored_count < count:
             assert time.monotonic() < deadline, (self.folder / "sink.log").read_text()[-3000:]
             await asyncio.sleep(0.3)
             with suppress(RollbusError):  # the tables are not there yet
-                found = int(ask(clickhouse, statement, {"namespace": self.namespace}).rows[0][0])
+                stored_count = int(ask(clickhouse, statement, {"namespace": self.namespace}).rows[0][0])
 
     async def trajectories(self, count: int) -> list[Trajectory]:
         """Wait for so many trajectories."""
-        deadline, found = time.monotonic() + DEADLINE_S, list[Trajectory]()
+        deadline, trajectories = time.monotonic() + DEADLINE_S, list[Trajectory]()
         stream = settings_of(self.folder / "rollbus.yaml").stream_settings()
-        while len(found) < count:
+        while len(trajectories) < count:
             assert time.monotonic() < deadline, (self.folder / "worker.log").read_text()[-3000:]
             await asyncio.sleep(0.3)
-            found = [record for record in await records(stream, "trajectories") if isinstance(record, Trajectory)]
-        return found
+            trajectories = [
+                record for record in await records(stream, "trajectories") if isinstance(record, Trajectory)
+            ]
+        return trajectories
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ async def stack(kafka: str, clickhouse: tuple[str, int], namespace: str, judge: 
     }
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / "export").mkdir()
-    (tmp_path / "export" / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in BLOBS))
+    (tmp_path / "export" / "rows.jsonl").write_text("".join(json.dumps(blob) + "\n" for blob in BLOBS))
     (tmp_path / "spans.jsonl").write_text(json.dumps(request_of(AGENT)) + "\n")
     stack = Stack(tmp_path, namespace)
     await stack.run("topics", "create")
@@ -151,8 +153,8 @@ async def stack(kafka: str, clickhouse: tuple[str, int], namespace: str, judge: 
 async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack: Stack) -> None:
     await stack.run("import", "otlp", "spans.jsonl", "--task", "shop")
     await stack.run("import", "langfuse", "export")
-    shown = await stack.run("import", "langfuse", "export")  # twice is once
-    assert "langfuse.trace.metadata.nested" in shown
+    import_output = await stack.run("import", "langfuse", "export")  # twice is once
+    assert "langfuse.trace.metadata.nested" in import_output
     section = PAGE.read_text().partition("## Judge what was imported, and export it")[2]
     page = dict(re.findall(r"^```(\w+)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL))
     (stack.folder / "judge.yaml").write_text(page["yaml"])

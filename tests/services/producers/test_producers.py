@@ -31,7 +31,7 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
 from tests.producers.sending.sink_contract import SinkContract
-from tests.services.brokers import own_broker, started
+from tests.services.brokers import own_broker, running_broker
 
 pytestmark = pytest.mark.services
 PARTITIONS = 4
@@ -89,9 +89,9 @@ async def test_events_arrive_in_order_under_the_root_key(kafka: str, topics: str
     assert recorder.close(120)
 
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=57)
-    own = [event for event in events if event.episode_id == episode.id]
-    assert [event.sequence for event in own] == list(range(53))
-    assert own[-1].count == 52
+    events_of_episode = [event for event in events if event.episode_id == episode.id]
+    assert [event.sequence for event in events_of_episode] == list(range(53))
+    assert events_of_episode[-1].count == 52
     assert {event.root_episode_id for event in events} == {episode.id}
     (alias,) = await read(kafka, ALIASES.full_name(topics), at_least=1)
     assert alias.alias == "order-1"
@@ -121,7 +121,7 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(namespace
             await asyncio.sleep(0.05)
         assert not recorder.flush(0.2)
 
-        with started(broker):
+        with running_broker(broker):
             admin = AIOKafkaAdminClient(bootstrap_servers=address)
             await admin.start()
             names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, PRODUCER_REPORTS)]
@@ -131,7 +131,7 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(namespace
         for number in range(20):
             episode.tool(f"without broker {number}")
     assert not recorder.flush(0.2)
-    with started(broker):
+    with running_broker(broker):
         assert recorder.flush(120)
         events = await read(address, names[0], at_least=24)
         assert recorder.close(120)
@@ -212,11 +212,11 @@ async def test_the_commands_of_the_pages_of_capture_run_as_written(kafka: str, t
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        shown, notes = (text.decode() for text in await process.communicate())
+        output, notes = (text.decode() for text in await process.communicate())
     finally:
         server.close()
     assert process.returncode == 0, notes
-    rows = [line.split() for line in shown.splitlines() if "agent@3" in line]
+    rows = [line.split() for line in output.splitlines() if "agent@3" in line]
     assert rows == [[str(number), "agent@3", "httpx", "trainable"] for number in range(2)]
     assert notes.splitlines()[-1] == "rollbus: recorded 2 turns of 1 process, 2 of them trainable"
     events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)

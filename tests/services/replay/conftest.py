@@ -27,10 +27,10 @@ async def settings(new_log: Settings) -> Settings:
 @pytest.fixture(scope="module")
 def shared_log(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """The same log, for the tests of a module that write nothing into it."""
-    made = settings_of(write_settings(tmp_path_factory.mktemp("log"), kafka, f"t-{uuid.uuid4().hex[:6]}."))
+    log_settings = settings_of(write_settings(tmp_path_factory.mktemp("log"), kafka, f"t-{uuid.uuid4().hex[:6]}."))
 
     async def fill_new() -> None:
-        await fill(await new_topics(made))
+        await fill(await new_topics(log_settings))
 
     asyncio.run(fill_new())
-    return made
+    return log_settings

@@ -117,26 +117,31 @@ class CommandWorker:
 @asynccontextmanager
 async def workers(settings: Path, folder: Path, count: int) -> AsyncIterator[list[CommandWorker]]:
     """So many workers; killed at the end."""
-    started = [CommandWorker(settings, folder / f"worker-{number}.log") for number in range(count)]
+    running_workers = [CommandWorker(settings, folder / f"worker-{number}.log") for number in range(count)]
     try:
-        for worker in started:
+        for worker in running_workers:
             await worker.start()
-        yield started
+        yield running_workers
     finally:
-        for worker in started:
+        for worker in running_workers:
             await worker.kill()
 
 
 async def frames(settings: StreamSettings, topic: str) -> dict[int, list[Frame]]:
     """Return the committed frames of a topic of the namespace, by partition."""
-    found = await read_places(settings.kafka, places_of(settings, topic_of(topic)))
-    return {place.partition: [(record.key, record.value) for record in records] for place, records in found.items()}
+    records_by_place = await read_places(settings.kafka, places_of(settings, topic_of(topic)))
+    return {
+        place.partition: [(record.key, record.value) for record in records]
+        for place, records in records_by_place.items()
+    }
 
 
 async def records(settings: StreamSettings, topic: str) -> list[Any]:
     """Return the decoded data records of a topic, without ticks and configurations."""
-    found = await frames(settings, topic)
-    decoded = [decode(value) for partition in sorted(found) for _, value in found[partition]]
+    frames_by_partition = await frames(settings, topic)
+    decoded = [
+        decode(value) for partition in sorted(frames_by_partition) for _, value in frames_by_partition[partition]
+    ]
     return [record for record in decoded if not isinstance(record, Tick | ConfigApplied)]
 
 
@@ -179,8 +184,8 @@ async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> N
     async with running(settings.kafka, consumer), running(settings.kafka, admin):
         inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
-        for group, wanted in ends.items():
-            look, is_enough = partial(committed_offsets, admin, group), partial(_reached, wanted)
+        for group, end_offsets in ends.items():
+            look, is_enough = partial(committed_offsets, admin, group), partial(_reached, end_offsets)
             await until_found(look, f"{group} does not get to the end", is_enough=is_enough)
 
 

@@ -36,13 +36,15 @@ def replay_of(stream: StreamSettings) -> tuple[ReplayManifest, StreamSettings]:
     """A replay that has ended, not yet written down, and the settings of its topics."""
     name = stream.namespace.strip(".")
     source = stream.namespace
-    made = ReplayManifest(name=name, namespace=namespace_of(name, source), source_namespace=source, state="complete",
-                          stages=("scoring",), ranges=(), started_at_ms=0)  # fmt: skip
-    return made, stream.model_copy(update={"namespace": made.namespace})
+    manifest = ReplayManifest(
+        name=name, namespace=namespace_of(name, source), source_namespace=source, state="complete",
+        stages=("scoring",), ranges=(), started_at_ms=0,
+    )  # fmt: skip
+    return manifest, stream.model_copy(update={"namespace": manifest.namespace})
 
 
-async def topics_of(own: StreamSettings) -> set[str]:
-    return {name for name in await topics_on_broker(own) if name.startswith(own.namespace)}
+async def topics_of(replay_stream: StreamSettings) -> set[str]:
+    return {name for name in await topics_on_broker(replay_stream) if name.startswith(replay_stream.namespace)}
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -50,13 +52,13 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_same_command(
     stream: StreamSettings, delete: Say, written: bool
 ) -> None:
     """As is that of a replay which was killed after it had made its topics, before it had said so."""
-    manifest, own = replay_of(stream)
-    made = await ensure_topics(own)
+    manifest, replay_stream = replay_of(stream)
+    new_topics = await ensure_topics(replay_stream)
     if written:
         await write_manifest(stream, replace(manifest, state="deleted"))
-    told = await asyncio.to_thread(delete, manifest.name)
-    assert told == f"deleted replay '{manifest.name}': {len(made)} topics\n"
-    assert await topics_of(own) == set()
+    output = await asyncio.to_thread(delete, manifest.name)
+    assert output == f"deleted replay '{manifest.name}': {len(new_topics)} topics\n"
+    assert await topics_of(replay_stream) == set()
     assert f"no replay '{manifest.name}'" in await asyncio.to_thread(delete, manifest.name, expect=1)
 
 
@@ -73,28 +75,31 @@ async def groups_of(stream: StreamSettings, name: str) -> list[str]:
 async def test_a_name_that_no_replay_has_is_refused_and_leaves_nothing_behind(
     stream: StreamSettings, delete: Say
 ) -> None:
-    manifest, own = replay_of(stream)
+    manifest, replay_stream = replay_of(stream)
     await write_manifest(stream, manifest)
     mistyped = f"{manifest.name}x"
-    told = await asyncio.to_thread(delete, mistyped, expect=1)
-    assert f"no replay '{mistyped}' of {stream.namespace}; did you mean '{manifest.name}'?" in told
+    output = await asyncio.to_thread(delete, mistyped, expect=1)
+    assert f"no replay '{mistyped}' of {stream.namespace}; did you mean '{manifest.name}'?" in output
     assert await groups_of(stream, mistyped) == []
-    assert await topics_of(own.model_copy(update={"namespace": namespace_of(mistyped, stream.namespace)})) == set()
+    assert (
+        await topics_of(replay_stream.model_copy(update={"namespace": namespace_of(mistyped, stream.namespace)}))
+        == set()
+    )
     assert [manifest] == list((await read_manifests(stream)).values())
 
 
 async def test_a_replay_of_the_same_name_in_another_namespace_is_another_one(
     stream: StreamSettings, delete: Say
 ) -> None:
-    manifest, own = replay_of(stream)
+    manifest, replay_stream = replay_of(stream)
     theirs = stream.model_copy(update={"namespace": f"b{stream.namespace}"})
     their_namespace = namespace_of(manifest.name, theirs.namespace)
-    made = [set(await ensure_topics(settings)) for settings in (theirs, own)]
+    new_topics = [set(await ensure_topics(settings)) for settings in (theirs, replay_stream)]
     their_topics = set(await ensure_topics(stream.model_copy(update={"namespace": their_namespace})))
     await write_manifest(theirs, replace(manifest, namespace=their_namespace, source_namespace=theirs.namespace))
     await write_manifest(stream, manifest)
-    told = await asyncio.to_thread(delete, manifest.name)
-    assert told == f"deleted replay '{manifest.name}': {len(made[1])} topics\n"
-    assert await topics_of(own) == set()
+    output = await asyncio.to_thread(delete, manifest.name)
+    assert output == f"deleted replay '{manifest.name}': {len(new_topics[1])} topics\n"
+    assert await topics_of(replay_stream) == set()
     assert await topics_of(stream.model_copy(update={"namespace": their_namespace})) == their_topics
     assert manifest.name in await read_manifests(theirs)

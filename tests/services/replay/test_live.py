@@ -63,7 +63,7 @@ async def outputs(settings: Any, stage: str, hints: dict[str, str]) -> dict[tupl
 
     Runs are stages of their own that share topics: each one's records are in order, those of two are not.
     """
-    found: dict[tuple[Any, ...], list[bytes]] = {}
+    rows_by_place: dict[tuple[Any, ...], list[bytes]] = {}
     for topic in WRITTEN[stage]:
         for partition, values in (await frames(settings, topic)).items():
             for key, value in values:
@@ -71,13 +71,13 @@ async def outputs(settings: Any, stage: str, hints: dict[str, str]) -> dict[tupl
                 if isinstance(record, MADE_BY[stage]):
                     lane = (getattr(record, "run_id", None), key if stage == "grouping" else None)
                     place = (topic, partition, lane, input_partition(record, settings.event_partitions, hints))
-                    found.setdefault(place, []).append(encode(without_location(record)))
-    return found
+                    rows_by_place.setdefault(place, []).append(encode(without_location(record)))
+    return rows_by_place
 
 
 async def drops(settings: Any, stage: str) -> Counter[bytes]:
-    found = (await frames(settings, "drops")).values()
-    decoded = [decode(value) for partition in found for _, value in partition]
+    partitions = (await frames(settings, "drops")).values()
+    decoded = [decode(value) for partition in partitions for _, value in partition]
     return Counter(encode(drop) for drop in decoded if drop.stage == stage)
 
 
@@ -102,10 +102,10 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
     events = traffic(3, 90)
-    async with workers(path, tmp_path, 3) as started:
+    async with workers(path, tmp_path, 3) as running_workers:
         publishing = asyncio.create_task(publish(stream, events, chunks=12, pause_s=0.4))
         await until_found(lambda: records(stream, "trajectories"), "no trajectory comes")
-        victim = started[0]
+        victim = running_workers[0]
         assert victim.process is not None
         os.kill(victim.process.pid, signal.SIGKILL)
         await victim.process.wait()

@@ -69,14 +69,14 @@ def poison() -> list[tuple[bytes | None, bytes | None]]:
 
 async def letters(settings: StreamSettings) -> Counter[DeadLetter]:
     """All dead letters of a namespace."""
-    found = await read_dead_letters(settings.kafka, settings.namespace)
-    return Counter(replace(letter, app_version="") for letter in found)
+    dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
+    return Counter(replace(letter, app_version="") for letter in dead_letters)
 
 
 async def assembled_of(settings: StreamSettings) -> Counter[bytes]:
     """What assembly wrote, whatever its order: poison stands under keys of other partitions than its episode's."""
-    found = await frames(settings, "trajectories")
-    decoded = [decode(value) for partition in found for _, value in found[partition]]
+    frames_by_partition = await frames(settings, "trajectories")
+    decoded = [decode(value) for partition in frames_by_partition for _, value in frames_by_partition[partition]]
     return Counter(encode(record) for record in decoded if isinstance(record, MADE_BY["assembly"]))
 
 
@@ -119,12 +119,12 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
         return say(path, *words, ROLLBUS_NAMESPACE=at)
 
     caplog.clear()
-    told = await asyncio.to_thread(cli, "replay", "--from", "earliest", "--as", f"{name}-cli", "--diff", "live")
-    assert f"{sum(live.values())} dead letters" in told
-    assert not re.search(r"(trajectory|score) +(changed|only)", told)
+    output = await asyncio.to_thread(cli, "replay", "--from", "earliest", "--as", f"{name}-cli", "--diff", "live")
+    assert f"{sum(live.values())} dead letters" in output
+    assert not re.search(r"(trajectory|score) +(changed|only)", output)
     assert "dead letter stage=" not in caplog.text
-    made = f"replay-{name}-cli.{namespace}"
-    assert f"`ROLLBUS_NAMESPACE={made} rollbus dead-letters list` shows them" in told
-    listed = await asyncio.to_thread(cli, "dead-letters", "list", at=made)
+    replay_namespace = f"replay-{name}-cli.{namespace}"
+    assert f"`ROLLBUS_NAMESPACE={replay_namespace} rollbus dead-letters list` shows them" in output
+    listed = await asyncio.to_thread(cli, "dead-letters", "list", at=replay_namespace)
     assert listed == await asyncio.to_thread(cli, "dead-letters", "list")
     assert f"dead_letters={sum(live.values())}" in await asyncio.to_thread(cli, "replay", "show", f"{name}-cli")

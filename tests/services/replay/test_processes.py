@@ -27,10 +27,10 @@ REWARD = "def much(trajectory, context):\n    return float(len(trajectory.turns)
 
 
 async def written(settings: Settings, name: str) -> dict[str, Any]:
-    found = {topic: await frames(replay_of(settings, name).replay_settings, topic) for topic in WRITTEN}
+    frames_by_topic = {topic: await frames(replay_of(settings, name).replay_settings, topic) for topic in WRITTEN}
     return {
         topic: {n: [(key, value.replace(name.encode(), b"NAME")) for key, value in rows] for n, rows in by.items()}
-        for topic, by in found.items()
+        for topic, by in frames_by_topic.items()
     }
 
 
@@ -38,28 +38,28 @@ async def test_several_processes_write_what_one_writes(shared_log: Settings, tmp
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
     scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)
-    told = {}
+    result_by_processes = {}
     for processes in (1, 3):
         name = name_of(shared_log, str(processes))  # as long as the other, since locations are in the bytes
         replay = replay_of(shared_log, name, new_scoring=scoring)
         manifest = await replace(replay, registry=registry, processes=processes).run()
-        told[processes] = (manifest.digests, manifest.records, await written(shared_log, name))
-    assert told[1] == told[3]
-    assert all(count > 0 for topic, count in told[1][1].items())
-    assert set(told[1][1]) >= {"trajectories", "scores", "run-log", "drops"}
+        result_by_processes[processes] = (manifest.digests, manifest.records, await written(shared_log, name))
+    assert result_by_processes[1] == result_by_processes[3]
+    assert all(count > 0 for topic, count in result_by_processes[1][1].items())
+    assert set(result_by_processes[1][1]) >= {"trajectories", "scores", "run-log", "drops"}
 
 
 async def test_several_processes_decide_what_one_decides(shared_log: Settings) -> None:
     late: dict[str, Any] = {"scores": "recorded", "new_scoring": None, "start": Bound(tick=2)}
     of_the_end: dict[str, Any] = {"feedback": "end", "stages": ("assembly",)}
     for changes in (late, of_the_end):
-        told = []
+        results = []
         for processes in (1, 2):
             replay = replace(replay_of(shared_log, name_of(shared_log, "dry"), **changes), processes=processes)
             manifest = await replay.run(dry_run=True)
-            told.append((manifest.digests, manifest.records, manifest.from_ms, manifest.to_ms, replay.open_rows))
-        assert told[0] == told[1]
-        assert told[0][1]["trajectories"] > 0
+            results.append((manifest.digests, manifest.records, manifest.from_ms, manifest.to_ms, replay.open_rows))
+        assert results[0] == results[1]
+        assert results[0][1]["trajectories"] > 0
 
 
 async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
@@ -69,11 +69,11 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
 
     async def start_and_kill(self: Any) -> None:
         lanes.append(self)
-        await started(self)
+        await start_lane(self)
         if len(lanes) == 2:
             os.kill(self._process.pid, signal.SIGKILL)
 
-    started = LaneProcess.start
+    start_lane = LaneProcess.start
     monkeypatch.setattr(LaneProcess, "start", start_and_kill)
     replay = replace(replay_of(shared_log, name_of(shared_log, "dies")), processes=2)
     with pytest.raises(UnavailableError, match=r"partitions .* was ended by SIGKILL"):

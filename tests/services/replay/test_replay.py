@@ -81,13 +81,16 @@ async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when
     assert manifest.digests == undisturbed.digests
     assert 0 < half < len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
     for topic in ("trajectories", "drops", "batches"):
-        one, other = [
-            await frames(replay_of(shared_log, each.name).replay_settings, topic) for each in (manifest, undisturbed)
+        killed_frames, undisturbed_frames = [
+            await frames(replay_of(shared_log, replay_manifest.name).replay_settings, topic)
+            for replay_manifest in (manifest, undisturbed)
         ]
         if topic == "batches":  # they name locations
-            assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
+            assert {n: len(rows) for n, rows in killed_frames.items()} == {
+                n: len(rows) for n, rows in undisturbed_frames.items()
+            }
         else:
-            assert one == other
+            assert killed_frames == undisturbed_frames
 
 
 async def test_what_was_begun_with_other_settings_is_thrown_away(
@@ -99,18 +102,23 @@ async def test_what_was_begun_with_other_settings_is_thrown_away(
     again = await replay_of(shared_log, name, assembly=other).run()
     undisturbed = await replay_of(shared_log, name_of(shared_log, "fresh"), assembly=other).run()
     assert (again.digests, again.configs["assembly"]) == (undisturbed.digests, other.config_hash())
-    found = await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
-    assert {each.config_hash for each in found if isinstance(each, Trajectory)} == {other.config_hash()}
+    replayed_records = await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name)
+    assert {record.config_hash for record in replayed_records if isinstance(record, Trajectory)} == {
+        other.config_hash()
+    }
 
 
 async def test_what_a_function_answered_otherwise_before_is_thrown_away(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a function that reads a file: nothing but what it wrote tells that it is another."""
-    name, own = name_of(shared_log, "moody"), ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),))
+    name, moody_scoring = (
+        name_of(shared_log, "moody"),
+        ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),)),
+    )
     for value in (1.0, 2.0):
         registry = {**BUILT_IN, "moody": RewardFunction(lambda trajectory, context, value=value: value, version="1")}
-        replay = replace(replay_of(shared_log, name, new_scoring=own), registry=registry)
+        replay = replace(replay_of(shared_log, name, new_scoring=moody_scoring), registry=registry)
         if value == 1.0:
             await killed(replay, monkeypatch)
             assert await records(replay.replay_settings, SCORES.name)
@@ -167,7 +175,7 @@ async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(s
         with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
             await replay_of(settings, name, start=start).run()
     manifest = await replay_of(settings, name, start=Bound(offset=2), allow_missing=True).run()
-    assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
+    assert [(gap.partition, gap.from_offset, gap.to_offset) for gap in manifest.missing] == [(0, 2, 40)]
 
 
 @pytest.mark.parametrize("first_tick", [None, 3])
@@ -192,11 +200,11 @@ async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings
 
 async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
     stream = settings.stream_settings()
-    found = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
+    resolved = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
     await delete_first(stream, 40)
 
     async def read() -> None:
-        async with open_ranges(stream, found.ranges) as sources:
+        async with open_ranges(stream, resolved.ranges) as sources:
             for source in sources:
                 await source.read()
 
@@ -245,14 +253,16 @@ async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_begin
     names = [name_of(shared_log, feedback) for feedback in ("recorded", "end")]
     for name, feedback in zip(names, ("recorded", "end"), strict=True):
         await replay_of(shared_log, name, feedback=feedback, stages=("assembly",)).run()
-    found = [await records(replay_of(shared_log, name).replay_settings, "trajectories") for name in names]
-    revised, whole = (sum(isinstance(each, RewardRevised) and not each.excluded for each in side) for side in found)
+    records_by_replay = [await records(replay_of(shared_log, name).replay_settings, "trajectories") for name in names]
+    revised, whole = (
+        sum(isinstance(record, RewardRevised) and not record.excluded for record in side) for side in records_by_replay
+    )
     assert revised > 0 == whole
     assert any(
-        reward.source == "agent" and len(each.rewards) > 1
-        for each in found[1]
-        if isinstance(each, Trajectory)
-        for reward in each.rewards
+        reward.source == "agent" and len(record.rewards) > 1
+        for record in records_by_replay[1]
+        if isinstance(record, Trajectory)
+        for reward in record.rewards
     )
 
 
@@ -260,19 +270,22 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     """Live's first score of an episode, which is all that such a replay has of live, was given before that came."""
     stream, name = settings.stream_settings(), name_of(settings, "known")
     await replay_of(settings, name, stages=("assembly",)).run()
-    made = [record for record in await records(replay_of(settings, name).replay_settings, "trajectories")
+    trajectories = [record for record in await records(replay_of(settings, name).replay_settings, "trajectories")
             if isinstance(record, Trajectory)]  # fmt: skip
     version = settings.scoring.config_hash()
-    given = [(one, make_score(one.trajectory_id, None, episode_id=one.episode_id, config_hash=version)) for one in made]
-    await send(stream, SCORES.name, [(one.group_hint.encode(), encode(score)) for one, score in given])
+    given = [
+        (trajectory, make_score(trajectory.trajectory_id, None, episode_id=trajectory.episode_id, config_hash=version))
+        for trajectory in trajectories
+    ]
+    await send(stream, SCORES.name, [(trajectory.group_hint.encode(), encode(score)) for trajectory, score in given])
     options: dict[str, Any] = {"feedback": "end", "scores": "recorded", "new_scoring": None}
     options["stages"] = ("assembly", "scoring")
     scored = replay_of(settings, name_of(settings, "scored"), **options)
     manifest = await scored.run()
     whole = {record.trajectory_id: record for record in await records(scored.replay_settings, "trajectories")}
-    found = await records(scored.replay_settings, "scores")
-    assert len(found) > 40 < sum(score.value is not None for score in found)
-    for score in found:
+    replayed_scores = await records(scored.replay_settings, "scores")
+    assert len(replayed_scores) > 40 < sum(score.value is not None for score in replayed_scores)
+    for score in replayed_scores:
         rewards = whole[score.trajectory_id].rewards
         assert score.value == (rewards[-1].value if rewards else None)
     in_two = replace(replay_of(settings, name_of(settings, "two"), **options), processes=2)
@@ -299,8 +312,8 @@ async def test_a_score_that_stands_before_the_first_tick_is_found(new_log: Setti
         name = name_of(new_log, "early", str(start.offset))
         replay = replay_of(new_log, name, start=start, stages=("scoring",), scores="recorded", new_scoring=None)
         await replay.run()
-        (found,) = await records(replay.replay_settings, SCORES.name)
-        assert (found.outcome, found.value) == ("scored", 0.75)
+        (replayed_score,) = await records(replay.replay_settings, SCORES.name)
+        assert (replayed_score.outcome, replayed_score.value) == ("scored", 0.75)
 
 
 async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Settings) -> None:
@@ -308,14 +321,17 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Sett
     ticks = [make_tick(number) for number in range(3)]
     for number, tick in enumerate(ticks):
         await send_everywhere(stream, encode(tick))
-        made = make_trajectory(f"e{number}", assembled_at_ms=tick.stream_time_ms)
-        key, score = made.group_hint.encode(), make_score(made.trajectory_id, 1.0, episode_id=made.episode_id)
-        await send(stream, TRAJECTORIES.name, [(key, encode(made))])
+        new_trajectory = make_trajectory(f"e{number}", assembled_at_ms=tick.stream_time_ms)
+        key, score = (
+            new_trajectory.group_hint.encode(),
+            make_score(new_trajectory.trajectory_id, 1.0, episode_id=new_trajectory.episode_id),
+        )
+        await send(stream, TRAJECTORIES.name, [(key, encode(new_trajectory))])
         await send(stream, SCORES.name, [(key, encode(score))])
     span = CommonTime(ticks[1].stream_time_ms, ticks[2].stream_time_ms)
     starts = await starts_of(stream, TRAJECTORIES, span.from_ms)
     left = [decode(raw.value) async for raw in read_whole(stream, TRAJECTORIES, starts=starts)]
-    assert [each.episode_id for each in left if isinstance(each, Trajectory)] == ["e1", "e2"]
+    assert [record.episode_id for record in left if isinstance(record, Trajectory)] == ["e1", "e2"]
     side = await read_side(stream, "live", span, [])
     assert sorted(trajectory.episode_id for trajectory in side.trajectories.values()) == ["e1", "e2"]
     assert sorted(score.episode_id for score in side.scores.values()) == ["e1", "e2"]
@@ -345,26 +361,29 @@ async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Sett
     for topic, end in (*((topic, 1) for topic in without_ticks(0)), (TRAJECTORIES, 4)):
         await delete_first(stream, end, topic)
         missing = rf"{topic.name}\[0\] 0 … {end - 1}[^;]*; replay a range that begins later"
-        for one, other in ((LIVE, whole), (whole, LIVE)):
+        for left_name, right_name in ((LIVE, whole), (whole, LIVE)):
             with pytest.raises(DataLossError, match=missing):
-                await compare_replays(stream, one, other)
+                await compare_replays(stream, left_name, right_name)
     await compare_replays(stream, LIVE, late)
     await compare_replays(stream, late, whole)
 
 
 async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings) -> None:
-    stream, (one, other) = shared_log.stream_settings(), (name_of(shared_log, name) for name in ("whole-one", "torn"))
-    for name in (one, other):
+    stream, (whole_name, torn_name) = (
+        shared_log.stream_settings(),
+        (name_of(shared_log, name) for name in ("whole-one", "torn")),
+    )
+    for name in (whole_name, torn_name):
         await replay_of(shared_log, name).run()
     for topic in (TRAJECTORIES, BATCHES):
-        await delete_first(replay_of(shared_log, other).replay_settings, 1, topic)
-        for against in (LIVE, one):
+        await delete_first(replay_of(shared_log, torn_name).replay_settings, 1, topic)
+        for against in (LIVE, whole_name):
             with pytest.raises(
                 DataLossError,
-                match=rf"replay-{other}\.{stream.namespace}{topic.name}\[0\] 0 … 0.*; give the replay again",
+                match=rf"replay-{torn_name}\.{stream.namespace}{topic.name}\[0\] 0 … 0.*; give the replay again",
             ):
-                await compare_replays(stream, against, other)
-    await compare_replays(stream, LIVE, one)
+                await compare_replays(stream, against, torn_name)
+    await compare_replays(stream, LIVE, whole_name)
 
 
 async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:
@@ -378,10 +397,14 @@ async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settin
     after = replay_of(settings, name_of(settings, "after"))
     await after.run()
     (log,) = (await frames(after.replay_settings, "run-log")).values()
-    found = [decode(value) for _, value in log]
-    answers = [each for each in found if isinstance(each, StepOutcome) and each.batch_hash == first.batch_hash]
+    log_records = [decode(value) for _, value in log]
+    answers = [
+        record for record in log_records if isinstance(record, StepOutcome) and record.batch_hash == first.batch_hash
+    ]
     assert answers == [outcome]
-    assert [each.number for each in found[: found.index(outcome)] if isinstance(each, Tick)] == list(range(ROUNDS))
+    assert [record.number for record in log_records[: log_records.index(outcome)] if isinstance(record, Tick)] == list(
+        range(ROUNDS)
+    )
 
 
 async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_its_first_tick(
@@ -403,8 +426,12 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
         name = name_of(new_log, "held", scores)
         replay = replay_of(new_log, name, start=Bound(offset=2), scores=scores, new_scoring=None)
         await replay.run()
-        (found,) = await records(replay.replay_settings, SCORES.name)
-        assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
+        (replayed_score,) = await records(replay.replay_settings, SCORES.name)
+        assert (replayed_score.value, replayed_score.config_hash, replayed_score.error) == (
+            0.5,
+            other.config_hash(),
+            None,
+        )
 
 
 async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) -> None:
@@ -420,7 +447,7 @@ async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) ->
 async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
     shared_log: Settings, kafka: str, tmp_path: Path
 ) -> None:
-    path, told = write_settings(tmp_path, kafka, shared_log.namespace), []
+    path, outputs = write_settings(tmp_path, kafka, shared_log.namespace), []
     for processes, other in enumerate(ENVIRONMENTS, 1):
         process = await asyncio.create_subprocess_exec(
             ROLLBUS, "--config", str(path),
@@ -429,6 +456,6 @@ async def test_two_replays_of_the_command_line_are_equal_whatever_the_environmen
         )  # fmt: skip
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
-        told.append(output)
-    assert told[0] == told[1] == told[2]
-    assert b"assembly" in told[0]
+        outputs.append(output)
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert b"assembly" in outputs[0]

@@ -46,18 +46,22 @@ def judging(settings: Settings, name: str, **changes: Any) -> Replay:
 
 
 async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(shared_log: Settings) -> None:
-    told: dict[int, Any] = {}
+    digests_by_processes: dict[int, Any] = {}
     for processes in (1, 2):
         replay = replace(judging(shared_log, name_of(shared_log, "rescored", str(processes))), processes=processes)
         manifest = await replay.run()
         written = await records(replay.replay_settings, "trajectories")
         groups = [record for record in await records(replay.replay_settings, "run-log") if isinstance(record, Group)]
-        lengths = {each.trajectory_id: float(len(each.turns)) for each in written if isinstance(each, Trajectory)}
+        lengths = {
+            written_record.trajectory_id: float(len(written_record.turns))
+            for written_record in written
+            if isinstance(written_record, Trajectory)
+        }
         members = [member for group in groups for member in group.members]
         assert {member.components["turns"] for member in members} == {1.0, 2.0, 3.0}
         assert all(member.components["turns"] == lengths[member.trajectory_id] for member in members)
-        told[processes] = manifest.digests
-    assert told[1] == told[2]
+        digests_by_processes[processes] = manifest.digests
+    assert digests_by_processes[1] == digests_by_processes[2]
 
 
 async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(shared_log: Settings) -> None:
@@ -77,27 +81,30 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
     first = judging(shared_log, name_of(shared_log, "before"))
     await first.run()
     written = await records(first.replay_settings, "trajectories")
-    gone = next(each.episode_id for each in written if isinstance(each, Trajectory))
+    gone = next(record.episode_id for record in written if isinstance(record, Trajectory))
     await write_exclusions(first.replay_settings, exclusions([RootedEpisode(gone, gone)], reason="asked", now_ms=0))
-    shown: set[str] = set()
+    shown_episodes: set[str] = set()
 
     def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        shown.update(member.episode_id for member in group)
+        shown_episodes.update(member.episode_id for member in group)
         return turns(group, context)
 
     later = judging(shared_log, "after", stages=("group-scoring",))
     registry = {**BUILT_IN, "turns": RewardFunction(watched, per="group")}
-    asked = replace(later, settings=first.replay_settings, registry=registry)
-    await asked.run(dry_run=True)
-    assert shown
-    assert gone not in shown
+    second_replay = replace(later, settings=first.replay_settings, registry=registry)
+    await second_replay.run(dry_run=True)
+    assert shown_episodes
+    assert gone not in shown_episodes
 
 
 async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(new_log: Settings) -> None:
     stream = new_log.stream_settings()
     now = RewardConfig(type="judge", name="quality", options={"rubric": "Is it kind?"})
     before = now.model_copy(update={"options": {"rubric": "Is it right?"}})
-    configs = [ScoringConfig(rewards=(each,)) for each in (before, now.model_copy(update={"weight": 2.0}), now)]
+    configs = [
+        ScoringConfig(rewards=(reward_config,))
+        for reward_config in (before, now.model_copy(update={"weight": 2.0}), now)
+    ]
     for number, config in enumerate(configs):
         trajectory = make_trajectory(f"e{number}")
         score = make_score(trajectory.trajectory_id, 0.5, episode_id=f"e{number}", components={"quality": 0.5},
@@ -112,10 +119,10 @@ async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(ne
     replay = replay_of(new_log, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
     await replay.run()
     scores = [record for record in await records(replay.replay_settings, "scores") if isinstance(record, Score)]
-    found = {score.episode_id: score for score in scores}
-    assert (found["e1"].value, found["e2"].value) == (0.4, 0.4)
-    assert found["e0"].outcome == "failed"
-    assert "--rescore" in (found["e0"].error or "")
+    score_by_episode = {score.episode_id: score for score in scores}
+    assert (score_by_episode["e1"].value, score_by_episode["e2"].value) == (0.4, 0.4)
+    assert score_by_episode["e0"].outcome == "failed"
+    assert "--rescore" in (score_by_episode["e0"].error or "")
 
 
 async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed_from_the_events(
@@ -131,11 +138,13 @@ async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed
         for number, trajectory in enumerate(sorted({score.trajectory_id for score in scores}))
     }
     live = [replace(score, config_hash=hashes[score.trajectory_id]) for score in scores]
-    await send(stream, SCORES.name, [(each.group_hint.encode(), encode(each)) for each in live])
+    await send(stream, SCORES.name, [(live_score.group_hint.encode(), encode(live_score)) for live_score in live])
     await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", changed)))  # all scores lie before it
     await send_everywhere(stream, encode(make_tick(ROUNDS)))
     again = replay_of(settings, name_of(settings, "again"), scores="recorded", new_scoring=None)
     await again.run()
-    found = [record for record in await records(again.replay_settings, SCORES.name) if isinstance(record, Score)]
-    assert {each.trajectory_id: each.config_hash for each in found} == hashes
-    assert {each.value is not None and each.value > 0.5 for each in found} == {True, False}
+    replayed_scores = [
+        record for record in await records(again.replay_settings, SCORES.name) if isinstance(record, Score)
+    ]
+    assert {score.trajectory_id: score.config_hash for score in replayed_scores} == hashes
+    assert {score.value is not None and score.value > 0.5 for score in replayed_scores} == {True, False}

@@ -42,13 +42,15 @@ NEGATED = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
 
 async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | None]:
     """Wait until so many episodes have a score in the namespace; return the values."""
-    found = await until_found(lambda: records(stream, "scores"), "no scores come", is_enough=many(count))
-    return {score.episode_id: score.value for score in found}
+    scores = await until_found(lambda: records(stream, "scores"), "no scores come", is_enough=many(count))
+    return {score.episode_id: score.value for score in scores}
 
 
 async def until_following(stream: StreamSettings, name: str) -> None:
     """Wait until a shadow has written down from where on it follows."""
-    await until_found(lambda: read_manifests(stream), "no shadow follows", is_enough=lambda found: name in found)
+    await until_found(
+        lambda: read_manifests(stream), "no shadow follows", is_enough=lambda manifests: name in manifests
+    )
 
 
 def episodes(*names: str) -> list[Any]:
@@ -87,25 +89,25 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
             following = asyncio.create_task(shadow.run())
             await until_following(stream, name)
             await publish(stream, episodes(*names), chunks=1, pause_s=0)
-            known = await until_scored(shadow.replay_settings, 2 if names[0] == "e1" else 3)
+            value_by_episode = await until_scored(shadow.replay_settings, 2 if names[0] == "e1" else 3)
             stop.set()
             manifest = await following
-            assert set(known.values()) == {-0.5}
-        assert (manifest.state, sorted(known)) == ("following", ["e1", "e2", "e3"])
+            assert set(value_by_episode.values()) == {-0.5}
+        assert (manifest.state, sorted(value_by_episode)) == ("following", ["e1", "e2", "e3"])
         assert manifest.records["scores"] >= 3
         assert await until_scored(stream, 3) == {"e1": 0.5, "e2": 0.5, "e3": 0.5}
         with pytest.raises(ConfigurationError, match=r"another configuration of .*; choose another name"):
             await replace(shadow, plan=replace(shadow.plan, new_curriculum=CurriculumConfig(mode="off"))).run()
-        found = await find_manifest(stream, name)
+        shadow_manifest = await find_manifest(stream, name)
         with pytest.raises(ConfigurationError, match="no function 'feedback'"):
-            await promote(stream, found, {}, settings.runs)
-        assert await promote(stream, found, BUILT_IN, settings.runs) == ["scoring"]
+            await promote(stream, shadow_manifest, {}, settings.runs)
+        assert await promote(stream, shadow_manifest, BUILT_IN, settings.runs) == ["scoring"]
         await publish(stream, episodes("e4"), chunks=1, pause_s=0)
         assert (await until_scored(stream, 4))["e4"] == -0.5
 
     migrate(settings.clickhouse)
-    for each in (stream.namespace, shadow.plan.namespace_in(stream.namespace)):
-        assert await load_replay(settings.sink_settings(), each) > 0
+    for namespace_of_side in (stream.namespace, shadow.plan.namespace_in(stream.namespace)):
+        assert await load_replay(settings.sink_settings(), namespace_of_side) > 0
     values = {"namespace": stream.namespace, "other": shadow.plan.namespace_in(stream.namespace)}
     answer = run_query(settings.clickhouse, "shadow_against_live", values)
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -118,15 +120,20 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
 ) -> None:
     stream, name = new_log.stream_settings(), new_log.namespace.strip(".")
     live, turned = (ScoringConfig(rewards=(RewardConfig(type="judge", name="judge", weight=w),)) for w in (1.0, -1.0))
-    made = [make_trajectory(f"e{number}") for number in range(3)]
-    said = [make_score(each.trajectory_id, 0.5, episode_id=each.episode_id, components={"judge": 0.5},
-                       config_hash=live.config_hash()) for each in made]  # fmt: skip
-    key = made[0].group_hint.encode()
-    for number, each in enumerate(made):
+    trajectories = [make_trajectory(f"e{number}") for number in range(3)]
+    live_scores = [
+        make_score(
+            trajectory.trajectory_id, 0.5, episode_id=trajectory.episode_id, components={"judge": 0.5},
+            config_hash=live.config_hash(),
+        )
+        for trajectory in trajectories
+    ]  # fmt: skip
+    key = trajectories[0].group_hint.encode()
+    for number, trajectory in enumerate(trajectories):
         await send_everywhere(stream, encode(make_tick(number)))
-        await send(stream, TRAJECTORIES.name, [(key, encode(each))])
-    await send_everywhere(stream, encode(make_tick(len(made))))
-    await send(stream, SCORES.name, [(key, encode(said[0]))])
+        await send(stream, TRAJECTORIES.name, [(key, encode(trajectory))])
+    await send_everywhere(stream, encode(make_tick(len(trajectories))))
+    await send(stream, SCORES.name, [(key, encode(live_scores[0]))])
     for answered in (1, 3):
         stop = asyncio.Event()
         shadow = shadow_of(new_log, name, stop, start=Bound(), scoring=live, new_scoring=turned)
@@ -136,12 +143,14 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
         await asyncio.sleep(1)  # it waits for what comes next
         stop.set()
         manifest = await asyncio.wait_for(following, 120)
-        found = await records(shadow.replay_settings, SCORES.name)
-        assert [(each.episode_id, each.value) for each in found] == [(f"e{n}", -0.5) for n in range(answered)]
+        shadow_scores = await records(shadow.replay_settings, SCORES.name)
+        assert [(score.episode_id, score.value) for score in shadow_scores] == [
+            (f"e{n}", -0.5) for n in range(answered)
+        ]
         assert manifest.state == "following"
-        await send(stream, SCORES.name, [(key, encode(each)) for each in said[1:]])
+        await send(stream, SCORES.name, [(key, encode(score)) for score in live_scores[1:]])
     await shadow.run()  # to be stopped at once
-    assert await records(shadow.replay_settings, SCORES.name) == found
+    assert await records(shadow.replay_settings, SCORES.name) == shadow_scores
 
 
 async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_of_the_first(
@@ -155,10 +164,10 @@ async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_
         "all": {"new_curriculum": CurriculumConfig(mode="off")},
     }
     manifests = {}
-    for each, change in changes.items():
-        shadow = shadow_of(new_log, f"{name}-{each}", stop, new_scoring=None, scores="recorded", **change)
+    for change_name, change in changes.items():
+        shadow = shadow_of(new_log, f"{name}-{change_name}", stop, new_scoring=None, scores="recorded", **change)
         await shadow.run()
-        manifests[each] = await find_manifest(stream, shadow.plan.name)
+        manifests[change_name] = await find_manifest(stream, shadow.plan.name)
     assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, new_log.runs)
     with pytest.raises(ConfigurationError, match=r"all' would set grouping\.group_size from 2 to 3, .* in run main"):
         await promote(stream, manifests["all"], BUILT_IN, new_log.runs)

@@ -27,7 +27,7 @@ class EvennessConfig(EvaluatorBaseConfig, name="evenness"):
 
 class Evenness(BaseEvaluator):
     async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
-        answers = [one.payload.data for one in item.trajectory if one.event_type is IntermediateStepType.LLM_END]
+        answers = [step.payload.data for step in item.trajectory if step.event_type is IntermediateStepType.LLM_END]
         ids: list[int] = [token for answer in answers for token in answer.logprobs["token_ids"]]  # type: ignore[union-attr]
         return EvalOutputItem(id=item.id, score=sum(token % 2 == 0 for token in ids) / len(ids), reasoning="share")
 

@@ -38,7 +38,7 @@ class World:
     namespace: str
     database: str
     """Of ClickHouse."""
-    started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    process_by_name: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def rollbus(self, *words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(ROLLBUS, "-c", "settings.yaml", *words, cwd=self.folder, check=check, **environment)
@@ -51,7 +51,7 @@ class World:
             env = own_environment() | environment
             out = log if stdout is None else stdout
             process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=out, stderr=log)
-        self.started[name] = process
+        self.process_by_name[name] = process
         return process
 
     def log(self, name: str) -> str:
@@ -61,40 +61,40 @@ class World:
         """Return what `rollbus status --json` prints."""
         answer = self.rollbus("status", "--json", check=False)
         assert answer.stdout.startswith("{"), answer.stderr
-        found: dict[str, Any] = json.loads(answer.stdout)
-        is_wrong = found["verdict"]["is_wrong"]
+        picture: dict[str, Any] = json.loads(answer.stdout)
+        is_wrong = picture["verdict"]["is_wrong"]
         assert answer.returncode == int(is_wrong), answer.stdout
-        assert is_wrong >= (found["error"] is not None or bool((found["health"] or {}).get("problems")))
-        return found
+        assert is_wrong >= (picture["error"] is not None or bool((picture["health"] or {}).get("problems")))
+        return picture
 
     def until(self, is_so: Callable[[dict[str, Any]], object], what: str, *, from_log: bool = True) -> dict[str, Any]:
         """Look until the picture is so, in the log first, which is cheaper; return what `status --json` then prints."""
         deadline, connection = time.monotonic() + WAIT_S, KafkaConnection(bootstrap_servers=self.kafka)
         while True:
             if from_log:
-                found = {"health": to_json(asyncio.run(read_health(connection, self.namespace)))}
-            if (not from_log or is_so(found)) and is_so(found := self.health()):
-                return found
-            logs = "\n".join(f"{name}: {self.log(name)[-1500:]}" for name in self.started)
-            assert time.monotonic() < deadline, f"{what}: {json.dumps(found)[:3000]}\n{logs}"
+                picture = {"health": to_json(asyncio.run(read_health(connection, self.namespace)))}
+            if (not from_log or is_so(picture)) and is_so(picture := self.health()):
+                return picture
+            logs = "\n".join(f"{name}: {self.log(name)[-1500:]}" for name in self.process_by_name)
+            assert time.monotonic() < deadline, f"{what}: {json.dumps(picture)[:3000]}\n{logs}"
             time.sleep(0.3)
 
     def kill(self, name: str) -> None:
         """End a process as nobody asks it to."""
-        self.started[name].kill()
-        self.started[name].wait(120)
+        self.process_by_name[name].kill()
+        self.process_by_name[name].wait(120)
 
     def end(self, name: str) -> None:
         """Ask a process to end, and see that it does so cleanly."""
-        self.started[name].send_signal(signal.SIGTERM)
-        assert self.started[name].wait(120) == 0, self.log(name)
+        self.process_by_name[name].send_signal(signal.SIGTERM)
+        assert self.process_by_name[name].wait(120) == 0, self.log(name)
 
     def end_all(self) -> None:
-        for process in self.started.values():
+        for process in self.process_by_name.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.send_signal(signal.SIGTERM)
-        for process in self.started.values():
+        for process in self.process_by_name.values():
             try:
                 process.wait(120)
             except subprocess.TimeoutExpired:
@@ -140,11 +140,11 @@ def send_records(kafka: str, topic: str, records: Iterable[Any]) -> None:
     asyncio.run(send())
 
 
-def problems(found: dict[str, Any]) -> dict[str, str]:
+def problems(picture: dict[str, Any]) -> dict[str, str]:
     """Return by alarm what is wrong."""
-    return {problem["alarm"]: problem["what"] + " → " + problem["remedy"] for problem in found["health"]["problems"]}
+    return {problem["alarm"]: problem["what"] + " → " + problem["remedy"] for problem in picture["health"]["problems"]}
 
 
-def states(found: dict[str, Any]) -> dict[str, str]:
+def states(picture: dict[str, Any]) -> dict[str, str]:
     """Return the newest state by kind of process."""
-    return {one["kind"]: one["state"] for one in (found["health"] or {"processes": []})["processes"]}
+    return {process["kind"]: process["state"] for process in (picture["health"] or {"processes": []})["processes"]}

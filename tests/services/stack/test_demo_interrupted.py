@@ -21,7 +21,7 @@ START_S, END_S = 400.0, 120.0
 
 def processes_of(data_dir: Path) -> dict[int, str]:
     """Every process whose command line names the folder, by pid."""
-    found = {}
+    command_by_pid = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -29,8 +29,8 @@ def processes_of(data_dir: Path) -> dict[int, str]:
             except OSError:  # it has just ended
                 continue
             if str(data_dir) in command:
-                found[int(entry.name)] = command
-    return found
+                command_by_pid[int(entry.name)] = command
+    return command_by_pid
 
 
 def test_ctrl_c_while_everything_runs_leaves_nothing_running(tmp_path: Path, art_base_model: Path) -> None:

@@ -62,10 +62,10 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("dead-letters", "list"): (f"no dead letter in '{namespace}'", "rollbus sql run dead-letters-by-class"),
     }
     for command, (missing, remedy) in expected.items():
-        told = say(*command)
-        assert told.startswith(missing)
-        assert remedy in told
-        assert len(told.splitlines()) == 1
+        output = say(*command)
+        assert output.startswith(missing)
+        assert remedy in output
+        assert len(output.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
 def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
     say: Say, namespace: str, command: str, topic: str
 ) -> None:
-    told = say(*command.split(), expect=1)
-    assert f"there is no topic {namespace}{topic} at" in told
-    assert "`rollbus topics create`" in told
-    assert len(told.splitlines()) == 1
+    output = say(*command.split(), expect=1)
+    assert f"there is no topic {namespace}{topic} at" in output
+    assert "`rollbus topics create`" in output
+    assert len(output.splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", ["trainer accept-loss", "resample accept-loss", "log-to accept-loss wandb"])
@@ -127,9 +127,9 @@ def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(say: Say, kaf
         of_another_log = Position(0, LogMark("there", "made-before")).committed
         connection = KafkaConnection(bootstrap_servers=kafka)
         asyncio.run(commit_offsets(connection, f"{namespace}{reader}", {place: of_another_log}))
-        told = say(*command.split())
-        assert f"{place.topic}[0] would continue at 0: the topic was deleted and made again" in told
-        assert "Nothing was changed" in told
+        output = say(*command.split())
+        assert f"{place.topic}[0] would continue at 0: the topic was deleted and made again" in output
+        assert "Nothing was changed" in output
         assert "continues at 0" in say(*command.split(), "--yes")
         assert "nothing is lost, and nothing was changed" in say(*command.split())
 
@@ -157,12 +157,12 @@ async def test_readers_of_topics_that_are_made_again_go_on_once_their_loss_is_ac
     await delete_topics(stream, {f"{namespace}{topic}" for topic in made_again.values()})
     await say_in_thread(config, "topics", "create")
     for command, topic in made_again.items():
-        told = await say_in_thread(config, *command.split())
-        assert f"{topic}[0] would continue at 0: " in told
-        assert "the topic was deleted and made again" in told
-        assert "Nothing was changed" in told
+        output = await say_in_thread(config, *command.split())
+        assert f"{topic}[0] would continue at 0: " in output
+        assert "the topic was deleted and made again" in output
+        assert "Nothing was changed" in output
     accepted = await asyncio.gather(*(say_installed(config, f"{command} --yes") for command in made_again))
-    assert all(told.count("[0] continues at 0: ") == 1 for told in accepted)
+    assert all(output.count("[0] continues at 0: ") == 1 for output in accepted)
     for command in made_again:
         assert "nothing is lost, and nothing was changed" in await say_in_thread(config, *command.split())
 

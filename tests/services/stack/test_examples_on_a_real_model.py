@@ -41,8 +41,8 @@ def environment(folder: Path) -> Iterator[dict[str, Any]]:
     }
     run(ROLLBUS, "model", "fetch", "smollm2", cwd=folder)
     try:
-        said = run(ROLLBUS, "up", cwd=folder, check=True, **shell)
-        assert "the model is SmolLM2-135M-Instruct" in said.stderr
+        completed = run(ROLLBUS, "up", cwd=folder, check=True, **shell)
+        assert "the model is SmolLM2-135M-Instruct" in completed.stderr
         run(ROLLBUS, "topics", "create", cwd=folder, check=True, **shell)
         yield shell
     finally:

@@ -126,20 +126,22 @@ def test_a_run_killed_in_the_middle_resumes_learns_and_has_every_count(run: Run)
 
 def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     plain = yaml.safe_load((run.folder / "finetune.yml").read_text())
-    own = plain.pop("rollbus")
+    rollbus_section = plain.pop("rollbus")
     plain["workflow"] = {"_type": "chat_completion", "llm_name": "policy", "system_prompt": "Answer."}
     plain["llms"]["policy"]["max_tokens"] = 4
     plain["eval"]["evaluators"]["even"] = {"_type": "avg_llm_latency"}  # it differs from attempt to attempt
     plain["trajectory_builders"]["b"] = {"_type": "rollbus_traj_builder", "num_generations": 2}
     plain["trainer_adapters"]["a"]["_type"] = "rollbus_trainer_adapter"
-    bus = {"run_id": "by-nat", "data_dir": own["data_dir"], "settings_file": "rollbus.yaml"}
+    bus = {"run_id": "by-nat", "data_dir": rollbus_section["data_dir"], "settings_file": "rollbus.yaml"}
     plain["trainers"]["t"] = {"_type": "rollbus_trainer", "bus": bus}
     plain["finetuning"]["num_epochs"] = 2
     (run.folder / "nat.yml").write_text(yaml.safe_dump(plain))
     environment = {**own_environment(), "PYTHONPATH": str(hide_art_plugin(run.folder / "site"))}
     command = [*tethered(), str(Path(ROLLBUS).with_name("nat")), "finetune", "--config_file", "nat.yml"]
-    found = subprocess.run(command, cwd=run.folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
+    nat_process = subprocess.run(
+        command, cwd=run.folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert nat_process.returncode == 0, nat_process.stdout[-3000:] + nat_process.stderr[-6000:]
     assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
     steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
-    assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)], found.stdout[-3000:] + found.stderr[-6000:]
+    assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)], nat_process.stdout[-3000:] + nat_process.stderr[-6000:]

@@ -39,7 +39,7 @@ class Reader:
     environment: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
-    def started(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running_command(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         with (self.folder / f"{command[1]}.log").open("ab") as log:
             process = subprocess.Popen(
                 [*tethered(), *command], cwd=self.folder, env=self.environment, stdout=log, stderr=log
@@ -52,18 +52,18 @@ class Reader:
                 process.wait()
 
     def run(self, *command: str) -> str:
-        with self.started(*command) as process:
+        with self.running_command(*command) as process:
             code = process.wait(DEADLINE_S)
-        said = (self.folder / f"{command[1]}.log").read_text()
-        assert code == 0, said[-6000:]
-        return said
+        output = (self.folder / f"{command[1]}.log").read_text()
+        assert code == 0, output[-6000:]
+        return output
 
     def evaluate_by_nat(self, *options: str) -> list[float]:
         """Run `nat eval` on the held-out questions; return the scores of the example's own evaluator."""
         held_out = ("--override", "eval.general.dataset.file_path", "held_out.csv")
         self.run(NAT, "eval", "--config_file", "config.yml", *held_out, *options)
-        found = json.loads((self.folder / "results" / "eval" / "answer_output.json").read_text())
-        return [item["score"] for item in found["eval_output_items"]]
+        results = json.loads((self.folder / "results" / "eval" / "answer_output.json").read_text())
+        return [item["score"] for item in results["eval_output_items"]]
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def server(art_launcher: Launcher, tmp_path: Path) -> Iterator[ArtServer]:
     """A server whose model takes the example's prompts."""
     words = "system user assistant price stock apple"
     base_model = art_launcher.make_model(tmp_path / "model", words, max_tokens=512, seed=5)
-    made = ArtServer(art_launcher, base_model, tmp_path / "data")
-    made.start()
-    yield made
-    made.stop(signal.SIGKILL)
+    art_server = ArtServer(art_launcher, base_model, tmp_path / "data")
+    art_server.start()
+    yield art_server
+    art_server.stop(signal.SIGKILL)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_reader_of_the_page_evaluates_trains_looks_serves_and_evaluates_again(
     before = reader.evaluate_by_nat()
     assert len(before) == HELD_OUT
 
-    told = reader.run(
+    output = reader.run(
         *(ROLLBUS, "finetune", "--config_file", "config.yml", "--validation_dataset", "held_out.csv"),
         *("-o", "finetuning.num_epochs", "1", "-o", "trajectory_builders.attempts.num_generations", str(ATTEMPTS)),
         *("-o", "eval.evaluators.speed._type", "avg_llm_latency", "-o", "finetuning.reward_function.name", "speed"),
@@ -114,15 +114,15 @@ def test_a_reader_of_the_page_evaluates_trains_looks_serves_and_evaluates_again(
     assert row["num_trajectories"] == ROWS * ATTEMPTS
     assert row["step_steps"] == version == ROWS / 6, "groups_per_step, of the trainer's own section"
     assert (reader.folder / "results/finetune/reward_plot.png").stat().st_size
-    assert f"agent@{version}" in told
-    assert "rollbus finetune serve shop" in told
-    assert "Package metadata not found" not in told, "what the toolkit says of its own packages"
+    assert f"agent@{version}" in output
+    assert "rollbus finetune serve shop" in output
+    assert "Package metadata not found" not in output, "what the toolkit says of its own packages"
 
     measured = reader.run(ROLLBUS, "finetune", "evaluate", "shop", "--dataset", "held_out.csv")
     assert f"agent@{version}: reward " in measured
     assert f"on {HELD_OUT} examples" in measured
 
-    with reader.started(ROLLBUS, "finetune", "serve", "shop") as serving:
+    with reader.running_command(ROLLBUS, "finetune", "serve", "shop") as serving:
         wait_for_line(reader, serving, f"agent@{version} is served at")
         after = reader.evaluate_by_nat("--override", "llms.model.model_name", f"agent@{version}")
         assert len(after) == HELD_OUT

@@ -189,11 +189,11 @@ def test_repeated_attempts_are_compared_with_one_another(user: NewUser) -> None:
 
 def test_no_other_user_can_read_anything_that_the_stack_keeps(user: NewUser) -> None:
     kept_in = user.folder / ".rollbus"
-    kept = {path: path.lstat().st_mode & 0o777 for path in kept_in.rglob("*") if not path.is_symlink()}
-    tops = {path.relative_to(kept_in).parts[0] for path in kept}
+    mode_by_path = {path: path.lstat().st_mode & 0o777 for path in kept_in.rglob("*") if not path.is_symlink()}
+    tops = {path.relative_to(kept_in).parts[0] for path in mode_by_path}
     assert tops >= {"art", "clickhouse", "kafka", "logs", "run", "secrets"}
-    assert {path: oct(mode) for path, mode in kept.items() if mode & 0o077} == {}
-    assert {mode for path, mode in kept.items() if path.parent.name == "secrets"} == {0o600}
+    assert {path: oct(mode) for path, mode in mode_by_path.items() if mode & 0o077} == {}
+    assert {mode for path, mode in mode_by_path.items() if path.parent.name == "secrets"} == {0o600}
 
 
 def wait_for_seconds(user: NewUser, seconds: float) -> None:

@@ -42,10 +42,14 @@ def test_each_situation_is_said_by_status_by_its_json_and_by_the_page(
         client = ClickHouse(settings)
         write_situations(client, namespace, round(time.time() * 1000))
         client.close()
-        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        status_text = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
         answer = world.rollbus("status", "--json", check=False)
         assert answer.returncode == 1
-        texts = {"status": shown, "json": sentences(json.loads(answer.stdout)), "page": sentences(ask_page(world))}
+        texts = {
+            "status": status_text,
+            "json": sentences(json.loads(answer.stdout)),
+            "page": sentences(ask_page(world)),
+        }
     missing = [(name, where) for name, words in SENTENCES.items() for where, text in texts.items() if words not in text]
     assert missing == [], texts["json"]
     assert "cannot train" in texts["json"]
@@ -72,9 +76,9 @@ def test_a_namespace_with_data_and_no_process_is_not_well(
         assert "nothing is recorded yet, and no process runs" in empty.stdout
         assert "the numbers are counted in ClickHouse" in " ".join(empty.stdout.split())
         send_records(kafka, f"{namespace}episode-events", [make_started("e1")])
-        shown = world.rollbus("status", check=False)
-        assert shown.returncode == 1
-        assert "no process lives, and episode-events has data" in " ".join(shown.stdout.split())
+        completed = world.rollbus("status", check=False)
+        assert completed.returncode == 1
+        assert "no process lives, and episode-events has data" in " ".join(completed.stdout.split())
         assert "no_process" in [problem["alarm"] for problem in world.health()["health"]["problems"]]
 
 
@@ -121,11 +125,11 @@ def test_an_agent_behind_a_server_without_ids_is_told_so_by_the_funnel(
             return bool(answer["funnels"]) and "10 of 10 turns cannot be trained" in sentences(answer)
 
         answer = world.until(is_told, "the funnel does not say so", from_log=False)
-        shown = " ".join(world.rollbus("status", check=False).stdout.split())
+        status_text = " ".join(world.rollbus("status", check=False).stdout.split())
     words = sentences(answer)
     assert f"the server that answers as gpt-4o at {url} gave no" in words
     assert "recorded by shop-agent" in words
     assert "run main cannot train" in words
-    for text in (words, shown):
+    for text in (words, status_text):
         assert "nothing can train: 10 of 10 episodes" in text
         assert "serve the model with an endpoint that returns token ids" in text

@@ -54,8 +54,8 @@ def watch_in_a_terminal(world: World) -> str:
     return drawn.decode(errors="replace")
 
 
-def silent(found: dict[str, Any]) -> list[str]:
-    return [one["what"] for one in found["health"]["problems"] if one["alarm"] == "silence"]
+def silent(picture: dict[str, Any]) -> list[str]:
+    return [problem["what"] for problem in picture["health"]["problems"] if problem["alarm"] == "silence"]
 
 
 def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
@@ -68,29 +68,31 @@ def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
         trainer = world.start("trainer", "trainer", "run")
         world.start("sink", "sink", "run")
         all_work = dict.fromkeys(("worker", "trainer", "sink"), "working")
-        found = world.until(lambda found: states(found) == all_work, "not all work")
-        (seen,) = [one for one in found["health"]["processes"] if one["kind"] == "worker"]
+        picture = world.until(lambda picture: states(picture) == all_work, "not all work")
+        (seen,) = [process for process in picture["health"]["processes"] if process["kind"] == "worker"]
         assert (seen["pid"], seen["version"]) == (worker.pid, "0.1.0")
         assert "scoring[0]" in seen["holds"]
-        assert found["health"]["problems"] == []
-        for one in found["health"]["processes"]:
-            with urlopen(one["metrics_url"]) as answer:
-                assert f'kind="{one["kind"]}"' in answer.read().decode()
+        assert picture["health"]["problems"] == []
+        for process in picture["health"]["processes"]:
+            with urlopen(process["metrics_url"]) as answer:
+                assert f'kind="{process["kind"]}"' in answer.read().decode()
 
         os.kill(worker.pid, signal.SIGSTOP)
-        found = world.until(lambda found: "silence" in problems(found), "the frozen worker looks healthy")
-        assert f"`kill -CONT {worker.pid}` lets it go on" in problems(found)["silence"]
+        picture = world.until(lambda picture: "silence" in problems(picture), "the frozen worker looks healthy")
+        assert f"`kill -CONT {worker.pid}` lets it go on" in problems(picture)["silence"]
         os.kill(worker.pid, signal.SIGCONT)
-        world.until(lambda found: states(found) == all_work, "the worker does not go on")
+        world.until(lambda picture: states(picture) == all_work, "the worker does not go on")
 
         world.kill("sink")
         world.kill("trainer")
-        found = world.until(lambda found: len(silent(found)) == 2, "what was killed looks healthy")
-        assert any(what.startswith(f"trainer {trainer.pid} on ") for what in silent(found))
-        assert any("it held run main of agent" in what for what in silent(found))
+        picture = world.until(lambda picture: len(silent(picture)) == 2, "what was killed looks healthy")
+        assert any(what.startswith(f"trainer {trainer.pid} on ") for what in silent(picture))
+        assert any("it held run main of agent" in what for what in silent(picture))
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(120) == 0
-        world.until(lambda found: states(found)["worker"] == "stopped" and len(silent(found)) == 2, "it looks dead")
+        world.until(
+            lambda picture: states(picture)["worker"] == "stopped" and len(silent(picture)) == 2, "it looks dead"
+        )
 
 
 def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
@@ -101,10 +103,10 @@ def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
         assert missing.returncode == 1
         assert "more do not exist; run `rollbus topics create`" in " ".join(missing.stdout.split())
         world.rollbus("topics", "create")
-        found = " ".join(world.rollbus("doctor", check=False).stdout.split())
-        assert f"all exist at {kafka} with the right settings" in found
-        assert "may write heartbeats, read steps, and see the lag of every group" in found
-        assert "this machine's is 0." in found
+        output = " ".join(world.rollbus("doctor", check=False).stdout.split())
+        assert f"all exist at {kafka} with the right settings" in output
+        assert "may write heartbeats, read steps, and see the lag of every group" in output
+        assert "this machine's is 0." in output
         assert world.health()["health"]["processes"] == []
         assert "nothing is recorded yet, and no process runs" in watch_in_a_terminal(world)
 
@@ -151,7 +153,7 @@ async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
 
     heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
     async with heart.beating(lambda: Report(work=3)):  # late beats on a busy machine are silence, until the next one
-        await until_found(look, "no beat is seen", is_enough=lambda found: found == [("sink", "working")])
+        await until_found(look, "no beat is seen", is_enough=lambda beats: beats == [("sink", "working")])
     await watch.close()
     away = HealthWatch(settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:9"}), namespace)
     for _ in range(2):

@@ -57,11 +57,11 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
         another = settings.model_copy(update={"data_dir": settings.data_dir.with_name("other")})
         with pytest.raises(ConfigurationError, match=rf"port {settings.kafka_port} for kafka is already in use"):
             up(another, stack_services(another))
-        started = state.read_all(settings.run_dir)
+        service_records = state.read_all(settings.run_dir)
     finally:
         ended = down(settings)
     assert [s.name for s in ended] == ["clickhouse", "kafka"]
-    assert not any(is_running(record.identity) for record in started)
+    assert not any(is_running(record.identity) for record in service_records)
     assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
 
 

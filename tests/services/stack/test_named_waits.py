@@ -35,23 +35,23 @@ def test_a_step_that_takes_long_is_named_instead_of_a_trainer_that_waits(
             for event in make_episode(name, reward=reward, start=group)
         ]
         send_records(kafka, f"{namespace}episode-events", events)
-        found = world.until(is_training_for_long, "the step is not open")
-        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        picture = world.until(is_training_for_long, "the step is not open")
+        status_text = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
         page = ask_page(world)
         world.kill("trainer")  # asked to end, it would first end its step
-    for answer in (found, page):
+    for answer in (picture, page):
         assert "step 1 of run main has been training for" in problems(answer)["long_step"]
         assert "it is the first → `rollbus trainer status` says what the backend does" in problems(answer)["long_step"]
         assert "trainer" not in problems(answer).get("waiting", "")
         assert states(answer)["trainer"] == "working"
-    assert "long_step step 1 of run main has been training for" in shown
-    assert "docs/runbook.md#long-step" in shown
+    assert "long_step step 1 of run main has been training for" in status_text
+    assert "docs/runbook.md#long-step" in status_text
 
 
-def is_training_for_long(found: dict[str, Any]) -> bool:
+def is_training_for_long(picture: dict[str, Any]) -> bool:
     """Whether a step is open for longer than `waiting_s`, in the log as in `status`, and its trainer beats."""
-    is_long = any((run["open_age_ms"] or 0) > 2_000 for run in found["health"]["runs"])
-    return is_long and states(found).get("trainer") == "working"
+    is_long = any((run["open_age_ms"] or 0) > 2_000 for run in picture["health"]["runs"])
+    return is_long and states(picture).get("trainer") == "working"
 
 
 def test_data_without_a_worker_that_assembles_is_named_although_every_process_works(
@@ -61,12 +61,12 @@ def test_data_without_a_worker_that_assembles_is_named_although_every_process_wo
         world.rollbus("topics", "create")
         world.start("worker", "worker", "run", "--stage", "grouping.main")
         send_records(kafka, f"{namespace}episode-events", [make_started("e1")])
-        found = world.until(lambda found: "no worker" in problems(found).get("no_process", ""), "nothing is said")
-        shown = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
+        picture = world.until(lambda picture: "no worker" in problems(picture).get("no_process", ""), "nothing is said")
+        status_text = " ".join(world.rollbus("status", check=False, COLUMNS="2000").stdout.split())
         page = ask_page(world)
         world.start("second worker", "worker", "run", "--stage", "assembly")
-        world.until(lambda found: "no_process" not in problems(found), "it is said of data that is assembled")
+        world.until(lambda picture: "no_process" not in problems(picture), "it is said of data that is assembled")
     words = "no worker runs `assembly` (the workers run grouping.main)"
-    assert words in shown
-    for answer in (found, page):
+    assert words in status_text
+    for answer in (picture, page):
         assert f"{words}, and episode-events has data" in problems(answer)["no_process"]

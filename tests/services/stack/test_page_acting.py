@@ -88,9 +88,9 @@ async def test_what_the_owner_does_is_a_record_with_who_and_why_and_shows_in_the
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(content))
     commands = Commands(("--config", str(tmp_path / "rollbus.yaml")))
     given = {"action": "pause", "run": "main", "reason": "the loss rises"}
-    shown = await commands.act("ann", given | {"is_preview": True})
+    preview = await commands.act("ann", given | {"is_preview": True})
     done = await commands.act("ann", given)
-    assert shown["command"] == done["command"] == "rollbus run pause main '--comment=ann: the loss rises'"
+    assert preview["command"] == done["command"] == "rollbus run pause main '--comment=ann: the loss rises'"
     assert "pause is in the log of run main" in done["output"]
     await run_until_written(settings)
     columns, rows = Asking(settings.clickhouse, settings.namespace).ask("audit", {})

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.services, pytest.mark.walks, pytest.mark.timeout(1200)]  # on busy cores a step takes minutes
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "routing"
-SAID = (ast.get_docstring(ast.parse((EXAMPLE / "desk.py").read_text())) or "").splitlines()
+PAGE_LINES = (ast.get_docstring(ast.parse((EXAMPLE / "desk.py").read_text())) or "").splitlines()
 SEEN = """
     WITH late AS (
         SELECT rewards.episode_id AS episode_id
@@ -92,7 +92,9 @@ class Reader:
 
 def words_of(line: str) -> list[str]:
     """The words of a command of the docstring, its program installed; it may have more options, another port."""
-    commands = [said.split("#")[0].strip().removesuffix("8080") for said in SAID if said.startswith("    ")]
+    commands = [
+        page_line.split("#")[0].strip().removesuffix("8080") for page_line in PAGE_LINES if page_line.startswith("    ")
+    ]
     assert any(line.startswith(command) for command in commands), f"desk.py does not say {line!r}"
     program, *words = line.split()
     return [str(Path(sys.executable).with_name(program)), *words]
@@ -125,7 +127,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_steps_are_made_of_tickets_whose_verdicts_came_late_and_look_ups_take_two_turns(reader: Reader) -> None:
-    desk, found = reader.shell["DESK_URL"], dict[str, tuple[int, int, int]]()
+    desk, counts_by_task = reader.shell["DESK_URL"], dict[str, tuple[int, int, int]]()
     parts = (
         "rollbus worker run",
         "rollbus trainer run",
@@ -137,8 +139,12 @@ def test_steps_are_made_of_tickets_whose_verdicts_came_late_and_look_ups_take_tw
 
     def find_both_tasks() -> bool:
         with suppress(RejectedError):  # the sink has not made the tables yet
-            found.update(reader.read_seen())
-        return found.keys() == {"routing", "orders"} and all(map(all, found.values())) and found["orders"][0] == 2
+            counts_by_task.update(reader.read_seen())
+        return (
+            counts_by_task.keys() == {"routing", "orders"}
+            and all(map(all, counts_by_task.values()))
+            and counts_by_task["orders"][0] == 2
+        )
 
     with reader.running(*parts):
         wait_until(lambda: is_served(f"{desk}/openapi.json"), "no desk", within_s=300)

@@ -37,13 +37,15 @@ def test_a_new_project_runs_and_its_settings_follow_from_its_traffic(tmp_path: P
     port = find_free_port()
     (tmp_path / "rollbus.yaml").write_text(SETTINGS.format(port=port))
     try:
-        said = run(ROLLBUS, "start", "--yes", cwd=tmp_path)
-        assert "no episode has begun yet" in said.stdout
+        completed = run(ROLLBUS, "start", "--yes", cwd=tmp_path)
+        assert "no episode has begun yet" in completed.stdout
         agent = textwrap.dedent(AGENT.format(kafka=f"127.0.0.1:{port}"))
         run(sys.executable, "-c", agent, cwd=tmp_path)
-        said = run(ROLLBUS, "start", "--yes", "--wait", "60", cwd=tmp_path)
-        assert "missing" not in said.stdout
-        assert "6 reports are named 'thumbs', which no component reads (read: correct)" in " ".join(said.stdout.split())
+        completed = run(ROLLBUS, "start", "--yes", "--wait", "60", cwd=tmp_path)
+        assert "missing" not in completed.stdout
+        assert "6 reports are named 'thumbs', which no component reads (read: correct)" in " ".join(
+            completed.stdout.split()
+        )
         text = (tmp_path / "rollbus.yaml").read_text()
         assert "# Our shop." in text
         rewards = yaml.safe_load(text)["scoring"]["rewards"]

@@ -83,7 +83,7 @@ class Processes:
 
 
 @asynccontextmanager
-async def started(settings: Path, logs: Path) -> AsyncIterator[Processes]:
+async def running_processes(settings: Path, logs: Path) -> AsyncIterator[Processes]:
     processes = Processes(settings, logs)
     try:
         for noun in ROUNDS:
@@ -197,7 +197,7 @@ async def test_every_part_restarts_once_and_the_counts_add_up(
     loop: Loop, own_art_server: ArtServer, tmp_path: Path
 ) -> None:
     emitted = 0
-    async with started(loop.settings, tmp_path) as processes:
+    async with running_processes(loop.settings, tmp_path) as processes:
         for number, noun in enumerate(ROUNDS):
             groups = [f"g{number}-{index}" for index in range(2 * GROUPS_PER_STEP)]
             playing = asyncio.create_task(play_groups(loop, own_art_server.model_url, groups))

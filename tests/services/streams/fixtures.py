@@ -125,13 +125,13 @@ async def read_topic(settings: StreamSettings, topic: str, partitions: int | Non
     """Return every committed record of a topic of the namespace, decoded, partition by partition."""
     count = settings.event_partitions if partitions is None else partitions
     places = [TopicPartition(settings.namespace + topic, n) for n in range(count)]
-    found = await read_places(settings.kafka, places)
-    return [decode(record.value) for place in places for record in found[place]]
+    records_by_place = await read_places(settings.kafka, places)
+    return [decode(record.value) for place in places for record in records_by_place[place]]
 
 
 async def read_places(connection: KafkaConnection, places: Sequence[TopicPartition]) -> dict[TopicPartition, list[Any]]:
     """Return every committed record of partitions; not by rollbus's own reader, which the tests are about."""
-    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+    records_by_place: dict[TopicPartition, list[Any]] = {place: [] for place in places}
     async with AIOKafkaConsumer(
         **connection.client_options(),
         isolation_level="read_committed",
@@ -144,8 +144,8 @@ async def read_places(connection: KafkaConnection, places: Sequence[TopicPartiti
         behind = list(places)
         while behind := [place for place in behind if await consumer.position(place) < ends[place]]:
             for place, records in (await consumer.getmany(*behind, timeout_ms=200)).items():
-                found[place] += records
-    return found
+                records_by_place[place] += records
+    return records_by_place
 
 
 async def commit_offsets(connection: KafkaConnection, group: str, offsets: Mapping[TopicPartition, int]) -> None:

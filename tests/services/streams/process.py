@@ -102,6 +102,6 @@ async def until_counted(settings: StreamSettings, events: int) -> list[Any]:
 def check_exactly_once(drops: Sequence[Any], keys: Sequence[str], per_key: int) -> None:
     """Each event answered once, and each key's count as if one worker had never been disturbed."""
     expected = {(f"{key}/{n}", f"{key}:{n + 1}") for key in keys for n in range(per_key)}
-    found = [(drop.unit_id, drop.detail) for drop in drops]
-    assert len(found) == len(set(found)) == len(expected)
-    assert set(found) == expected
+    counted = [(drop.unit_id, drop.detail) for drop in drops]
+    assert len(counted) == len(set(counted)) == len(expected)
+    assert set(counted) == expected

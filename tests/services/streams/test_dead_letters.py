@@ -60,8 +60,8 @@ async def test_a_dead_letter_is_written_again_once_and_counts_its_attempts(
         await send(settings, EPISODE_EVENTS.name, [(b"k0", b"not ours"), (b"k0", large), (b"k0", None)])
         assert await letters(3) == [1, 1, 1]
         assert "UndecodableError" in await cli("list")
-        shown = (await cli("list")).split("episode-events:")[1].split()[0]
-        assert b"not ours".hex() in await cli("show", f"episode-events:{shown.partition(':')[0]}:0")
+        first_place = (await cli("list")).split("episode-events:")[1].split()[0]
+        assert b"not ours".hex() in await cli("show", f"episode-events:{first_place.partition(':')[0]}:0")
         assert (await cli("reinject", "--all", "--dry-run")).count("would reinject") == 2
         assert (await cli("reinject", "--all")).count(" as attempt 2") == 2
         assert await letters(5) == [1, 1, 1, 2, 2]
@@ -85,7 +85,7 @@ async def test_a_large_record_leaves_a_small_letter_and_is_written_again_whole(
         assert letter.value == large[: MAX_LETTER_BYTES // 2] + large[-MAX_LETTER_BYTES // 2 :]
         assert (await operator.cli("reinject", "--all")).count(" as attempt 2") == 1
         again = await operator.letters(2)
-        assert [(each.attempt, each.value_sha256) for each in again] == [
+        assert [(next_letter.attempt, next_letter.value_sha256) for next_letter in again] == [
             (attempt, hashlib.sha256(large).hexdigest()) for attempt in (1, 2)
         ]
         assert "1 left out" in await operator.cli("reinject", letter_origin(letter))
@@ -101,11 +101,11 @@ async def test_a_forged_tick_is_refused_by_name_and_not_written_again(
     async with running(settings, stages):
         await send(settings, EPISODE_EVENTS.name, [(b"k0", encode(make_tick(2**40)))])
         (letter,) = await operator.letters(1)
-    said = await operator.cli("reinject", "--all")
+    output = await operator.cli("reinject", "--all")
     origin = letter_origin(letter)
-    assert f"refused {origin}: it is Tick, which only the owner signs; a running worker writes the next one" in said
-    assert "left out" not in said
-    assert "reinjected" not in said
+    assert f"refused {origin}: it is Tick, which only the owner signs; a running worker writes the next one" in output
+    assert "left out" not in output
+    assert "reinjected" not in output
     (topic,) = [topic for topic in await describe_topics(settings) if topic.name == letter.topic]
     assert topic.oldest_tick is not None
     assert topic.oldest_tick < 2**40, "it shows ticks whose signature was checked"

@@ -57,5 +57,5 @@ async def test_a_server_that_starts_hears_the_newest_decision_alone_and_then_eac
     await until(lambda: heard[-1] == 12, "after an unforeseen error nothing is heard")
     await until(lambda: following.trouble is None, "it is still reported after one that was followed")
     await asyncio.to_thread(following.stop)
-    assert not [each for each in threading.enumerate() if each.name == "decisions"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "decisions"]
     assert heard[:2] == [8, 10]

@@ -16,7 +16,7 @@ import pytest
 from rollbus.local.process.service import ServiceProcess
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.services.brokers import own_broker, started
+from tests.services.brokers import own_broker, running_broker
 from tests.services.streams.fixtures import CountStage, counting, read_drops, send_events, stream_settings
 from tests.services.streams.process import WorkerProcess, check_exactly_once, running, until_counted
 from tests.waiting import until
@@ -32,20 +32,20 @@ STAGES = f"{counting.__module__}:{counting.__name__}"
 
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
-    made = stream_settings(kafka, namespace)
-    await ensure_topics(made, [CountStage()])
-    return made
+    test_settings = stream_settings(kafka, namespace)
+    await ensure_topics(test_settings, [CountStage()])
+    return test_settings
 
 
 @pytest.fixture
 async def new_worker(settings: StreamSettings, tmp_path: Path) -> AsyncIterator[Callable[..., WorkerProcess]]:
     async with AsyncExitStack() as stack:
-        made = 0
+        worker_count = 0
 
         def make(**changes: Any) -> WorkerProcess:
-            nonlocal made
-            made += 1
-            worker = WorkerProcess(settings, tmp_path / f"worker-{made}.log", **changes)
+            nonlocal worker_count
+            worker_count += 1
+            worker = WorkerProcess(settings, tmp_path / f"worker-{worker_count}.log", **changes)
             stack.push_async_callback(worker.kill)
             return worker
 
@@ -82,7 +82,7 @@ async def test_killed_workers_lose_and_double_nothing(
 async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, namespace: str) -> None:
     broker = own_broker(tmp_path)
     settings = stream_settings(broker.service.address, namespace)
-    with started(broker):
+    with running_broker(broker):
         await ensure_topics(settings, [CountStage()])
         async with running(settings, [CountStage()]):
             await send_events(settings, KEYS, range(5))

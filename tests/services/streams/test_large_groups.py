@@ -65,10 +65,16 @@ async def test_groups_larger_than_a_fetch_are_judged_admitted_and_batched(kafka:
         events = [event for name in NAMES for event in make_episode(name)]
         await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])
         batches = await until_found(lambda: read_topic(settings, BATCHES.name, 1), "no batch comes")
-    closed = [one for one in await read_topic(settings, CLOSED_GROUPS.name) if isinstance(one, ClosedGroup)]
-    judged = [one for one in await read_topic(settings, RUN_LOG.name, 1) if isinstance(one, Group)]
+    closed = [
+        topic_record
+        for topic_record in await read_topic(settings, CLOSED_GROUPS.name)
+        if isinstance(topic_record, ClosedGroup)
+    ]
+    judged = [
+        topic_record for topic_record in await read_topic(settings, RUN_LOG.name, 1) if isinstance(topic_record, Group)
+    ]
     assert all(len(encode(record)) > FETCH_BYTES for record in (*closed, *judged, *batches))
     assert [batch.groups for batch in batches] == [tuple(judged)]
-    assert [each.group.group_id for each in closed] == [judged[0].group_id]
+    assert [closed_group.group.group_id for closed_group in closed] == [judged[0].group_id]
     assert sorted(member.reward for member in judged[0].members) == [0.0, 2.0, 4.0, 6.0]
     assert await read_dead_letters(settings.kafka, namespace) == []

@@ -10,7 +10,7 @@ from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES, TRAJECTORIES
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, check_fates, pipeline
 from tests.faults.oracle import check_log
-from tests.faults.recorded import Entry, Recorded
+from tests.faults.recorded import Entry, LogContents
 from tests.services.streams.fixtures import stream_settings
 from tests.services.streams.process import running
 
@@ -46,14 +46,14 @@ def renumber(entries: list[Entry], chance: random.Random) -> None:
     entries[index] = entries[index]._replace(headers=(("round", b"1000000"),))
 
 
-def tampered(found: Recorded, topic: str, tamper: Tamper) -> Recorded:
+def tampered(contents: LogContents, topic: str, tamper: Tamper) -> LogContents:
     """A copy in which one partition of a topic was changed; ticks stay as they are."""
-    entries = {place: list(each) for place, each in found.entries.items()}
+    entries = {place: list(entries_of_place) for place, entries_of_place in contents.entries.items()}
     place = max((p for p in entries if p.topic.endswith(topic)), key=lambda p: len(entries[p]))
     ours = [entry for entry in entries[place] if entry.key is not None]
     tamper(ours, random.Random(topic))
     entries[place] = sorted([*ours, *(entry for entry in entries[place] if entry.key is None)], key=lambda e: e.offset)
-    return dataclasses.replace(found, entries=entries)
+    return dataclasses.replace(contents, entries=entries)
 
 
 async def test_the_checker_accepts_an_undisturbed_log_and_no_other(kafka: str, namespace: str) -> None:
@@ -63,25 +63,25 @@ async def test_the_checker_accepts_an_undisturbed_log_and_no_other(kafka: str, n
     async with running(settings, pipeline()):
         await traffic.send(range(8))
         await traffic.until_trained()
-    found = await traffic.check()
+    contents = await traffic.check()
     for topic in (TRAJECTORIES, SCORES, RUN_LOG, BATCHES):
         for tamper in (lose, double, swap, alter, renumber):
             with pytest.raises(AssertionError):
-                await check_log(tampered(found, topic.name, tamper), pipeline(), traffic.published)
+                await check_log(tampered(contents, topic.name, tamper), pipeline(), traffic.published)
     for stage in pipeline():
         place = (stage.name, 0)
-        torn = {**found.rows, place: {**found.rows[place], b"more": b"rows"}}
+        torn = {**contents.rows, place: {**contents.rows[place], b"more": b"rows"}}
         with pytest.raises(AssertionError, match="another state"):
-            await check_log(dataclasses.replace(found, rows=torn), pipeline(), traffic.published)
-    ticks = {place: [entry for entry in each if entry.offset] for place, each in found.entries.items()}
+            await check_log(dataclasses.replace(contents, rows=torn), pipeline(), traffic.published)
+    ticks = {place: [entry for entry in entries if entry.offset] for place, entries in contents.entries.items()}
     with pytest.raises(AssertionError, match="ticks are missing"):
-        await check_log(dataclasses.replace(found, entries=ticks), pipeline(), traffic.published)
+        await check_log(dataclasses.replace(contents, entries=ticks), pipeline(), traffic.published)
     with pytest.raises(AssertionError, match="hides records"):
         await check_log(
-            dataclasses.replace(found, held_back=dict.fromkeys(found.entries, 1)), pipeline(), traffic.published
+            dataclasses.replace(contents, held_back=dict.fromkeys(contents.entries, 1)), pipeline(), traffic.published
         )
     unknown = traffic.published[1:]
     with pytest.raises(AssertionError):
-        await check_log(found, pipeline(), unknown)
+        await check_log(contents, pipeline(), unknown)
     with pytest.raises(AssertionError):
-        check_fates(found, traffic.events[:-20])
+        check_fates(contents, traffic.events[:-20])

@@ -83,12 +83,12 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
         await traffic.until_trained()
         named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:9]}
         await until_found(lambda: refused(settings), "not all poison is refused", is_enough=named.issubset)
-    found = await read_everything(settings, pipeline())
-    await check_log(found, pipeline(), traffic.published)
-    assert len(found.dead_letters) > FUZZED
+    contents = await read_everything(settings, pipeline())
+    await check_log(contents, pipeline(), traffic.published)
+    assert len(contents.dead_letters) > FUZZED
     cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace), "dead-letters")
     assert "InvalidRecordError" in await cli("list")
-    letter = found.dead_letters[0]
+    letter = contents.dead_letters[0]
     assert letter.error_class in await cli("show", f"{letter.topic}:{letter.partition}:{letter.offset}")
     assert "would reinject" in await cli("reinject", "--class", "UndecodableError", "--all", "--dry-run")
     origin = f"{letter.topic}:{letter.partition}:{letter.offset}"

@@ -49,7 +49,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
     cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace, runs=runs), "run")
 
     async def play(first: int) -> None:
-        events = [each for n in range(first, first + 4) for each in make_episode(f"e{n}", reward=float(n))]
+        events = [event for n in range(first, first + 4) for event in make_episode(f"e{n}", reward=float(n))]
         await send(settings, EPISODE_EVENTS.name, [(event.episode_id.encode(), encode(event)) for event in events])
 
     async def until(condition: Callable[[Mapping[str, RunStatus]], bool]) -> None:
@@ -57,15 +57,23 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
 
     async with running(settings, stages):
         await play(0)
-        await until(lambda found: [found[name].batches for name in ("pairs", "fours") if name in found] == [2, 1])
+        await until(
+            lambda statuses: [statuses[name].batches for name in ("pairs", "fours") if name in statuses] == [2, 1]
+        )
         assert "pause is in the log of run pairs" in await cli("pause", "pairs", "--comment", "look first")
-        await until(lambda found: found["pairs"].state == "paused")
+        await until(lambda statuses: statuses["pairs"].state == "paused")
         await play(4)
-        await until(lambda found: (found["pairs"].groups, found["fours"].batches) == (4, 2))
+        await until(lambda statuses: (statuses["pairs"].groups, statuses["fours"].batches) == (4, 2))
         listed = await cli("list")
-    sizes = {(one.run_id, len(one.members)) for one in await read_topic(settings, RUN_LOG.name, 1) if _is_group(one)}
+    sizes = {
+        (record.run_id, len(record.members))
+        for record in await read_topic(settings, RUN_LOG.name, 1)
+        if _is_group(record)
+    }
     assert sizes == {("pairs", 2), ("fours", 4)}
-    batches = [one.run_id for one in await read_topic(settings, BATCHES.name, 1) if isinstance(one, TrainingBatch)]
+    batches = [
+        record.run_id for record in await read_topic(settings, BATCHES.name, 1) if isinstance(record, TrainingBatch)
+    ]
     assert sorted(batches) == ["fours", "fours", "pairs", "pairs"]
     rows = {row.split()[0]: row.split() for row in listed.splitlines() if row.strip()}
     assert rows["pairs"][2:5] == ["paused", "4", "2"]

@@ -85,7 +85,7 @@ async def test_a_partition_that_lags_cuts_no_group(kafka: str, namespace: str, t
         assert "assembly[1]" in waits[0]
         slow._host.resume(slow.partition)
         await until_found(
-            lambda: sizes(settings), "groups are missing", is_enough=lambda found: found.total() >= GROUPS
+            lambda: sizes(settings), "groups are missing", is_enough=lambda group_sizes: group_sizes.total() >= GROUPS
         )
     assert await sizes(settings) == {SIZE: GROUPS}
     assert [drop for drop in await records(settings.stream_settings(), "drops") if isinstance(drop, Drop)] == []
@@ -102,13 +102,17 @@ async def test_settings_changed_while_no_worker_runs_count_for_what_comes_after(
     await publish(before.stream_settings(), events(2 * SIZE, PROBLEMS), chunks=1, pause_s=0)
     after = settings_with(tmp_path, kafka, namespace, SIZE)
     async with working(after):
-        await until_found(lambda: sizes(after), "groups are missing", is_enough=lambda found: found.total() >= GROUPS)
+        await until_found(
+            lambda: sizes(after), "groups are missing", is_enough=lambda group_sizes: group_sizes.total() >= GROUPS
+        )
         await publish(after.stream_settings(), events(SIZE, ["late"]), chunks=1, pause_s=0)
-        await until_found(lambda: sizes(after), "no late group", is_enough=lambda found: found.total() > GROUPS)
+        await until_found(
+            lambda: sizes(after), "no late group", is_enough=lambda group_sizes: group_sizes.total() > GROUPS
+        )
     expected = {2 * SIZE: GROUPS, SIZE: 1}
     assert await sizes(after) == expected
     assert await replayed_sizes(after, namespace.strip(".")) == expected
     replay = f"replay --from earliest --as pairs --grouping group_size={SIZE // 2} --diff live"
-    told = await say_in_thread(tmp_path / "rollbus.yaml", *replay.split())
-    assert "other configuration of the run" in told
-    assert "no difference inside the range" not in told
+    output = await say_in_thread(tmp_path / "rollbus.yaml", *replay.split())
+    assert "other configuration of the run" in output
+    assert "no difference inside the range" not in output

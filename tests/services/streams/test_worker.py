@@ -52,9 +52,9 @@ async def lost_offsets(settings: StreamSettings, *, dry_run: bool) -> set[tuple[
 
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
-    made = stream_settings(kafka, namespace)
-    await ensure_topics(made, [CountStage(), CountStage("assembly")])
-    return made
+    test_settings = stream_settings(kafka, namespace)
+    await ensure_topics(test_settings, [CountStage(), CountStage("assembly")])
+    return test_settings
 
 
 async def delete_all_records(settings: StreamSettings) -> None:
@@ -123,8 +123,8 @@ async def test_a_worker_that_had_no_partition_for_a_long_time_takes_over(
     )
     settings = stream_settings(kafka, namespace).model_copy(update={"event_partitions": 1})
     await ensure_topics(settings, [CountStage()])
-    async with running(settings, [CountStage()]) as one, running(settings, [CountStage()]) as other:
-        hosts = [worker.apps[0] for worker in (one, other)]
+    async with running(settings, [CountStage()]) as first_worker, running(settings, [CountStage()]) as second_worker:
+        hosts = [worker.apps[0] for worker in (first_worker, second_worker)]
         await send_events(settings, ["k0"], range(3))
         await until_counted(settings, 3)
         await asyncio.sleep(3)

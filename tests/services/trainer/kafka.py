@@ -70,8 +70,8 @@ class KafkaWorld:
         name = topic.full_name(self.namespace)
         async with self._producer.transaction():
             waiting = [await self._producer.send(name, as_bytes(record), key=key.encode()) for record in records]
-            sent = [await each for each in waiting]
-        return [Location(topic=name, partition=each.partition, offset=each.offset) for each in sent]
+            sent = [await future for future in waiting]
+        return [Location(topic=name, partition=metadata.partition, offset=metadata.offset) for metadata in sent]
 
     async def expire(self, location: Location) -> None:
         partition = TopicPartition(location.topic, location.partition)
@@ -157,14 +157,16 @@ class TrainerWorld(KafkaWorld):
         ]
         outcomes = [record.batch_number for record in await self.records(RUN_LOG) if isinstance(record, StepOutcome)]
         assert outcomes == list(range(len(self.batches)))
-        made = {
+        version_records = {
             record.version: record for record in await self.records(POLICY_VERSIONS) if record.batch_hash in self.hashes
         }
-        assert [made[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
+        assert [version_records[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
         async with open_backend(self.settings()) as backend:
             versions = await backend.versions()
         assert versions.head == versions.serving == steps[-1].policy_version
-        assert {each.version for each in versions.known if each.batch_hash in self.hashes} == set(made)
+        assert {version.version for version in versions.known if version.batch_hash in self.hashes} == set(
+            version_records
+        )
 
     @property
     def hashes(self) -> set[str]:

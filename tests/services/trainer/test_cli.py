@@ -46,9 +46,9 @@ async def say(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Say]:
     await world.close()
 
 
-def rows(told: str) -> list[list[str]]:
+def rows(output: str) -> list[list[str]]:
     """The words of each line that begins with a number."""
-    return [words for line in told.splitlines() if (words := line.split()) and words[0].isdigit()]
+    return [words for line in output.splitlines() if (words := line.split()) and words[0].isdigit()]
 
 
 async def test_status_steps_and_show_tell_what_was_trained(say: Say) -> None:
@@ -59,8 +59,8 @@ async def test_status_steps_and_show_tell_what_was_trained(say: Say) -> None:
         [str(step), "completed", str(step - 1), str(step), "3", "0"] for step in (1, 2, 3)
     ]
     assert [row[0] for row in rows(await say("trainer steps --last 1"))] == ["3"]
-    shown = await say("trainer show 2")
-    assert shown.index("StepStarted(") < shown.index("StepCompleted(") < shown.index("PolicyVersion(")
+    output = await say("trainer show 2")
+    assert output.index("StepStarted(") < output.index("StepCompleted(") < output.index("PolicyVersion(")
     assert "run 'main' has no step 4; see `rollbus trainer steps`" in await say("trainer show 4", expect=1)
 
 
@@ -75,8 +75,8 @@ async def test_status_tells_of_the_step_that_is_open(say: Say, kafka: str, names
         base_version=3,
         started_at_ms=0,
     )
-    started = Publication(TRAINING_STEPS, "main", step)
-    await publish_all(KafkaConnection(bootstrap_servers=kafka), namespace, [started])
+    started_step = Publication(TRAINING_STEPS, "main", step)
+    await publish_all(KafkaConnection(bootstrap_servers=kafka), namespace, [started_step])
     assert "open step step 4, attempt 1: from version 3, batch b4" in " ".join((await say("trainer status")).split())
 
 
@@ -101,9 +101,9 @@ async def test_a_promotion_and_a_rollback_show_in_the_list_and_may_be_said_twice
     assert [row[2:-1] for row in rows(await say("policy list"))] == [
         ["served"], ["serving", "serving,", "head"], ["rolled", "back"], ["rolled", "back"]
     ]  # fmt: skip
-    shown = await say("policy show 3")
-    assert "StepCompleted(" in shown
-    assert shown.index("state='serving'") < shown.index("state='rolled_back'") < shown.index("reason='short'")
+    output = await say("policy show 3")
+    assert "StepCompleted(" in output
+    assert output.index("state='serving'") < output.index("state='rolled_back'") < output.index("reason='short'")
     assert "version 3 of 'agent' was rolled back" in await say("policy promote 3 --reason a", expect=1)
     assert "those are: 1, 0" in await say("policy rollback 2 --reason a", expect=1)
     assert "model 'agent' has no version 9; see `rollbus policy list`" in await say("policy show 9", expect=1)

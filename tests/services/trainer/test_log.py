@@ -18,7 +18,7 @@ from rollbus.trainer.ledger.batch_positions_kafka import batch_positions, place_
 from rollbus.trainer.ledger.log import ReceivedBatch
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from tests.builders import make_excluded, make_step
-from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
+from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started_step
 from tests.services.streams.fixtures import commit_offsets
 from tests.services.trainer.kafka import KafkaWorld
 from tests.trainer.scenario import make_batch, make_payload
@@ -55,7 +55,9 @@ class TestKafkaLog(TrainerLogContract):
 
         monkeypatch.setattr(AIOKafkaProducer, "send", send_late)
         with pytest.raises(FencedError):
-            await older.publish((started(), started()), next_offset=received.next_offset if with_offset else None)
+            await older.publish(
+                (started_step(), started_step()), next_offset=received.next_offset if with_offset else None
+            )
         await older.close()
         await newer.close()
 
@@ -85,17 +87,17 @@ class TestKafkaLog(TrainerLogContract):
         sent: list[asyncio.Future[Any]] = []
         there: list[list[bool]] = []
 
-        async def noted(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
+        async def note_and_send(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
             sent.append(await send(producer, *record, **options))
             return sent[-1]
 
         async def after(producer: AIOKafkaProducer, *given: Any) -> Any:
-            there.append([each.done() for each in sent])
+            there.append([future.done() for future in sent])
             return await offsets(producer, *given)
 
-        monkeypatch.setattr(AIOKafkaProducer, "send", noted)
+        monkeypatch.setattr(AIOKafkaProducer, "send", note_and_send)
         monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", after)
-        await log.publish((started(), started()), next_offset=received.next_offset)
+        await log.publish((started_step(), started_step()), next_offset=received.next_offset)
         assert there == [[True, True]]
         await log.close()
 
@@ -105,14 +107,14 @@ class TestKafkaLog(TrainerLogContract):
         locations = await world.append(TRAJECTORIES, "hint", small[0], large, *small[1:])
         log = world.log()
         await log.open()
-        found = await log.fetch(locations)
-        assert [found[location] for location in locations] == [small[0], large, *small[1:]]
+        payload_by_location = await log.fetch(locations)
+        assert [payload_by_location[location] for location in locations] == [small[0], large, *small[1:]]
         await log.close()
 
     async def test_a_torn_ledger_stops_all_who_read_it_at_the_record_that_cannot_be_read(
         self, world: KafkaWorld
     ) -> None:
-        whole = started().record
+        whole = started_step().record
         await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
         log, run = world.log(), KafkaBus(world.connection, world.namespace)
         await run.open()
@@ -157,8 +159,8 @@ class TestKafkaLog(TrainerLogContract):
         await asyncio.gather(*looks, return_exceptions=True)
         batches = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "main", *batches)
-        found: list[TrainingBatch] = []
-        while len(found) < 3:
+        batches_read: list[TrainingBatch] = []
+        while len(batches_read) < 3:
             look = asyncio.create_task(log.next_batch(WAIT_S))
             await asyncio.sleep(0.003 * len(looks))
             if len(looks) < 20 and not look.done():
@@ -167,8 +169,8 @@ class TestKafkaLog(TrainerLogContract):
             (outcome,) = await asyncio.gather(look, return_exceptions=True)
             if not isinstance(outcome, asyncio.CancelledError):
                 assert isinstance(outcome, ReceivedBatch)
-                found.append(outcome.batch)
-        assert found == batches
+                batches_read.append(outcome.batch)
+        assert batches_read == batches
         await log.close()
 
     async def test_missing_topics_are_named(self, world: KafkaWorld) -> None:

@@ -151,14 +151,14 @@ async def test_versions_are_measured_beside_training_listed_compared_and_measure
     with pytest.raises(ConfigurationError, match="model 'agent' has no version 9; see `rollbus policy list`"):
         await asyncio.to_thread(evaluate_policy, world.settings(), 9)
     listed = await asyncio.to_thread(list_policy_versions, world.settings())
-    assert {each.version: [evaluation.metrics["win"] for evaluation in each.evaluations] for each in listed} == {
+    assert {row.version: [evaluation.metrics["win"] for evaluation in row.evaluations] for row in listed} == {
         0: [0.0],
         1: [],
         2: [1.0],
         3: [1.0],
     }
     base = await asyncio.to_thread(show_policy_version, world.settings(), 0)
-    assert [type(each).__name__ for each in base] == ["PolicyVersion", "Evaluation"]
+    assert [type(record).__name__ for record in base] == ["PolicyVersion", "Evaluation"]
     compared = await asyncio.to_thread(compare_policies, world.settings(), 0, 3)
     low, value, high = compared["held-out: win"]
     assert (value, high) == (1.0, 1.0)

@@ -29,16 +29,16 @@ GROUP_SIZE, GROUPS_PER_STEP, STEPS = 2, 2, 2
 
 @pytest.fixture
 def servers(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> Iterator[dict[str, ArtServer]]:
-    found = {
+    server_by_run = {
         name: ArtServer(art_launcher, art_base_model, tmp_path / f"art-{name}", options={"model": name})
         for name in RUNS
     }
     try:
-        for server in found.values():
+        for server in server_by_run.values():
             server.start()
-        yield found
+        yield server_by_run
     finally:
-        for server in found.values():
+        for server in server_by_run.values():
             server.stop()
 
 
@@ -59,8 +59,8 @@ def world(tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: st
         "trainer": {"backend": {"type": "art-server"}, "train": {"learning_rate": 1e-3}},
         "sink": {"linger_ms": 100},
     }
-    with make_world(tmp_path, kafka, clickhouse, namespace, **sections) as made:
-        yield made
+    with make_world(tmp_path, kafka, clickhouse, namespace, **sections) as test_world:
+        yield test_world
 
 
 async def play(world: World, servers: dict[str, ArtServer]) -> None:
@@ -80,7 +80,7 @@ async def play(world: World, servers: dict[str, ArtServer]) -> None:
 
     try:
         for number in range(STEPS * GROUPS_PER_STEP):
-            groups = [(name, f"{name}-{number}", each) for name in RUNS for each in range(GROUP_SIZE)]
+            groups = [(name, f"{name}-{number}", place) for name in RUNS for place in range(GROUP_SIZE)]
             await asyncio.gather(*(attempt(*group) for group in groups))
         assert await asyncio.to_thread(recorder.flush, 120.0)
     finally:
@@ -127,14 +127,14 @@ def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_te
         world.start(f"trainer {name}", "trainer", "run", "--run", name, ROLLBUS_TRAINER__BACKEND__URL=server.url)
     asyncio.run(play(world, servers))
 
-    def have_trained(found: dict[str, Any]) -> bool:
-        return {run["run_id"]: run["step"] for run in found["health"]["runs"]} == dict.fromkeys(RUNS, STEPS)
+    def have_trained(picture: dict[str, Any]) -> bool:
+        return {run["run_id"]: run["step"] for run in picture["health"]["runs"]} == dict.fromkeys(RUNS, STEPS)
 
-    found = world.until(have_trained, "two runs with two steps")
-    trainers = [one for one in found["health"]["processes"] if one["kind"] == "trainer"]
+    picture = world.until(have_trained, "two runs with two steps")
+    trainers = [process for process in picture["health"]["processes"] if process["kind"] == "trainer"]
     assert sorted(trainer["holds"] for trainer in trainers) == [[f"run {name} of {name}"] for name in RUNS]
     assert {trainer["state"] for trainer in trainers} == {"working"}
-    assert found["health"]["problems"] == []
+    assert picture["health"]["problems"] == []
 
     for name, server in servers.items():
         assert asyncio.run(newest_version(server)) == STEPS
@@ -186,8 +186,8 @@ def check_page(world: World) -> None:
 
     def ask(question: str) -> list[dict[str, Any]]:
         with urlopen(f"{address[0]}api/ask/{question}") as answer:
-            found = json.loads(answer.read())
-        return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+            table = json.loads(answer.read())
+        return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
     runs = [{"run_id": name, "newest_step": STEPS, "model": name} for name in RUNS]
     assert ask("runs") == runs

@@ -32,7 +32,7 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("described", "found", "start"),
+    ("described", "committed_offset", "start"),
     [
         (None, None, None),
         (5, None, 5),  # the broker has forgotten the offset
@@ -45,13 +45,13 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
     ],
 )
 def test_where_changelog_and_offset_fit_work_goes_on(
-    described: int | None, found: Committed | None, start: int | None
+    described: int | None, committed_offset: Committed | None, start: int | None
 ) -> None:
-    assert start_of(described, found) == start
+    assert start_of(described, committed_offset) == start
 
 
 @pytest.mark.parametrize(
-    ("described", "found"),
+    ("described", "committed_offset"),
     [
         (4, Committed(5, "x")),
         (6, Committed(5, "x")),
@@ -60,6 +60,6 @@ def test_where_changelog_and_offset_fit_work_goes_on(
         (None, Committed(5, "x", "claim")),
     ],
 )
-def test_where_they_do_not_fit_nobody_guesses(described: int | None, found: Committed) -> None:
-    with pytest.raises(ValueError, match=f"{described} is not {found.offset}"):
-        start_of(described, found)
+def test_where_they_do_not_fit_nobody_guesses(described: int | None, committed_offset: Committed) -> None:
+    with pytest.raises(ValueError, match=f"{described} is not {committed_offset.offset}"):
+        start_of(described, committed_offset)

@@ -52,7 +52,7 @@ class Broker:
     """What the next writes meet."""
     gate: asyncio.Event | None = None
     """Where it is set, commits wait for it."""
-    told: list[tuple[str, Any]] = field(default_factory=list)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
     """What the host was told, in order."""
 
     async def start(self) -> None:
@@ -99,13 +99,13 @@ class Host:
         return self.broker.log
 
     async def seek(self, partition: Partition, offset: int) -> None:
-        self.broker.told.append(("seek", offset))
+        self.broker.calls.append(("seek", offset))
 
     def pause(self, partition: Partition) -> None:
-        self.broker.told.append(("pause", partition.partition))
+        self.broker.calls.append(("pause", partition.partition))
 
     def resume(self, partition: Partition) -> None:
-        self.broker.told.append(("resume", partition.partition))
+        self.broker.calls.append(("resume", partition.partition))
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         return 1
 
     async def stop(producer: Any) -> None:
-        broker.told.append(("stop", 0))
+        broker.calls.append(("stop", 0))
 
     def new_producer(settings: StreamSettings, name: str) -> Broker:
-        broker.told.append(("producer", name))
+        broker.calls.append(("producer", name))
         return broker
 
     async def read_one(reading: Any, topic: str, partition: int, offset: int) -> Any:
@@ -165,8 +165,8 @@ async def running(broker: Broker, fatal: list[BaseException] | None = None) -> A
 
 def new_runner(broker: Broker, on_fatal: Callable[[BaseException], None]) -> tuple[Runner, ProducerSessions]:
     sessions = ProducerSessions(SETTINGS, "t.counter", ME)
-    made = Runner(CountStage(), 0, settings=SETTINGS, sessions=sessions, host=Host(broker), on_fatal=on_fatal)
-    return made, sessions
+    runner = Runner(CountStage(), 0, settings=SETTINGS, sessions=sessions, host=Host(broker), on_fatal=on_fatal)
+    return runner, sessions
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -213,13 +213,13 @@ async def test_another_log_of_the_same_name_is_not_read(broker: Broker, log: Log
     broker.log, fatal = log, list[BaseException]()
     if record is not None:
         broker.records[2] = record
-    broker.told.clear()
+    broker.calls.clear()
     async with running(broker, fatal):
         await until(lambda: bool(fatal))
     assert isinstance(fatal[0], DataLossError)
     assert re.search(words, str(fatal[0]))
     assert "`rollbus worker accept-loss counter`" in str(fatal[0])
-    assert ("resume", 0) not in broker.told
+    assert ("resume", 0) not in broker.calls
 
 
 async def test_a_position_without_a_mark_is_taken_as_it_is_and_gets_one(
@@ -246,7 +246,7 @@ async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batche
     assert not runner.ready
     runner.start()
     await until(lambda: runner.ready)
-    assert broker.told == [("producer", ME), ("seek", 7), ("resume", 0)]
+    assert broker.calls == [("producer", ME), ("seek", 7), ("resume", 0)]
     assert broker.outputs == []
     await runner.close()
     await sessions.close()
@@ -283,8 +283,8 @@ async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: B
 
 async def test_batches_that_wait_go_together_and_what_overlaps_is_taken_once(broker: Broker) -> None:
     async with running(broker) as runner:
-        for each in (batch(0, 3), batch(1, 5), batch(0, 2)):
-            runner.enqueue(each)
+        for batch_of_offsets in (batch(0, 3), batch(1, 5), batch(0, 2)):
+            runner.enqueue(batch_of_offsets)
         await until(lambda: broker.committed == 5)
     assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
 
@@ -294,12 +294,12 @@ async def test_a_batch_that_does_not_continue_the_position_rewinds(broker: Broke
     async with running(broker) as runner:
         runner.enqueue(batch(0, 2))
         await until(lambda: broker.committed == 2)
-        broker.told.clear()
+        broker.calls.clear()
         runner.enqueue(batch(start, 6))
-        await until(lambda: ("seek", 2) in broker.told)
+        await until(lambda: ("seek", 2) in broker.calls)
         runner.enqueue(batch(2, 6))
         await until(lambda: broker.committed == 6)
-    assert broker.told[:2] == [("seek", 2), ("resume", 0)]
+    assert broker.calls[:2] == [("seek", 2), ("resume", 0)]
     assert counted(broker) == [f"k:{number}" for number in range(1, 7)]
 
 
@@ -309,12 +309,12 @@ async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Br
         runner.enqueue(batch(0, 1))
         await until(lambda: runner._writing)
         for start in range(1, 1 + BATCHES_AHEAD):
-            assert ("pause", 0) not in broker.told
+            assert ("pause", 0) not in broker.calls
             runner.enqueue(batch(start, start + 1))
-        assert broker.told[-1] == ("pause", 0)
+        assert broker.calls[-1] == ("pause", 0)
         broker.gate.set()
         await until(lambda: broker.committed == 1 + BATCHES_AHEAD)
-        assert broker.told[-1] == ("resume", 0)
+        assert broker.calls[-1] == ("resume", 0)
 
 
 async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_again(broker: Broker) -> None:
@@ -324,9 +324,9 @@ async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_a
         await until(lambda: runner._writing)
         for start in range(BATCHES_AHEAD):
             runner.enqueue(batch(start, start + 1))
-        assert broker.told[-1] == ("pause", 0)
+        assert broker.calls[-1] == ("pause", 0)
         broker.gate.set()
-        await until(lambda: broker.told[-1] == ("resume", 0))
+        await until(lambda: broker.calls[-1] == ("resume", 0))
         runner.enqueue(batch(4, 5))
         await until(lambda: broker.committed == 5)
     assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
@@ -338,10 +338,10 @@ async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(brok
         runner.enqueue(batch(0, 2))
         await until(lambda: broker.committed == 2)
         broker.failures.append(error)
-        broker.told.clear()
+        broker.calls.clear()
         runner.enqueue(batch(2, 4))
-        await until(lambda: ("seek", 2) in broker.told)
-        assert broker.told == [("pause", 0), ("stop", 0), ("producer", ME), ("seek", 2), ("resume", 0)]
+        await until(lambda: ("seek", 2) in broker.calls)
+        assert broker.calls == [("pause", 0), ("stop", 0), ("producer", ME), ("seek", 2), ("resume", 0)]
         runner.enqueue(batch(2, 4))
         await until(lambda: broker.committed == 4)
     assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
@@ -402,7 +402,7 @@ async def test_an_end_that_is_no_ordinary_error_is_reported_as_well(broker: Brok
 async def test_a_new_owner_fences_the_last_one_before_it_claims_the_partition(broker: Broker) -> None:
     broker.committed, broker.owner = 7, "claimed by t.counter.other.1"
     async with running(broker):
-        assert broker.told[:3] == [("producer", ME), ("producer", "t.counter.other.1"), ("stop", 0)]
+        assert broker.calls[:3] == [("producer", ME), ("producer", "t.counter.other.1"), ("stop", 0)]
         assert broker.claimed == [Committed(7, ME, "claim")]
 
 
@@ -461,7 +461,7 @@ async def test_who_is_no_member_any_more_fences_nobody(broker: Broker, monkeypat
     fatal: list[BaseException] = []
     async with running(broker, fatal) as runner:
         await until(lambda: runner.metrics.failures == 1)
-        assert ("producer", "t.counter.heir.2") not in broker.told
+        assert ("producer", "t.counter.heir.2") not in broker.calls
         assert not runner.ready
     assert (broker.claimed, fatal) == ([], [])
 
@@ -489,7 +489,7 @@ async def test_records_that_retention_took_are_never_stepped_over(
     async with running(broker, fatal):
         await until(lambda: bool(fatal))
     assert "records 3 … 8 were deleted by retention" in str(fatal[0])
-    assert ("resume", 0) not in broker.told
+    assert ("resume", 0) not in broker.calls
 
 
 async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,5 +541,5 @@ async def test_one_that_is_late_in_ending_does_not_pause_its_successor(
         released.set()
         assert late._task is not None
         await asyncio.wait([late._task])
-        assert broker.told[-1] == ("resume", 0)
+        assert broker.calls[-1] == ("resume", 0)
     await sessions.close()

@@ -90,10 +90,10 @@ class Process:
         """Read one batch of each partition that is owned, wanted and has more; it is handed over later."""
         for number in sorted(self.owned & self.open & self.positions.keys()):
             start = self.positions[number]
-            found = self.world.broker.read((EPISODE_EVENTS.name, number), start, self.world.chance.choice((1, 2, 50)))
-            if found.end > start:
-                self.positions[number] = found.end
-                self.flights.append(Batch(place_of(number), start, found.end, found.records))
+            fetched = self.world.broker.read((EPISODE_EVENTS.name, number), start, self.world.chance.choice((1, 2, 50)))
+            if fetched.end > start:
+                self.positions[number] = fetched.end
+                self.flights.append(Batch(place_of(number), start, fetched.end, fetched.records))
 
     def deliver(self) -> None:
         """Hand over the oldest batch."""
@@ -334,7 +334,7 @@ class World:
                 counted[task] += [(record.unit_id, record.detail) for _, record in written]
         for number in range(PARTITIONS):
             expected = [(name, f"k{number}:{at}") for at, name in enumerate(self.published[number], 1)]
-            assert sorted(counted[task_of(number)], key=lambda each: int(each[1].partition(":")[2])) == expected
+            assert sorted(counted[task_of(number)], key=lambda row: int(row[1].partition(":")[2])) == expected
 
 
 WORLD: ContextVar[World] = ContextVar("world")
@@ -427,9 +427,9 @@ def first_failure(seeds: Iterable[int]) -> tuple[int, AssertionError] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 150, 50))
 def test_long_schedules_hold_too(start: int) -> None:
-    found = first_failure(range(start, start + 50))
-    if found is not None:
-        raise AssertionError(f"schedule {found[0]}: {found[1]}") from found[1]
+    failure = first_failure(range(start, start + 50))
+    if failure is not None:
+        raise AssertionError(f"schedule {failure[0]}: {failure[1]}") from failure[1]
 
 
 def _takes_all(self: Runner) -> Any:

@@ -168,9 +168,9 @@ async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for
     waiting = commit(session, 2, 7)
     await turns()
     broker.gate.set()
-    found = await asyncio.gather(*parts, waiting, commit(session, 3, 8), return_exceptions=True)
-    assert found[:2] == [error, error]
-    assert [type(each) for each in found[2:]] == [UnavailableError, UnavailableError]
+    outcomes = await asyncio.gather(*parts, waiting, commit(session, 3, 8), return_exceptions=True)
+    assert outcomes[:2] == [error, error]
+    assert [type(outcome) for outcome in outcomes[2:]] == [UnavailableError, UnavailableError]
     assert broker.written == []
     assert session.ended
 
@@ -200,10 +200,10 @@ async def test_after_a_failure_there_is_one_new_session_for_all(broker: Broker) 
     first = await sessions.get()
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(first, 0, 5), return_exceptions=True)
-    found = await asyncio.gather(sessions.get(), sessions.get())
-    assert found[0] is found[1] is not first
+    outcomes = await asyncio.gather(sessions.get(), sessions.get())
+    assert outcomes[0] is outcomes[1] is not first
     assert (broker.lives, broker.stopped) == ([ID, ID], 1)
-    await commit(found[0], 0, 5)
+    await commit(outcomes[0], 0, 5)
     assert broker.offsets == [{0: 5}]
 
 
@@ -219,12 +219,12 @@ async def test_who_cannot_be_written_fails_alone_the_next_time(broker: Broker, m
     sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     first = await sessions.get()
     together = await asyncio.gather(commit(first, 0, 5), commit(first, 1, 6), return_exceptions=True)
-    assert [type(each) for each in together] == [ValueError, ValueError]
+    assert [type(outcome) for outcome in together] == [ValueError, ValueError]
     for _ in range(2):
         session = await sessions.get()
         tasks = [commit(session, 0, 5), commit(session, 1, 6), commit(session, 2, 7)]
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(each) for each in found] == [type(None), ValueError, UnavailableError]
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), ValueError, UnavailableError]
     assert broker.offsets == [{0: 5}] * 2
 
 
@@ -240,8 +240,8 @@ async def test_after_a_failure_those_that_have_had_their_own_go_together_again(b
 
 async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(asyncio.CancelledError())
-    (found,) = await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
-    assert isinstance(found, asyncio.CancelledError)
+    (outcomes,) = await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
+    assert isinstance(outcomes, asyncio.CancelledError)
     assert session.ended
 
 

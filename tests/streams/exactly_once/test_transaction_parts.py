@@ -164,11 +164,13 @@ async def test_a_trajectory_or_score_above_the_limit_is_dropped_by_name(large: A
 
 async def test_of_a_group_or_batch_above_the_limit_each_group_is_dropped_with_its_members() -> None:
     groups = [make_group(name, (0.0, 1.0), group_key="x" * 700_000) for name in ("a", "b")]
-    (one,) = await drops_of(replace(groups[0], group_key="x" * 1_200_000))
+    (drop_of_group,) = await drops_of(replace(groups[0], group_key="x" * 1_200_000))
     batch = make_batch(0, groups)
     both = await drops_of(batch)
     assert [drop.unit_id for drop in both] == ["a", "b"]
-    assert {(drop.unit, drop.reason, drop.run_id) for drop in (one, *both)} == {("group", "too_large", "main")}
+    assert {(drop.unit, drop.reason, drop.run_id) for drop in (drop_of_group, *both)} == {
+        ("group", "too_large", "main")
+    }
     assert [drop.trajectory_ids for drop in both] == [
         tuple(member.trajectory_id for member in group.members) for group in groups
     ]
@@ -266,9 +268,9 @@ async def test_ticks_of_which_nothing_follows_may_wait_and_are_written_with_what
     work = StagePartition(PureAsEffects(TickStage()), PLACE, app_version="1")
     quiet = await work.process(ticks(1, 2), hold_quiet=True)
     assert (quiet.quiet, quiet.changelog, quiet.outputs) == (True, [], [])
-    told = await work.process(ticks(3, 10), hold_quiet=True)
-    assert not told.quiet
-    assert (told.changelog, len(told.outputs)) == ([(b"seen\x1fnow", b"\x0110")], 1)
+    outcome = await work.process(ticks(3, 10), hold_quiet=True)
+    assert not outcome.quiet
+    assert (outcome.changelog, len(outcome.outputs)) == ([(b"seen\x1fnow", b"\x0110")], 1)
 
 
 async def test_quiet_ticks_are_written_where_they_may_not_wait() -> None:

@@ -65,15 +65,15 @@ STAGES: dict[str, Any] = {
 
 def rows() -> Iterator[tuple[str, str, bytes, bytes]]:
     """Yield stage, table, key and bytes of one row of each table, as today's code writes them."""
-    found: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+    row_by_table: dict[tuple[str, str], tuple[bytes, bytes]] = {}
     for stage, records in _logs():
         stepper = Stepper(stage)
         for record in [make_tick(0), *records]:
             stepper.feed(record, key="main")
             for key, value in stepper.changelog.items():
                 table, _, row_key = key.partition(SEPARATOR)
-                found.setdefault((stage.name.partition(".")[0], table.decode()), (row_key, value))
-    for (stage_name, table_name), (row_key, value) in found.items():
+                row_by_table.setdefault((stage.name.partition(".")[0], table.decode()), (row_key, value))
+    for (stage_name, table_name), (row_key, value) in row_by_table.items():
         yield stage_name, table_name, row_key, value
 
 

@@ -19,7 +19,7 @@ class Broker:
 
     def __init__(self, *, unknown: str = "", code: int = 0) -> None:
         self._unknown, self._code = unknown, code
-        self.made: dict[str, dict[str, str]] = {}
+        self.configs_by_topic: dict[str, dict[str, str]] = {}
 
     async def create_topics(self, topics: Any) -> Any:
         errors = []
@@ -27,14 +27,14 @@ class Broker:
             code = INVALID_CONFIG if self._unknown in topic.topic_configs else self._code
             errors.append((topic.name, code, "as the broker says"))
             if not code:
-                self.made[topic.name] = topic.topic_configs
+                self.configs_by_topic[topic.name] = topic.topic_configs
         return SimpleNamespace(topic_errors=errors)
 
 
 async def test_every_topic_is_made_with_what_it_must_and_should_have() -> None:
     broker: Any = Broker()
     await _create(broker, SPECS, 1)
-    assert broker.made == {spec.name: dict(spec.config + spec.wished) for spec in SPECS}
+    assert broker.configs_by_topic == {spec.name: dict(spec.config + spec.wished) for spec in SPECS}
 
 
 async def test_a_topic_that_somebody_else_makes_meanwhile_is_no_error() -> None:

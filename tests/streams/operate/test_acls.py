@@ -31,9 +31,9 @@ def test_a_producer_writes_its_topics_and_reads_nothing() -> None:
 
 def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:
     assert {"n.assembly.changelog", "n.ticker.changelog", "n.trajectories", "n.drops"} <= topics_of("worker", "Write")
-    found = acls("worker", "n.", STAGES)
-    assert Acl("group", "n.assembly", ("Read",)) in found
-    assert Acl("transactional-id", "n.assembly.", ("Describe", "Write"), "prefixed") in found
+    permissions = acls("worker", "n.", STAGES)
+    assert Acl("group", "n.assembly", ("Read",)) in permissions
+    assert Acl("transactional-id", "n.assembly.", ("Describe", "Write"), "prefixed") in permissions
 
 
 def test_only_the_trainer_tells_of_steps() -> None:
@@ -53,10 +53,10 @@ def test_the_sink_reads_every_topic_of_the_table_and_writes_only_that_it_lives()
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> None:
-    found = acls(role, "n.", STAGES)
-    own = [acl for acl in found if acl.name == REPLAY_PREFIX]
-    assert [acl.resource for acl in own] == ["group", "topic"] * (role == "replay")
-    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in found if acl not in own)
+    permissions = acls(role, "n.", STAGES)
+    replay_permissions = [acl for acl in permissions if acl.name == REPLAY_PREFIX]
+    assert [acl.resource for acl in replay_permissions] == ["group", "topic"] * (role == "replay")
+    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in permissions if acl not in replay_permissions)
 
 
 def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:

@@ -15,40 +15,42 @@ from tests.streams.exactly_once.test_transaction_parts import Raw
 
 
 def search(**labels: str) -> Search:
-    found = Search(labels)
-    found.add_start(make_started("a", labels={"user": "ann", "team": "x"}))
-    found.add_start(make_started("b", labels={"user": "bob", "team": "x"}))
-    found.add_start(make_started("a-sub", root="a"))
-    return found
+    matching = Search(labels)
+    matching.add_start(make_started("a", labels={"user": "ann", "team": "x"}))
+    matching.add_start(make_started("b", labels={"user": "bob", "team": "x"}))
+    matching.add_start(make_started("a-sub", root="a"))
+    return matching
 
 
 def test_a_label_finds_the_episode_and_what_belongs_to_it() -> None:
     assert search(user="ann").matching_episodes() == [RootedEpisode("a", "a"), RootedEpisode("a-sub", "a")]
     assert search(user="ann", team="y").matching_episodes() == []
-    assert [each.episode_id for each in search(team="x").matching_episodes()] == ["a", "a-sub", "b"]
+    assert [episode.episode_id for episode in search(team="x").matching_episodes()] == ["a", "a-sub", "b"]
 
 
 def test_without_labels_nobody_is_found_but_by_id() -> None:
-    found = Search({}, frozenset({"b"}))
-    found.add_start(make_started("a"))
-    found.add_start(make_started("b"))
-    assert found.matching_episodes() == [RootedEpisode("b", "b")]
+    matching = Search({}, frozenset({"b"}))
+    matching.add_start(make_started("a"))
+    matching.add_start(make_started("b"))
+    assert matching.matching_episodes() == [RootedEpisode("b", "b")]
 
 
 def test_attempts_that_repeat_a_persons_opening_are_found_with_it() -> None:
-    found = Search({}, frozenset({"a"}))
-    found.add_start(make_started("a"))
+    matching = Search({}, frozenset({"a"}))
+    matching.add_start(make_started("a"))
     for attempt, origin in (("again", "a"), ("other", "b")):
-        found.add_start(make_started(attempt, labels={"resampled_from": trajectory_id(origin)}))
-    found.add_start(make_started("again-sub", root="again"))
-    assert found.matching_episodes() == [RootedEpisode("a", "a")]
-    assert found.attempts_at(["a"]) == [RootedEpisode("again", "again"), RootedEpisode("again-sub", "again")]
-    assert found.attempts_at(["again"]) == []
+        matching.add_start(make_started(attempt, labels={"resampled_from": trajectory_id(origin)}))
+    matching.add_start(make_started("again-sub", root="again"))
+    assert matching.matching_episodes() == [RootedEpisode("a", "a")]
+    assert matching.attempts_at(["a"]) == [RootedEpisode("again", "again"), RootedEpisode("again-sub", "again")]
+    assert matching.attempts_at(["again"]) == []
 
 
 def test_forgetting_twice_says_the_same() -> None:
-    one, again = (exclusions([RootedEpisode("a", "a")], reason="asked", now_ms=now) for now in (1, 2))
-    assert one[0].event_id == again[0].event_id
+    first_exclusions, second_exclusions = (
+        exclusions([RootedEpisode("a", "a")], reason="asked", now_ms=now) for now in (1, 2)
+    )
+    assert first_exclusions[0].event_id == second_exclusions[0].event_id
 
 
 async def test_the_log_is_searched_for_episode_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +61,6 @@ async def test_the_log_is_searched_for_episode_starts(monkeypatch: pytest.Monkey
             yield Raw(offset, value)
 
     monkeypatch.setattr(forget_kafka, "read_whole", read_whole)
-    found = Search({"user": "ann"})
-    await forget_kafka.search_log(StreamSettings(), found, lambda count: None)
-    assert [each.episode_id for each in found.matching_episodes()] == ["a", "b"]
+    matching = Search({"user": "ann"})
+    await forget_kafka.search_log(StreamSettings(), matching, lambda count: None)
+    assert [episode.episode_id for episode in matching.matching_episodes()] == ["a", "b"]

@@ -10,14 +10,14 @@ from tests.stepping import Stepper
 def test_groups_batches_answers_and_versions_are_counted_once_however_often_they_come() -> None:
     (batch,) = Stepper(CurriculumStage(RunConfig(batching=BatchingConfig(groups_per_step=1)))).feed(make_group("g"))
     records = [make_tick(0), make_group("g"), batch, make_outcome(batch, version=4), make_version(9)]
-    found = run_statuses([("main", record) for record in records * 2])
-    assert found == {"main": RunStatus("main", groups=1, batches=1, answered=1, newest_version=4)}
+    statuses = run_statuses([("main", record) for record in records * 2])
+    assert statuses == {"main": RunStatus("main", groups=1, batches=1, answered=1, newest_version=4)}
 
 
 def test_the_last_command_says_the_state_of_its_run_alone() -> None:
     commands = [make_command("pause"), make_command("end_window", key="c2"), make_command("stop", run_id="other")]
-    found = run_statuses([(command.run_id, command) for command in commands])
-    assert {name: status.state for name, status in found.items()} == {"main": "paused", "other": "stopped"}
+    statuses = run_statuses([(command.run_id, command) for command in commands])
+    assert {name: status.state for name, status in statuses.items()} == {"main": "paused", "other": "stopped"}
     assert run_statuses([("main", make_command(name, key=name)) for name in ("stop", "resume")])["main"] == RunStatus(
         "main"
     )

@@ -45,21 +45,21 @@ async def replayed_in_lanes(
     first = [stage for stage in stages if stage.input is stages[0].input]
     running = []
     for number in range(lanes):
-        own = [source for source in sources if source.partition % lanes == number]
+        lane_sources = [source for source in sources if source.partition % lanes == number]
         lane = Lane(first, partitions=partitions, output=CountingOutput(), heads=heads, ask_all=ask_all,
                     **NAMES, **(lane_options or {}))  # fmt: skip
-        running.append(MemoryLane([source.partition for source in own], lane.run(own)))
+        running.append(MemoryLane([source.partition for source in lane_sources], lane.run(lane_sources)))
     elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])
     output = MemoryOutput() if output is None else output
     rest = [stage for stage in stages if stage not in first]
     chain = Chain(rest, partitions=partitions, output=output, elsewhere=elsewhere.readers, **NAMES, **options)
     await chain.open()
-    async for each in joined(running):
-        if isinstance(each, MadePiece):
-            await chain.take_piece(each.outputs)
-        elif isinstance(each, MadeRound):
-            await chain.take_round(decode(each.data), each.data, [outputs for _, outputs in each.outputs])
+    async for result in joined(running):
+        if isinstance(result, MadePiece):
+            await chain.take_piece(result.outputs)
+        elif isinstance(result, MadeRound):
+            await chain.take_round(decode(result.data), result.data, [outputs for _, outputs in result.outputs])
         else:
-            elsewhere.take(each)
+            elsewhere.take(result)
     await chain.end()
     return chain, output.frames

@@ -37,7 +37,7 @@ from tests.streams.replay.memory import ListSource, MemoryOutput, Raw
 from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.log import Broker
 
-MADE: Mapping[Topic, tuple[type, ...]] = {
+KINDS_OF_TOPIC: Mapping[Topic, tuple[type, ...]] = {
     TRAJECTORIES: (Trajectory, RewardRevised),
     SCORES: (Score,),
     RUN_LOG: (Group,),
@@ -48,12 +48,12 @@ MADE: Mapping[Topic, tuple[type, ...]] = {
 """What is compared of each topic."""
 IN_ANY_ORDER = (TRAJECTORIES, SCORES, DROPS)
 """Written by many partitions at once, or in front of the ticks of their rounds; of the others the order counts too."""
-Made = dict[tuple[str, int], Any]
+RowsByPlace = dict[tuple[str, int], Any]
 
 
 async def replay_of(
     broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
-) -> Made:
+) -> RowsByPlace:
     """Return what an unchanged replay makes."""
     live_inputs = LiveInputs()
     readers = [_reader(broker, topic, live_inputs) for topic in (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)]
@@ -81,28 +81,28 @@ async def replay_of(
         else:
             await chain.piece(piece.partition, piece.records)
     await chain.end()
-    frames = ((topic, number, [data for _, data in output.frames.get((topic.name, number), ())]) for topic in MADE
-              for number in range(broker.partitions_of(topic)))  # fmt: skip
-    return _made(frames)
+    frames = ((topic, number, [data for _, data in output.frames.get((topic.name, number), ())])
+              for topic in KINDS_OF_TOPIC for number in range(broker.partitions_of(topic)))  # fmt: skip
+    return _rows_by_place(frames)
 
 
-def made_by_live(broker: Broker) -> Made:
+def made_by_live(broker: Broker) -> RowsByPlace:
     """Return what live made of the same."""
-    frames = ((topic, number, [entry.value or b"" for entry in broker.entries_of(topic, number)]) for topic in MADE
-              for number in range(broker.partitions_of(topic)))  # fmt: skip
-    return _made(frames)
+    frames = ((topic, number, [entry.value or b"" for entry in broker.entries_of(topic, number)])
+              for topic in KINDS_OF_TOPIC for number in range(broker.partitions_of(topic)))  # fmt: skip
+    return _rows_by_place(frames)
 
 
-def _made(frames: Any) -> Made:
-    made: Made = defaultdict(list)
+def _rows_by_place(frames: Any) -> RowsByPlace:
+    rows_by_place: RowsByPlace = defaultdict(list)
     for topic, number, rows in frames:
-        records = [record for row in rows if isinstance(record := decode(row), MADE[topic])]
+        records = [record for row in rows if isinstance(record := decode(row), KINDS_OF_TOPIC[topic])]
         records = [record for record in records if getattr(record, "stage", "") not in ("trainer", "alias")]
         for record in records:  # runs share topics, and have no order between them
             run = "" if topic in IN_ANY_ORDER else getattr(record, "run_id", None) or ""
             place = (f"{topic.name} {run}", -1 if topic in IN_ANY_ORDER else number)
-            made[place].append(encode(without_location(record)))
-    return {place: Counter(rows) if place[1] < 0 else rows for place, rows in made.items()}
+            rows_by_place[place].append(encode(without_location(record)))
+    return {place: Counter(rows) if place[1] < 0 else rows for place, rows in rows_by_place.items()}
 
 
 def _reader(broker: Broker, topic: Topic, live_inputs: LiveInputs) -> LiveReader:
@@ -153,7 +153,7 @@ def run_of(stage: AnyStage, runs: Sequence[RunConfig]) -> RunConfig:
     return next(run for run in runs if stage.name.endswith(f".{run.run_id}"))
 
 
-def difference(live: Made, replay: Made) -> str | None:
+def difference(live: RowsByPlace, replay: RowsByPlace) -> str | None:
     """Say what differs, in short; None if nothing does."""
     for place in sorted(live.keys() | replay.keys()):
         ours, theirs = live.get(place, []), replay.get(place, [])
@@ -161,13 +161,14 @@ def difference(live: Made, replay: Made) -> str | None:
             continue
         if place[1] < 0:
             ours, theirs = Counter(ours), Counter(theirs)
-            return f"{place[0]}: only live {_shown(ours - theirs)}, only the replay {_shown(theirs - ours)}"
+            only_live, only_replay = _describe_rows(ours - theirs), _describe_rows(theirs - ours)
+            return f"{place[0]}: only live {only_live}, only the replay {only_replay}"
         at = next((n for n, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
         at = min(len(ours), len(theirs)) if at < 0 else at
-        here, there = _shown(ours[at : at + 1]), _shown(theirs[at : at + 1])
+        here, there = _describe_rows(ours[at : at + 1]), _describe_rows(theirs[at : at + 1])
         return f"{place} record {at} of {len(ours)} is {here}, in the replay {there}"
     return None
 
 
-def _shown(rows: Any) -> str:
+def _describe_rows(rows: Any) -> str:
     return "; ".join(repr(decode(row))[:600] for row in list(rows)[:2])

@@ -53,9 +53,9 @@ class ListSource:
     position: int = field(default=0)
 
     async def read(self) -> Sequence[Raw]:
-        found = self.records[self.position : self.position + self.size]
-        self.position += len(found)
-        return found
+        next_records = self.records[self.position : self.position + self.size]
+        self.position += len(next_records)
+        return next_records
 
 
 @dataclass(slots=True)
@@ -85,11 +85,11 @@ async def replayed(
         source_namespace="", namespace="replay.", **options,
     )  # fmt: skip
     await chain.open()
-    async for each in merged(sources):
-        if isinstance(each, Round):
-            await chain.round(each)
+    async for part in merged(sources):
+        if isinstance(part, Round):
+            await chain.round(part)
         else:
-            await chain.piece(each.partition, each.records)
+            await chain.piece(part.partition, part.records)
     await chain.end()
     return chain, output.frames
 

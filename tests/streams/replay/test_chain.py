@@ -33,28 +33,28 @@ few = settings(max_examples=count_examples(25), deadline=None, suppress_health_c
 
 def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
     """Stages of these kinds, groups judged as live has judged them."""
-    found = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
+    stages = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
     judged = JudgedGroups([run.run_id for run in past.runs])
     for topic in (RUN_LOG, DROPS):
-        for each in past.broker.committed(topic):
-            judged.take(each.record)
+        for judged_entry in past.broker.committed(topic):
+            judged.take(judged_entry.record)
 
     async def find(group: Any, rewards: Any) -> Any:
         return judged.of(group)
 
     for kind in ("grouping", "group-scoring", "curriculum"):
         for run in past.runs:
-            found += [
+            stages += [
                 GroupScoringStage(run, registry=REGISTRY, find_judged=find)
                 if isinstance(stage, GroupScoringStage)
                 else stage
                 for stage in run_stages(run, registry=REGISTRY)
                 if stage.name.startswith(f"{kind}.")
             ]
-    return [stage for stage in found if stage.name.partition(".")[0] in kinds]
+    return [stage for stage in stages if stage.name.partition(".")[0] in kinds]
 
 
-def recorded(past: Past, topic: Topic, size: int = 50) -> list[ListSource]:
+def list_sources(past: Past, topic: Topic, size: int = 50) -> list[ListSource]:
     """A topic of the live history as it can be read."""
     return [
         ListSource(
@@ -71,24 +71,26 @@ def recorded(past: Past, topic: Topic, size: int = 50) -> list[ListSource]:
 
 def written_by(past: Past, kind: str) -> dict[Any, list[bytes]]:
     """What live's tasks of a stage wrote, by task and topic, locations blank."""
-    found: dict[Any, list[bytes]] = defaultdict(list)
+    rows_by_writer: dict[Any, list[bytes]] = defaultdict(list)
     for (writer, (topic, _)), rows in past.broker.written().items():
         stage, _, partition = writer.rpartition("-")
         if stage.partition(".")[0] == kind:
-            found[stage, int(partition), topic] += [encode(without_location(record)) for _, record in rows]
-    return found
+            rows_by_writer[stage, int(partition), topic] += [encode(without_location(record)) for _, record in rows]
+    return rows_by_writer
 
 
 async def alone(past: Past, kind: str, size: int) -> dict[Any, list[bytes]]:
     """What each stage of a kind makes of its recorded input, partition by partition."""
-    found: dict[Any, list[bytes]] = {}
+    rows_by_writer: dict[Any, list[bytes]] = {}
     for stage in stages_of(past, kind):
-        for source in recorded(past, INPUTS[kind], size):
+        for source in list_sources(past, INPUTS[kind], size):
             others = [ListSource(n, []) for n in range(past.broker.partitions) if n != source.partition]
             _, frames = await replayed([stage], [source, *others], partitions=past.broker.partitions)
             for (topic, _), rows in frames.items():
-                found.setdefault((stage.name, source.partition, topic), []).extend(data for _, data in blank(rows))
-    return found
+                rows_by_writer.setdefault((stage.name, source.partition, topic), []).extend(
+                    data for _, data in blank(rows)
+                )
+    return rows_by_writer
 
 
 @pytest.mark.parametrize("kind", list(INPUTS))
@@ -101,7 +103,7 @@ async def test_a_stage_alone_gives_live_byte_for_byte(kind: str, seed: int, size
 
 
 async def whole(past: Past, size: int, kinds: Sequence[str] = tuple(INPUTS)) -> tuple[Any, Frames]:
-    return await replayed(stages_of(past, *kinds), recorded(past, INPUTS[kinds[0]], size),
+    return await replayed(stages_of(past, *kinds), list_sources(past, INPUTS[kinds[0]], size),
                           partitions=past.broker.partitions)  # fmt: skip
 
 
@@ -111,10 +113,10 @@ async def test_from_the_events_two_replays_are_equal_however_much_is_read_at_onc
     seed: int, sizes: tuple[int, int]
 ) -> None:
     past = live(seed)
-    (first, one), (second, other) = [await whole(past, size) for size in sizes]
-    assert one == other
+    (first, first_frames), (second, second_frames) = [await whole(past, size) for size in sizes]
+    assert first_frames == second_frames
     assert first.digests() == second.digests()
-    trajectories = [row for (topic, _), rows in one.items() for _, row in rows if topic == TRAJECTORIES.name]
+    trajectories = [row for (topic, _), rows in first_frames.items() for _, row in rows if topic == TRAJECTORIES.name]
     live_records = past.broker.committed(TRAJECTORIES)
     assert Counter(trajectories) == Counter(
         live_record.data for live_record in live_records if not isinstance(live_record.record, ConfigApplied)
@@ -149,9 +151,9 @@ def of_run(row: tuple[bytes | None, bytes], stage: str) -> bool:
 async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None:
     past = live(11)
     gone = past.events[0].episode_id
-    _, frames = await replayed(stages_of(past, "assembly"), recorded(past, EPISODE_EVENTS),
+    _, frames = await replayed(stages_of(past, "assembly"), list_sources(past, EPISODE_EVENTS),
                                partitions=past.broker.partitions, excluded=frozenset({gone}))  # fmt: skip
-    rows = [data for (topic, _), found in frames.items() for _, data in found if topic == TRAJECTORIES.name]
+    rows = [data for (topic, _), topic_rows in frames.items() for _, data in topic_rows if topic == TRAJECTORIES.name]
     assert not any(gone.encode() in data for data in rows)
-    drops = [data for (topic, _), found in frames.items() for _, data in found if topic == DROPS.name]
+    drops = [data for (topic, _), topic_rows in frames.items() for _, data in topic_rows if topic == DROPS.name]
     assert sum(b"on the list of exclusions" in data for data in drops) == 1

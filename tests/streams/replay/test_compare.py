@@ -18,14 +18,14 @@ from tests.builders import START_MS, make_group, make_score, make_trajectory
 SPAN = CommonTime(START_MS, START_MS + 60_000)
 
 
-def made(name: str, *records: Any, span: CommonTime = SPAN) -> Side:
+def side_of(name: str, *records: Any, span: CommonTime = SPAN) -> Side:
     return within(records, Side(name), span)
 
 
-def told(found: ReplayComparison) -> list[tuple[str, str, str, bool, int]]:
+def rows_of(comparison: ReplayComparison) -> list[tuple[str, str, str, bool, int]]:
     return [
         (difference.kind, difference.what, difference.cause, difference.edge, difference.count)
-        for difference in found.differences
+        for difference in comparison.differences
     ]
 
 
@@ -53,29 +53,29 @@ def admitting(*groups: str) -> CurriculumState:
 
 def test_equal_sides_have_no_difference() -> None:
     records = (make_trajectory("e1"), score_of("e1", 1.0), group_of("g", "e1", "e2"))
-    found = compare(made("live", *records), made("b", *records), SPAN)
-    assert told(found) == []
-    assert found.same == {"trajectory": 1, "score": 1, "group": 1, "curriculum": 1}
+    comparison = compare(side_of("live", *records), side_of("b", *records), SPAN)
+    assert rows_of(comparison) == []
+    assert comparison.same == {"trajectory": 1, "score": 1, "group": 1, "curriculum": 1}
 
 
 def test_another_reward_is_the_cause_of_other_scores() -> None:
-    one = made("live", make_trajectory("e1"), score_of("e1", 1.0))
-    other = made("b", make_trajectory("e1"), score_of("e1", 0.0, reward_version="r2"))
-    found = compare(one, other, SPAN)
-    assert told(found) == [("score", "changed", "another reward", False, 1)]
-    assert found.differences[0].examples == (f"{trajectory_id('e1')}: 1 → 0",)
+    live = side_of("live", make_trajectory("e1"), score_of("e1", 1.0))
+    replay = side_of("b", make_trajectory("e1"), score_of("e1", 0.0, reward_version="r2"))
+    comparison = compare(live, replay, SPAN)
+    assert rows_of(comparison) == [("score", "changed", "another reward", False, 1)]
+    assert comparison.differences[0].examples == (f"{trajectory_id('e1')}: 1 → 0",)
 
 
 def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
-    one = made("live", *trajectories, group_of("g", "e1", "e2"))
+    live = side_of("live", *trajectories, group_of("g", "e1", "e2"))
     ids = (trajectory_id("e1"), trajectory_id("e2"))
     dropped = drop_of("incomplete_group", unit="group", unit_id="x", run="main", stage="grouping", ids=ids)
-    assert told(compare(one, made("b", *trajectories, dropped), SPAN)) == [
+    assert rows_of(compare(live, side_of("b", *trajectories, dropped), SPAN)) == [
         ("group", "only in live", "dropped as incomplete_group", False, 1)
     ]
-    regrouped = made("b", *trajectories, group_of("h", "e1", "e2", group_key="other"))
-    assert {row[:3] for row in told(compare(one, regrouped, SPAN))} == {
+    regrouped = side_of("b", *trajectories, group_of("h", "e1", "e2", group_key="other"))
+    assert {row[:3] for row in rows_of(compare(live, regrouped, SPAN))} == {
         ("group", "only in live", "its members are in other groups"),
         ("group", "only in b", "its members are in other groups"),
     }
@@ -84,10 +84,10 @@ def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
 def test_what_the_edge_has_cut_is_told_apart() -> None:
     late = make_trajectory("e2", assembled_at_ms=START_MS + 99_000)
     begun_before = drop_of("missing_events", unit_id="e1")
-    one = made("live", make_trajectory("e1"), late, span=CommonTime())
-    found = compare(one, made("b", begun_before), SPAN)
-    assert told(found) == [("trajectory", "only in live", "the range's edge", True, 2)]
-    assert found.inside == ()
+    live = side_of("live", make_trajectory("e1"), late, span=CommonTime())
+    comparison = compare(live, side_of("b", begun_before), SPAN)
+    assert rows_of(comparison) == [("trajectory", "only in live", "the range's edge", True, 2)]
+    assert comparison.inside == ()
 
 
 def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge() -> None:
@@ -95,30 +95,32 @@ def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge()
     last, before = (
         make_trajectory(name, assembled_at_ms=START_MS + ms) for name, ms in (("e1", 60_000), ("e2", 59_999))
     )
-    found = compare(made("live", last, before, group_of("g", "e1", closed_at_ms=START_MS + 60_000)), made("b"), SPAN)
-    assert sorted(told(found)) == [
+    comparison = compare(
+        side_of("live", last, before, group_of("g", "e1", closed_at_ms=START_MS + 60_000)), side_of("b"), SPAN
+    )
+    assert sorted(rows_of(comparison)) == [
         ("group", "only in live", "the range's edge", True, 1),
         ("trajectory", "only in live", "b says: nothing", False, 1),
         ("trajectory", "only in live", "the range's edge", True, 1),
     ]
-    assert told(compare(made("live", last), made("b", last), SPAN)) == []
+    assert rows_of(compare(side_of("live", last), side_of("b", last), SPAN)) == []
 
 
 def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     refused = drop_of("curriculum", unit="group", unit_id="g", run="main", stage="curriculum")
-    one = made("live", *trajectories, group_of("g", "e1", "e2"), admitting("g"))
-    other = made("b", *trajectories, group_of("g", "e1", "e2"), refused)
-    assert told(compare(one, other, SPAN)) == [
+    live = side_of("live", *trajectories, group_of("g", "e1", "e2"), admitting("g"))
+    replay = side_of("b", *trajectories, group_of("g", "e1", "e2"), refused)
+    assert rows_of(compare(live, replay, SPAN)) == [
         ("curriculum", "admitted → curriculum (run main)", "other window or rank", False, 1)
     ]
 
 
 def test_lost_signal_is_no_lost_group() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
-    one = made("live", *trajectories, group_of("g", "e1", "e2"))
-    other = made("b", *trajectories, group_of("g", "e1", "e2", has_signal=False, config_hash="c2"))
-    assert told(compare(one, other, SPAN)) == [
+    live = side_of("live", *trajectories, group_of("g", "e1", "e2"))
+    replay = side_of("b", *trajectories, group_of("g", "e1", "e2", has_signal=False, config_hash="c2"))
+    assert rows_of(compare(live, replay, SPAN)) == [
         ("signal", "lost (run main)", "other configuration of the run", False, 1)
     ]
 
@@ -129,9 +131,9 @@ def test_other_settings_are_the_cause_of_other_groups_and_batches() -> None:
     trajectories = [make_trajectory(name) for name in names]
     fours = [group_of("a", *names[:4], config_hash="c4"), group_of("b", *names[4:], config_hash="c4")]
     eight = group_of("c", *names, config_hash="c8")
-    one = made("live", *trajectories, *fours, admitting("a", "b"), batch_of(0, *fours))
-    other = made("again", *trajectories, eight, admitting("c"), batch_of(0, eight))
-    causes = {row[:3] for row in told(compare(one, other, SPAN))}
+    live = side_of("live", *trajectories, *fours, admitting("a", "b"), batch_of(0, *fours))
+    replay = side_of("again", *trajectories, eight, admitting("c"), batch_of(0, eight))
+    causes = {row[:3] for row in rows_of(compare(live, replay, SPAN))}
     assert causes == {
         ("group", "only in live", "other configuration of the run: its members are in other groups"),
         ("group", "only in again", "other configuration of the run: its members are in other groups"),
@@ -141,16 +143,16 @@ def test_other_settings_are_the_cause_of_other_groups_and_batches() -> None:
 
 
 def test_other_settings_are_the_cause_of_other_scores_and_trajectories() -> None:
-    one = made("live", make_trajectory("e1"), score_of("e1", 1.0, config_hash="c1"))
-    other = made("again", make_trajectory("e1", config_hash="a2"), score_of("e1", 0.5, config_hash="c2"))
-    causes = {(row[0], row[2]) for row in told(compare(one, other, SPAN))}
+    live = side_of("live", make_trajectory("e1"), score_of("e1", 1.0, config_hash="c1"))
+    replay = side_of("again", make_trajectory("e1", config_hash="a2"), score_of("e1", 0.5, config_hash="c2"))
+    causes = {(row[0], row[2]) for row in rows_of(compare(live, replay, SPAN))}
     assert causes == {("trajectory", "other configuration of assembly"), ("score", "other configuration of scoring")}
 
 
 def test_a_score_that_one_side_has_not_is_named() -> None:
-    one = made("live", make_trajectory("e1"), score_of("e1", 1.0))
-    found = compare(one, made("b", make_trajectory("e1")), SPAN)
-    assert told(found) == [("score", "only in live", "not scored yet", False, 1)]
+    live = side_of("live", make_trajectory("e1"), score_of("e1", 1.0))
+    comparison = compare(live, side_of("b", make_trajectory("e1")), SPAN)
+    assert rows_of(comparison) == [("score", "only in live", "not scored yet", False, 1)]
 
 
 def batch_of(number: int, *groups: Any) -> TrainingBatch:
@@ -162,31 +164,31 @@ def test_batches_are_alike_by_their_groups_whatever_their_number() -> None:
     trajectories = [make_trajectory(f"e{n}") for n in range(1, 5)]
     g, h = group_of("g", "e1", "e2"), group_of("h", "e3", "e4")
     admitted = admitting("g", "h")
-    one = made("live", *trajectories, g, h, admitted, batch_of(7, g), batch_of(8, h))
-    other = made("b", *trajectories, g, h, admitted, batch_of(0, g), batch_of(1, h))
-    found = compare(one, other, SPAN)
-    assert (told(found), found.same["batch"]) == ([], 2)
-    both = made("b", *trajectories, g, h, admitted, batch_of(0, g, h))
-    assert sorted(told(compare(one, both, SPAN))) == [
+    live = side_of("live", *trajectories, g, h, admitted, batch_of(7, g), batch_of(8, h))
+    replay = side_of("b", *trajectories, g, h, admitted, batch_of(0, g), batch_of(1, h))
+    comparison = compare(live, replay, SPAN)
+    assert (rows_of(comparison), comparison.same["batch"]) == ([], 2)
+    both = side_of("b", *trajectories, g, h, admitted, batch_of(0, g, h))
+    assert sorted(rows_of(compare(live, both, SPAN))) == [
         ("batch", "only in b (run main)", "its groups are in other batches", False, 1),
         ("batch", "only in live (run main)", "its groups are in other batches", False, 2),
     ]
-    none = made("b", *trajectories, g, h, drop_of("curriculum", unit="group", unit_id="g", run="main",
+    none = side_of("b", *trajectories, g, h, drop_of("curriculum", unit="group", unit_id="g", run="main",
                                                   stage="curriculum.main"), admitted)  # fmt: skip
-    causes = {row[2] for row in told(compare(one, none, SPAN)) if row[0] == "batch"}
+    causes = {row[2] for row in rows_of(compare(live, none, SPAN)) if row[0] == "batch"}
     assert causes == {"of its groups some are curriculum in b", "its groups wait for a step in b"}
 
 
 def test_batches_of_live_that_lie_outside_the_range_say_nothing() -> None:
     before = batch_of(1, group_of("long ago", "x1", "x2"))
-    one = made("live", make_trajectory("e1"), before)
-    assert told(compare(one, made("b", make_trajectory("e1")), SPAN)) == []
+    live = side_of("live", make_trajectory("e1"), before)
+    assert rows_of(compare(live, side_of("b", make_trajectory("e1")), SPAN)) == []
 
 
 def manifest_of(name: str = "b", from_ms: int | None = None, to_ms: int | None = None, **fields: Any) -> ReplayManifest:
-    known: dict[str, Any] = {"namespace": f"replay-{name}.", "source_namespace": "rollbus.", "state": "complete"}
-    known |= {"stages": ("assembly",), "ranges": (), "started_at_ms": 0}
-    return ReplayManifest(name=name, from_ms=from_ms, to_ms=to_ms, **(known | fields))
+    defaults: dict[str, Any] = {"namespace": f"replay-{name}.", "source_namespace": "rollbus.", "state": "complete"}
+    defaults |= {"stages": ("assembly",), "ranges": (), "started_at_ms": 0}
+    return ReplayManifest(name=name, from_ms=from_ms, to_ms=to_ms, **(defaults | fields))
 
 
 def test_what_a_replayed_stage_did_not_write_is_not_taken_from_live() -> None:
@@ -204,9 +206,9 @@ def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
     )  # fmt: skip
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     superseded = drop_of("superseded", unit="group", unit_id="g", run="main", stage="curriculum.main")
-    one = made("live", *trajectories, group_of("g", "e1", "e2"), superseded)
-    found = compare(one, made("b", *trajectories, group_of("g", "e1", "e2")), SPAN, "grouping")
-    assert (told(found), found.same) == ([], {"trajectory": 2, "group": 1})
+    live = side_of("live", *trajectories, group_of("g", "e1", "e2"), superseded)
+    comparison = compare(live, side_of("b", *trajectories, group_of("g", "e1", "e2")), SPAN, "grouping")
+    assert (rows_of(comparison), comparison.same) == ([], {"trajectory": 2, "group": 1})
     with pytest.raises(ConfigurationError, match="events alone"):
         last_of_all([replace(grouping, stages=("alias",))])
 

@@ -28,11 +28,14 @@ def records(place: Location, reward: float = 1.0) -> list[Any]:
 
 @pytest.mark.parametrize("index", range(4))
 def test_only_the_location_is_left_out(index: int) -> None:
-    one, other = (bytes_without_location(made[index], encode(made[index])) for made in map(records, PLACES))
-    assert one == other
-    assert len(one) < len(encode(records(PLACES[0])[index]))
+    left, right = (
+        bytes_without_location(records_of_place[index], encode(records_of_place[index]))
+        for records_of_place in map(records, PLACES)
+    )
+    assert left == right
+    assert len(left) < len(encode(records(PLACES[0])[index]))
     changed = records(PLACES[0], 2.0)[index]
-    assert bytes_without_location(changed, encode(changed)) != one
+    assert bytes_without_location(changed, encode(changed)) != left
 
 
 def test_every_member_s_location_is_left_out_however_long_its_offset_is() -> None:
@@ -40,8 +43,8 @@ def test_every_member_s_location_is_left_out_however_long_its_offset_is() -> Non
     places = [Location(topic="trajectories", partition=0, offset=offset) for offset in offsets]
     members = [make_member(str(number), location=place) for number, place in enumerate(places)]
     alike = [replace(member, location=places[0]) for member in members]
-    one, other = make_group(members=tuple(members)), make_group(members=tuple(alike))
-    assert bytes_without_location(one, encode(one)) == bytes_without_location(other, encode(other))
+    left, right = make_group(members=tuple(members)), make_group(members=tuple(alike))
+    assert bytes_without_location(left, encode(left)) == bytes_without_location(right, encode(right))
 
 
 def test_a_record_without_location_stays_as_it_is() -> None:
@@ -57,22 +60,22 @@ def digest_of(*outputs: tuple[str, str, Any, bytes]) -> bytes:
 
 
 def test_topic_key_bytes_and_order_all_tell_one_digest_from_another() -> None:
-    drop, other = b"one", b"other"
-    base = digest_of(("drops", "k", None, drop), ("drops", "k", None, other))
+    drop, right = b"one", b"other"
+    base = digest_of(("drops", "k", None, drop), ("drops", "k", None, right))
     changed = [
-        digest_of(("scores", "k", None, drop), ("drops", "k", None, other)),
-        digest_of(("drops", "x", None, drop), ("drops", "k", None, other)),
+        digest_of(("scores", "k", None, drop), ("drops", "k", None, right)),
+        digest_of(("drops", "x", None, drop), ("drops", "k", None, right)),
         digest_of(("drops", "k", None, drop), ("drops", "k", None, b"others")),
         digest_of(("drops", "k", None, drop), ("drops", "k", None, b"othes")),
-        digest_of(("drops", "k", None, other), ("drops", "k", None, drop)),
+        digest_of(("drops", "k", None, right), ("drops", "k", None, drop)),
         digest_of(("drops", "k", None, drop)),
     ]
     assert len({base, *changed}) == 1 + len(changed)
 
 
 def test_every_partition_counts_wherever_it_was_decided() -> None:
-    one, other = Digest(), Digest()
-    other.add("drops", "k", None, b"one")
-    assert combined([one, other]) != combined([one, one])
-    assert combined([one, other]) != combined([other, one])
-    assert combined([one, other.value()]) == combined([one, other])
+    left, right = Digest(), Digest()
+    right.add("drops", "k", None, b"one")
+    assert combined([left, right]) != combined([left, left])
+    assert combined([left, right]) != combined([right, left])
+    assert combined([left, right.value()]) == combined([left, right])

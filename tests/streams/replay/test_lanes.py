@@ -16,7 +16,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.streams.replay.lanes import replayed_in_lanes
 from tests.streams.replay.memory import Frames, replayed
-from tests.streams.replay.test_chain import INPUTS, SEEDS, few, recorded, stages_of
+from tests.streams.replay.test_chain import INPUTS, SEEDS, few, list_sources, stages_of
 from tests.streams.simulation.history import ASSEMBLY, Past, live
 from tests.streams.simulation.judging import REGISTRY
 
@@ -29,11 +29,11 @@ def scoring(past: Past, how: str) -> Any:
     stage = HeaderScoring(ScoringConfig(), keep_ms=ASSEMBLY.late_horizon_ms, registry=REGISTRY)
     if how != "recorded":
         return stage
-    known = {(each.record.trajectory_id, each.record.revision): each.record for each in past.broker.committed(SCORES)
-             if isinstance(each.record, Score)}  # fmt: skip
+    scores = [entry.record for entry in past.broker.committed(SCORES) if isinstance(entry.record, Score)]
+    score_by_revision = {(score.trajectory_id, score.revision): score for score in scores}
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
-        return known.get((trajectory_id, revision))
+        return score_by_revision.get((trajectory_id, revision))
 
     return RecordedScoring(stage, find, {})
 
@@ -50,17 +50,17 @@ def stages_for(past: Past, how: str, kinds: Sequence[str]) -> list[Any]:
 
 async def in_lanes(past: Past, size: int, lanes: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:
     return await replayed_in_lanes(
-        stages_for(past, how, kinds), recorded(past, INPUTS[kinds[0]], size), partitions=past.broker.partitions,
+        stages_for(past, how, kinds), list_sources(past, INPUTS[kinds[0]], size), partitions=past.broker.partitions,
         lanes=lanes, heads=how != "whole", ask_all=ask_all if how == "answered" else None,
     )  # fmt: skip
 
 
 async def in_one(past: Past, size: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:
-    return await replayed(stages_for(past, how, kinds), recorded(past, INPUTS[kinds[0]], size),
+    return await replayed(stages_for(past, how, kinds), list_sources(past, INPUTS[kinds[0]], size),
                           partitions=past.broker.partitions)  # fmt: skip
 
 
-def kept(frames: Frames) -> Frames:
+def without_counts(frames: Frames) -> Frames:
     return {place: rows for place, rows in frames.items() if rows}
 
 
@@ -71,8 +71,8 @@ async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
 ) -> None:
     past = live(seed)
     alone, frames = await in_one(past, sizes[0], how)
-    several, made = await in_lanes(past, sizes[1], lanes, how)
-    assert kept(made) == kept(frames)
+    several, lane_frames = await in_lanes(past, sizes[1], lanes, how)
+    assert without_counts(lane_frames) == without_counts(frames)
     assert several.digests() == alone.digests()
     assert several.stream_time_ms == alone.stream_time_ms
     written = [decode(frame) for (topic, _), rows in frames.items() if topic == DROPS.name for _, frame in rows]
@@ -85,6 +85,6 @@ async def test_several_runs_that_read_the_scores_first_come_out_alike_too(seed: 
     past = live(seed)
     kinds = ("grouping", "group-scoring", "curriculum")
     alone, frames = await in_one(past, 20, "whole", kinds)
-    several, made = await in_lanes(past, 7, lanes, "whole", kinds)
-    assert kept(made) == kept(frames)
+    several, lane_frames = await in_lanes(past, 7, lanes, "whole", kinds)
+    assert without_counts(lane_frames) == without_counts(frames)
     assert several.digests() == alone.digests()

@@ -11,7 +11,7 @@ from rollbus.streams.replay.decide.scores import RecordedScoring, without_model_
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.stepping import Stepper
-from tests.streams.stages.test_next_turn import Flow, Judge, asked, spoken
+from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
 JUDGED = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
 RULES = RewardConfig(type="next_turn", name="next")
@@ -26,16 +26,18 @@ class Live:
         self.trajectories: list[Trajectory | RewardRevised] = []
         self.scores: list[Score] = []
         for declared, episode in (
-            (spoken("c1", "e1", "where is my parcel"), asked("e1", "where is my parcel", "BILLING")),
-            (spoken("c1", "e2", "where is my parcel?"), asked("e2", "where is my parcel?", "DELIVERY")),
+            (spoken("c1", "e1", "where is my parcel"), one_turn_episode("e1", "where is my parcel", "BILLING")),
+            (spoken("c1", "e2", "where is my parcel?"), one_turn_episode("e2", "where is my parcel?", "DELIVERY")),
         ):
-            made = flow.assembly.feed(*flow.alias.feed(declared), *episode)
-            self.trajectories += made
-            self.scores += flow.scoring.feed(*made)
+            trajectories = flow.assembly.feed(*flow.alias.feed(declared), *episode)
+            self.trajectories += trajectories
+            self.scores += flow.scoring.feed(*trajectories)
 
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
-        found = (score for score in self.scores if (score.trajectory_id, score.revision) == (trajectory_id, revision))
-        return next(found, None)
+        matching_scores = (
+            score for score in self.scores if (score.trajectory_id, score.revision) == (trajectory_id, revision)
+        )
+        return next(matching_scores, None)
 
 
 def replayed(stage: Any, trajectories: Sequence[Any]) -> list[Any]:

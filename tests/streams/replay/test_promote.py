@@ -44,18 +44,18 @@ def test_what_judges_no_groups_is_promoted_whatever_live_does() -> None:
 
 
 def test_a_function_over_groups_that_a_worker_does_not_have_is_refused() -> None:
-    own = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="mine.own", name="own"),)))
+    own_config = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="mine.own", name="own"),)))
     with pytest.raises(ConfigurationError, match=r"no function 'mine\.own'"):
-        check_workers(records_of(own), BUILT_IN, (JUDGED,))
+        check_workers(records_of(own_config), BUILT_IN, (JUDGED,))
     alone = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="feedback"),)))
     with pytest.raises(ConfigurationError, match="is over a trajectory"):
         check_workers(records_of(alone), BUILT_IN, (JUDGED,))
 
 
 def test_a_function_over_trajectories_that_a_worker_does_not_have_is_refused() -> None:
-    own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
+    own_config = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
     with pytest.raises(ConfigurationError, match=r"no function 'mine\.own'"):
-        check_workers([config_applied("scoring", None, own)], BUILT_IN, (PLAIN,))
+        check_workers([config_applied("scoring", None, own_config)], BUILT_IN, (PLAIN,))
 
 
 FOURS = RunConfig(grouping=GroupingConfig(group_size=4))

@@ -78,10 +78,10 @@ def at(partition: int, start: int, end: int = 2_000) -> ReplayRange:
 
 def covered(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> Covered:
     """What is read whole of ranges whose ticks, one a second, stand in such partitions."""
-    found = Covered.of(ranges)
+    covered_time = Covered.of(ranges)
     for number, those in enumerate(partitions):
-        found.tick(1_000 * number, those)
-    return found
+        covered_time.tick(1_000 * number, those)
+    return covered_time
 
 
 def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:

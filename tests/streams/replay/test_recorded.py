@@ -46,12 +46,16 @@ def unchanged(record: ConfigApplied) -> ConfigApplied:
 
 
 def collected(records: Sequence[Any], first_tick: int | None, change: Any = unchanged) -> dict[int, list[Any]]:
-    recorded = LiveInputs()
-    collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, live_inputs=recorded)
+    live_inputs = LiveInputs()
+    collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, live_inputs=live_inputs)
     for record in records:
         collector.take("main", record)
     collector.end()
-    return {tick: [told.record for told in found] for tick, found in recorded.before.items() if found}
+    return {
+        tick: [live_record.record for live_record in live_records]
+        for tick, live_records in live_inputs.before.items()
+        if live_records
+    }
 
 
 def test_what_stands_between_two_ticks_is_told_before_the_second() -> None:
@@ -61,7 +65,7 @@ def test_what_stands_between_two_ticks_is_told_before_the_second() -> None:
 
 
 def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> None:
-    configs = [make_config("curriculum", each, run_id="main") for each in (RUN, OTHER)]
+    configs = [make_config("curriculum", run_config, run_id="main") for run_config in (RUN, OTHER)]
     of_another_run, old = make_config("curriculum", RUN, run_id="alone"), make_version(1)
     log = [make_tick(0), configs[0], of_another_run, old, make_tick(1), configs[1], make_command("end_window"),
            make_tick(2), make_tick(3)]  # fmt: skip
@@ -121,11 +125,11 @@ def source(*records: Any) -> ListSource:
     return ListSource(0, [Raw(i, getattr(r, "group_hint", "").encode(), encode(r)) for i, r in enumerate(records)], 3)
 
 
-async def run_log(log: ListSource, recorded: LiveInputs, run: RunConfig = RUN) -> tuple[list[Any], list[Any]]:
+async def run_log(log: ListSource, live_inputs: LiveInputs, run: RunConfig = RUN) -> tuple[list[Any], list[Any]]:
     """The run-log and the batches of a replay from the scores."""
     plan: Any = ReplayPlan("r", Bound(), Bound(), ("grouping", "curriculum"), None, None, (run,))  # type: ignore[arg-type]
     stages = [*pure_stages(plan, "grouping"), *pure_stages(plan, "curriculum")]
-    _, frames = await replayed(stages, [log], partitions=1, live_inputs=recorded)
+    _, frames = await replayed(stages, [log], partitions=1, live_inputs=live_inputs)
     return [[decode(data) for _, data in frames.get((topic.name, 0), [])] for topic in (RUN_LOG, BATCHES)]  # type: ignore[return-value]
 
 
@@ -157,8 +161,8 @@ async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time()
 
 async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_there() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2))
-    found = await known_batches(*records)
-    outcomes = {batch.batch_hash: LiveOutcome(2, make_outcome(batch, step=n), n) for n, batch in enumerate(found, 1)}
+    batches = await known_batches(*records)
+    outcomes = {batch.batch_hash: LiveOutcome(2, make_outcome(batch, step=n), n) for n, batch in enumerate(batches, 1)}
     log, _ = await run_log(source(*records), LiveInputs(outcomes=outcomes))
     assert shape(log) == ["0", "Group", "Group", "1", "completed", "completed", "2"]
 
@@ -173,11 +177,11 @@ async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -
 
 
 async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
-    recorded = LiveInputs()
-    recorded.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
-    recorded.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
+    live_inputs = LiveInputs()
+    live_inputs.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
+    live_inputs.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
     records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
-    log, _ = await run_log(source(*records), recorded)
+    log, _ = await run_log(source(*records), live_inputs)
     # its own configuration is in its input or nowhere: a replay tells later stages alone
     assert shape(log) == ["0", "Group", "skipped", "1", "Group", "skipped", "PolicyVersion", "2", "3"]
 
@@ -186,52 +190,52 @@ async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
     records = (make_tick(0), *scores("a", "b", "c"), make_tick(1))
     log, _ = await run_log(source(*records), LiveInputs())
     a, b, c = (record for record in log if isinstance(record, Group))
-    recorded = LiveInputs()
+    live_inputs = LiveInputs()
     for offset, group in ((5, c), (9, a)):
-        recorded.places.note(("run-log", group.group_id, 0), offset, 0)
-    recorded.before[1] += [LiveRecord(RUN_LOG, "agent", make_version(3), 7)]
-    log, _ = await run_log(source(*records), recorded)
+        live_inputs.places.note(("run-log", group.group_id, 0), offset, 0)
+    live_inputs.before[1] += [LiveRecord(RUN_LOG, "agent", make_version(3), 7)]
+    log, _ = await run_log(source(*records), live_inputs)
     assert [record for record in log if isinstance(record, Group | PolicyVersion)] == [c, make_version(3), a, b]
 
 
 async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
-    recorded = LiveInputs()
-    recorded.before[BEFORE_ALL] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
-    log, _ = await run_log(source(*scores("a"), make_tick(0)), recorded)
+    live_inputs = LiveInputs()
+    live_inputs.before[BEFORE_ALL] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
+    log, _ = await run_log(source(*scores("a"), make_tick(0)), live_inputs)
     assert shape(log) == ["PolicyVersion", "Group", "skipped", "0"]
 
 
 async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_due() -> None:
-    recorded = LiveInputs()
+    live_inputs = LiveInputs()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
-    reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=recorded)
-    teller = LiveReader(RUN_LOG, [reading], [collector], recorded.places, first_tick=0)
+    reading = ListSource(0, [Raw(i, b"agent", encode(record)) for i, record in enumerate(log)], 1)
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=live_inputs)
+    teller = LiveReader(RUN_LOG, [reading], [collector], live_inputs.places, first_tick=0)
     await teller.until(1)
     assert reading.position == 3
-    assert [told.record for told in recorded.due(1)] == [make_version(1)]
-    assert recorded.due(1) == []
+    assert [live_record.record for live_record in live_inputs.due(1)] == [make_version(1)]
+    assert live_inputs.due(1) == []
     await teller.until(99)
-    assert [told.record for told in recorded.due(99)] == [make_version(2)]
+    assert [live_record.record for live_record in live_inputs.due(99)] == [make_version(2)]
 
 
 async def test_a_command_is_told_after_the_early_groups_that_lie_before_it() -> None:
-    recorded, end = LiveInputs(), make_command("end_window")
+    live_inputs, end = LiveInputs(), make_command("end_window")
     log = [make_tick(0), make_group("g1"), end, make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
-    raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=recorded)
-    reader = LiveReader(RUN_LOG, [ListSource(0, raws, 1)], [collector], recorded.places, first_tick=0)
+    raws = [Raw(i, b"main", encode(record), headers=of_round_2.get(i, ())) for i, record in enumerate(log)]
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=live_inputs)
+    reader = LiveReader(RUN_LOG, [ListSource(0, raws, 1)], [collector], live_inputs.places, first_tick=0)
     await reader.until(99)
-    assert recorded.due(2) == []
-    assert [live.record for live in recorded.due(3)] == [end]
+    assert live_inputs.due(2) == []
+    assert [live.record for live in live_inputs.due(3)] == [end]
 
 
 async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_before_the_command() -> None:
     run = RUN.model_copy(update={"curriculum": CurriculumConfig(mode="harness", groups_per_window=9)})
     log = [make_tick(0), make_group("g1"), make_command("end_window"), make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
-    raws = [Raw(i, b"main", encode(each), headers=of_round_2.get(i, ())) for i, each in enumerate(log)]
+    raws = [Raw(i, b"main", encode(record), headers=of_round_2.get(i, ())) for i, record in enumerate(log)]
     _, frames = await replayed(
         [PureAsEffects(CurriculumStage(run))], [ListSource(0, raws, 1)], partitions=1, live_inputs=LiveInputs()
     )
@@ -240,20 +244,20 @@ async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_befo
 
 
 async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_for_another() -> None:
-    found = [make_score("t1", 0.1), make_score("t2", 0.2), make_score("t1", 0.3, revision=1), make_tick(0)]
-    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
-    known = RecordedScores([reading])
-    first = await known.find("hint", "t1", 0)
+    score_list = [make_score("t1", 0.1), make_score("t2", 0.2), make_score("t1", 0.3, revision=1), make_tick(0)]
+    reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
+    recorded_scores = RecordedScores([reading])
+    first = await recorded_scores.find("hint", "t1", 0)
     assert first is not None
     assert first.value == 0.1
     assert reading.position == 1  # read no further than what is wanted
-    revised, other = await known.find("hint", "t1", 1), await known.find("hint", "t2", 0)
+    revised, other = await recorded_scores.find("hint", "t1", 1), await recorded_scores.find("hint", "t2", 0)
     assert revised is not None
     assert other is not None
     assert (revised.value, other.value) == (0.3, 0.2)
-    assert await known.find("hint", "t1", 0) == first  # a second component asks for the same
-    assert await known.find("hint", "t1", 2) is None
-    assert await known.find("hint", "t3", 0) is None
+    assert await recorded_scores.find("hint", "t1", 0) == first  # a second component asks for the same
+    assert await recorded_scores.find("hint", "t1", 2) is None
+    assert await recorded_scores.find("hint", "t3", 0) is None
 
 
 class SlowSource(ListSource):
@@ -265,12 +269,12 @@ class SlowSource(ListSource):
 
 
 async def test_two_who_ask_for_one_score_at_once_read_no_further_than_it() -> None:
-    found = [make_score(f"t{number}") for number in range(6)]
-    reading = SlowSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
-    known = RecordedScores([reading])
-    asked = ("t1", "t1", "t0", "t2")
-    assert await asyncio.gather(*(known.find("hint", each, 0) for each in asked)) == [
-        next(one for one in found if one.trajectory_id == each) for each in asked
+    score_list = [make_score(f"t{number}") for number in range(6)]
+    reading = SlowSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
+    recorded_scores = RecordedScores([reading])
+    asked_ids = ("t1", "t1", "t0", "t2")
+    assert await asyncio.gather(*(recorded_scores.find("hint", score, 0) for score in asked_ids)) == [
+        next(candidate for candidate in score_list if candidate.trajectory_id == score) for score in asked_ids
     ]
     assert reading.position == 3
 
@@ -278,30 +282,30 @@ async def test_two_who_ask_for_one_score_at_once_read_no_further_than_it() -> No
 async def test_a_score_that_live_never_gave_is_looked_for_as_far_as_the_range_was_scored_and_once() -> None:
     at = [Location(topic="trajectories", partition=0, offset=offset) for offset in (3, 4, 2, 6, 7, 8)]
     revisions = (0, 0, 0, 1, 0, 0)
-    found = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
-    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
-    known = RecordedScores([reading], {0: 6})
-    assert await known.find("hint", "gone", 0) is None
+    score_list = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
+    reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
+    recorded_scores = RecordedScores([reading], {0: 6})
+    assert await recorded_scores.find("hint", "gone", 0) is None
     assert reading.position == 5  # the revision of t3 does not say how far live had come, the score of t4 does
-    assert await known.find("hint", "gone too", 0) is None
+    assert await recorded_scores.find("hint", "gone too", 0) is None
     assert reading.position == 5
-    assert await known.find("hint", "t2", 0) == found[2]
+    assert await recorded_scores.find("hint", "t2", 0) == score_list[2]
 
 
 async def test_of_a_score_that_stands_twice_the_first_holds() -> None:
     twice = [make_score("t1", 0.1), make_score("t1", 0.9), make_score("t2", 0.2)]
-    known = RecordedScores([ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(twice)])])
-    found = await known.find("hint", "t1", 0)
-    assert found is not None
-    assert found.value == 0.1
+    recorded_scores = RecordedScores([ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(twice)])])
+    score_found = await recorded_scores.find("hint", "t1", 0)
+    assert score_found is not None
+    assert score_found.value == 0.1
 
 
 async def test_what_nobody_will_ask_for_is_not_kept() -> None:
     """A replay that computes asks what live's judge said, once; a shadow would keep every revision for ever."""
-    found = [make_score("t1", 0.1), *(make_score("t1", 0.3, revision=n) for n in range(1, 5)), make_score("t2", 0.2)]
-    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
-    known = RecordedScores([reading], revisions=False)
+    scores = [make_score("t1", 0.1), *(make_score("t1", 0.3, revision=n) for n in range(1, 5)), make_score("t2", 0.2)]
+    reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(scores)], 1)
+    recorded_scores = RecordedScores([reading], revisions=False)
     for name in ("t1", "t2"):
-        assert await known.find("hint", name, 0) is not None
-    assert reading.position == len(found)
-    assert known.ahead == 0
+        assert await recorded_scores.find("hint", name, 0) is not None
+    assert reading.position == len(scores)
+    assert recorded_scores.ahead == 0

@@ -51,39 +51,41 @@ class Topics:
     """Reads trajectories where they stand, if they do."""
 
     output: HoldingOutput
-    asked: list[Location] = field(default_factory=list)
+    asked_locations: list[Location] = field(default_factory=list)
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        self.asked += locations
+        self.asked_locations += locations
         places = {location: (location.topic.removeprefix("replay."), location.partition) for location in locations}
         return {
-            each: decode(self.output.frames[place][each.offset][1])
-            for each, place in places.items()
-            if each.offset < self.output.there.get(place, 0)
+            asked_location: decode(self.output.frames[place][asked_location.offset][1])
+            for asked_location, place in places.items()
+            if asked_location.offset < self.output.there.get(place, 0)
         }
 
 
 def events() -> list[ListSource]:
     """Two groups of three, each with a text of another length, and a tick after them."""
-    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    rows_by_partition: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     for number, text in enumerate(TEXTS * 2):
         start = {"group_id": f"g{number // 3}", "group_size": 3, "example_id": None}
         for event in make_episode(f"e{number}", reward=None, start=start):
             if isinstance(event, TurnRecorded):
                 event = replace(event, completion=replace(event.completion, content=text))
-            found[by_checksum(event.root_episode_id.encode(), PARTITIONS)].append(encode(event))
-    for rows in found:
+            rows_by_partition[by_checksum(event.root_episode_id.encode(), PARTITIONS)].append(encode(event))
+    for rows in rows_by_partition:
         rows.append(encode(make_tick(0)))
-    return [ListSource(n, [Raw(i, b"", data) for i, data in enumerate(rows)]) for n, rows in enumerate(found)]
+    return [
+        ListSource(n, [Raw(i, b"", data) for i, data in enumerate(rows)]) for n, rows in enumerate(rows_by_partition)
+    ]
 
 
 def stages(**judging: Any) -> list[AnyStage]:
     """The whole flow of a run whose groups are judged."""
-    found = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(RUN, registry=REGISTRY)]
+    all_stages = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(RUN, registry=REGISTRY)]
     return [
-        GroupScoringStage(RUN, registry=REGISTRY, **judging) if isinstance(each, GroupScoringStage) else each
-        for each in found
-        if each.name != "alias"
+        GroupScoringStage(RUN, registry=REGISTRY, **judging) if isinstance(stage, GroupScoringStage) else stage
+        for stage in all_stages
+        if stage.name != "alias"
     ]
 
 
@@ -103,8 +105,8 @@ async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_a
     ] * 2
     assert [sorted(member.reward for member in group.members) for group in groups] == [[1.0, 2.0, 3.0]] * 2
     assert records["drops"] == []
-    assert {each.topic for each in topics.asked} == {"replay.trajectories"}
-    assert len(topics.asked) == 6
+    assert {location.topic for location in topics.asked_locations} == {"replay.trajectories"}
+    assert len(topics.asked_locations) == 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,42 +122,46 @@ class Standing:
 async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judge() -> None:
     """A closed group names its members by location, so that the range tells nothing of whose they are."""
     sub_agents = make_trajectory("e4", root_episode_id="e0")
-    made = [*(make_trajectory(f"e{number}") for number in range(4)), sub_agents]
-    there = {Location(topic="trajectories", partition=0, offset=at): each for at, each in enumerate(made)}
-    asked = list[str]()
+    trajectories = [*(make_trajectory(f"e{number}") for number in range(4)), sub_agents]
+    there = {
+        Location(topic="trajectories", partition=0, offset=at): trajectory for at, trajectory in enumerate(trajectories)
+    }
+    asked_episodes = list[str]()
 
     def heard(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        asked.extend(member.episode_id for member in group)
+        asked_episodes.extend(member.episode_id for member in group)
         return [1.0 for _ in group]
 
     payload = WrittenPayload(MemoryOutput(), Standing(there), frozenset(("e0",)))
     registry = {**BUILT_IN, "lengths": RewardFunction(heard, per="group", quick=True)}
     stage = GroupScoringStage(RUN, registry=registry, payload=payload)
-    group = make_group("g", [0.0] * len(made))
+    group = make_group("g", [0.0] * len(trajectories))
     members = [
-        replace(member, trajectory_id=each.trajectory_id, episode_id=each.episode_id, location=at)
-        for member, (at, each) in zip(group.members, there.items(), strict=True)
+        replace(member, trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id, location=at)
+        for member, (at, trajectory) in zip(group.members, there.items(), strict=True)
     ]
     closed = ClosedGroup(group=replace(group, members=tuple(members)))
     tick = make_tick(0)
     source = [ListSource(0, [Raw(0, b"", encode(closed)), Raw(1, b"", encode(tick))])]
     _, frames = await replayed([stage], source, partitions=1)
-    assert asked == ["e1", "e2", "e3"]
+    assert asked_episodes == ["e1", "e2", "e3"]
     (judged,) = (decode(data) for _, data in frames["run-log", 0] if isinstance(decode(data), Group))
-    assert [member.episode_id for member in judged.members] == asked
+    assert [member.episode_id for member in judged.members] == asked_episodes
     drops = [decode(data) for _, data in frames["drops", 0]]
     assert [(drop.unit_id, drop.reason) for drop in drops] == [
-        (made[at].trajectory_id, "payload_lost") for at in (0, 4)
+        (trajectories[at].trajectory_id, "payload_lost") for at in (0, 4)
     ]
 
 
 async def test_a_group_that_its_judge_thinks_about_when_a_shadow_is_stopped_is_left_to_the_next_start() -> None:
-    made = [make_trajectory(f"e{number}") for number in range(3)]
-    there = {Location(topic="trajectories", partition=0, offset=at): each for at, each in enumerate(made)}
-    group = make_group("g", [0.0] * len(made))
+    trajectories = [make_trajectory(f"e{number}") for number in range(3)]
+    there = {
+        Location(topic="trajectories", partition=0, offset=at): trajectory for at, trajectory in enumerate(trajectories)
+    }
+    group = make_group("g", [0.0] * len(trajectories))
     members = [
-        replace(member, trajectory_id=each.trajectory_id, location=at)
-        for member, (at, each) in zip(group.members, there.items(), strict=True)
+        replace(member, trajectory_id=trajectory.trajectory_id, location=at)
+        for member, (at, trajectory) in zip(group.members, there.items(), strict=True)
     ]
     closed = encode(ClosedGroup(group=replace(group, members=tuple(members))))
     stop, ended = asyncio.Event(), asyncio.Event()

@@ -44,16 +44,16 @@ A, B = judged_by("Is it right?"), judged_by("Is it kind?")
 PLACE = Location(topic="trajectories", partition=0, offset=0)
 
 
-async def remembered(asked: ScoringConfig, given: Score | None, *known: ScoringConfig) -> Any:
-    """What a replay under `asked` takes for the judge's answer, with these configurations of live at hand."""
+async def remembered(asked_config: ScoringConfig, given: Score | None, *live_configs: ScoringConfig) -> Any:
+    """What a replay under `asked_config` takes for the judge's answer, with these configurations of live at hand."""
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
         return given
 
-    live = {each.config_hash(): each for each in known}
-    registry = without_model_calls(BUILT_IN, asked.rewards, live, find)
+    live = {config.config_hash(): config for config in live_configs}
+    registry = without_model_calls(BUILT_IN, asked_config.rewards, live, find)
     call: Any = registry["judge"].call
-    return await call(make_trajectory(), RewardContext("quality", asked.rewards[0].options, None))
+    return await call(make_trajectory(), RewardContext("quality", asked_config.rewards[0].options, None))
 
 
 def scored_under(config: ScoringConfig) -> Score:
@@ -122,10 +122,10 @@ def judged_under(run: RunConfig, version: str = "scored") -> Any:
     return replace(group, reward_version=judged, config_hash=run.config_hash())
 
 
-def group_found(asked: RunConfig, judged: Any, *live: RunConfig, version: str = "scored") -> Any:
-    """What a replay under `asked` takes for a group's verdict."""
+def group_found(asked_run: RunConfig, judged: Any, *live: RunConfig, version: str = "scored") -> Any:
+    """What a replay under `asked_run` takes for a group's verdict."""
     closed = replace(judged, reward_version=version)
-    return as_asked(judged, closed, asked.grouping.rewards, {run.config_hash(): run for run in live}, BUILT_IN)
+    return as_asked(judged, closed, asked_run.grouping.rewards, {run.config_hash(): run for run in live}, BUILT_IN)
 
 
 def test_a_group_s_verdict_is_taken_where_live_asked_the_same() -> None:
@@ -136,9 +136,9 @@ def test_a_group_s_verdict_is_taken_where_live_asked_the_same() -> None:
 
 
 def test_a_group_s_verdict_on_another_question_is_not_taken() -> None:
-    found = group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED, RANKED_OTHERWISE)
-    assert (found.reason, found.unit_id) == ("score_failed", "g1")
-    assert "--rescore" in found.detail
+    drop = group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED, RANKED_OTHERWISE)
+    assert (drop.reason, drop.unit_id) == ("score_failed", "g1")
+    assert "--rescore" in drop.detail
     assert "--rescore" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
 
 
@@ -153,7 +153,7 @@ def test_a_replay_that_asks_otherwise_about_groups_than_live_was_told_to_is_refu
 # Refused before anything is read or written
 
 
-async def started(again: RunConfig, scores: Any = "recorded", **options: Any) -> None:
+async def start_replay(again: RunConfig, scores: Any = "recorded", **options: Any) -> None:
     """Begin a replay, with groups as `again` has them, of a run that is configured as RANKED."""
     plan = ReplayPlan("r", Bound(), Bound(), CHAIN[2:], AssemblyConfig(), ScoringConfig(), (RANKED,), scores=scores,
                       new_grouping=again.grouping)  # fmt: skip
@@ -162,12 +162,12 @@ async def started(again: RunConfig, scores: Any = "recorded", **options: Any) ->
 
 async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() -> None:
     with pytest.raises(ConfigurationError, match=r"ranking .*--rescore"):
-        await started(RANKED_OTHERWISE)
+        await start_replay(RANKED_OTHERWISE)
 
 
 async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
     with pytest.raises(ConfigurationError, match=r"run main .*--rescore"):
-        await started(RANKED, follow=asyncio.Event())
+        await start_replay(RANKED, follow=asyncio.Event())
 
 
 async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_where_it_runs() -> None:
@@ -188,14 +188,16 @@ async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_w
 ONCE, TWICE = ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),))
 
 
-def scored_again(records: Sequence[Any], given: Mapping[str, ScoringConfig], *known: ScoringConfig) -> list[Any]:
+def scored_again(
+    records: Sequence[Any], given: Mapping[str, ScoringConfig], *known_configs: ScoringConfig
+) -> list[Any]:
     """The scores that a replay makes of records, where live scored each episode under the configuration given."""
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
         config = given[trajectory_id]
         return make_score(trajectory_id, components={"reward": 1.0}, config_hash=config.config_hash())
 
-    configs = {config.config_hash(): config for config in known}
+    configs = {config.config_hash(): config for config in known_configs}
     stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, configs)
     return [(out.record.value, out.record.config_hash) for out in Stepper(stage).outputs(records)]
 
@@ -204,8 +206,8 @@ def test_a_score_counts_under_its_own_configuration_wherever_the_change_stands()
     """Live's assembly lags its ticks, so a replay may place a trajectory on the other side of a change."""
     early, late = make_trajectory("early"), make_trajectory("late")
     given = {early.trajectory_id: TWICE, late.trajectory_id: ONCE}
-    found = scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
-    assert found == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
+    scored = scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
+    assert scored == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
 
 
 async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
@@ -239,20 +241,24 @@ def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge
 
 def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
     """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
-    known, unknown = make_trajectory("known"), make_trajectory("unknown")
+    known_trajectory, unknown_trajectory = make_trajectory("known"), make_trajectory("unknown")
     revised = [
-        RewardRevised(trajectory_id=each.trajectory_id, episode_id=each.episode_id, group_hint=each.group_hint,
-                      revision=1, revised_at_ms=0)
-        for each in (unknown, known)
+        RewardRevised(
+            trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id,
+            group_hint=trajectory.group_hint, revision=1, revised_at_ms=0,
+        )
+        for trajectory in (unknown_trajectory, known_trajectory)
     ]  # fmt: skip
-    asked = list[tuple[str, int]]()
+    asked_revisions = list[tuple[str, int]]()
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
-        asked.append((trajectory_id, revision))
+        asked_revisions.append((trajectory_id, revision))
         return make_score(trajectory_id, revision=revision, config_hash=ONCE.config_hash())
 
-    Stepper(RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})).outputs([revised[0], known, revised[1]])
-    assert asked == [(known.trajectory_id, 0), (known.trajectory_id, 1)]
+    Stepper(RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})).outputs(
+        [revised[0], known_trajectory, revised[1]]
+    )
+    assert asked_revisions == [(known_trajectory.trajectory_id, 0), (known_trajectory.trajectory_id, 1)]
 
 
 def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:

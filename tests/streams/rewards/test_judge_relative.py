@@ -14,11 +14,11 @@ class Model:
     """Answers always the same, and keeps what it was asked."""
 
     def __init__(self, answer: str) -> None:
-        self.answer, self.asked = answer, list[str]()
+        self.answer, self.prompts = answer, list[str]()
         self.options: Mapping[str, Option] = {}
 
     async def __call__(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Option]) -> str:
-        self.asked += [message["content"] for message in messages]
+        self.prompts += [message["content"] for message in messages]
         self.options = options
         return self.answer
 
@@ -32,21 +32,21 @@ async def judged(answer: str, *texts: str, **options: Any) -> tuple[Sequence[flo
 async def test_each_member_gets_its_own_grade_whatever_the_order() -> None:
     grades, model = await judged('first is poor\n{"1": 0.25, "2": 1}', "zebra", "ant")
     assert grades == [1.0, 0.25]
-    assert model.asked[1].index("ant") < model.asked[1].index("zebra")
+    assert model.prompts[1].index("ant") < model.prompts[1].index("zebra")
 
 
 async def test_what_all_begin_with_is_shown_once_and_what_is_equal_shares_a_grade() -> None:
     grades, model = await judged('{"1": 0, "2": 0.5}', "yes", "no", "yes", rubric="Be terse?")
     assert grades == [0.5, 0.0, 0.5]
-    assert model.asked[0].startswith("Be terse?")
-    assert model.asked[1].count("<opening>") == 1
-    assert model.asked[1].count("<attempt ") == 2
+    assert model.prompts[0].startswith("Be terse?")
+    assert model.prompts[1].count("<opening>") == 1
+    assert model.prompts[1].count("<attempt ") == 2
     assert model.options["max_tokens"] == 1_024
 
 
 async def test_nobody_is_asked_to_tell_equal_members_apart() -> None:
     grades, model = await judged("", "same", "same")
-    assert (grades, model.asked) == ([1.0, 1.0], [])
+    assert (grades, model.prompts) == ([1.0, 1.0], [])
 
 
 @pytest.mark.parametrize(

@@ -243,8 +243,8 @@ def test_functions_come_from_an_installed_package(tmp_path: Path, monkeypatch: p
     entries = "".join(f"{name} = my_rewards_of_a_test:{name}\n" for name in names)
     (info / "entry_points.txt").write_text(f"[rollbus.rewards]\n{entries}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = registry.installed()
-    assert found.keys() == {*registry.BUILT_IN, *names}
-    assert isinstance(found["plain"], RewardFunction)
-    assert (found["shortest"].per, found["shortest"].version) == ("group", "7")
-    registry.check(found, (RewardConfig(type="shortest"),), "group")
+    functions = registry.installed()
+    assert functions.keys() == {*registry.BUILT_IN, *names}
+    assert isinstance(functions["plain"], RewardFunction)
+    assert (functions["shortest"].per, functions["shortest"].version) == ("group", "7")
+    registry.check(functions, (RewardConfig(type="shortest"),), "group")

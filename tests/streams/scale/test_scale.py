@@ -58,8 +58,8 @@ def simulate(
     faults: Any = (),
     seed: int = 1,
 ) -> Outcome:
-    made = Simulation(cluster, costs, stages(), seed=seed)
-    return made.run(traffic(random.Random(seed), 4), rate, seconds, faults)
+    simulation = Simulation(cluster, costs, stages(), seed=seed)
+    return simulation.run(traffic(random.Random(seed), 4), rate, seconds, faults)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6])
@@ -152,10 +152,12 @@ def test_a_cluster_that_does_not_divide_into_its_shares_is_refused() -> None:
 
 def test_costs_are_found_again_from_the_processor_time_of_three_loads() -> None:
     """What is simulated under known costs stands in for the real runs that `calibrate` divides."""
-    known = replace(COSTS, open_s=0.0, idle_share=0.0, broker_idle_share=0.0)
+    known_costs = replace(COSTS, open_s=0.0, idle_share=0.0, broker_idle_share=0.0)
     loads = (Load(2, 60.0, 4.0), Load(2, 240.0, 4.0), Load(16, 60.0, 4.0))
-    seen = [simulate_load(load, known, 2) for load in loads]
-    wrong = replace(known, record_s=1.0, transaction_s=1.0, broker_record_s=1.0, broker_transaction_s=1.0, marker_s=1.0)
-    found = fit(wrong, [measured for measured, _ in seen], [out for _, out in seen])
+    seen = [simulate_load(load, known_costs, 2) for load in loads]
+    wrong = replace(
+        known_costs, record_s=1.0, transaction_s=1.0, broker_record_s=1.0, broker_transaction_s=1.0, marker_s=1.0
+    )
+    fitted_costs = fit(wrong, [measured for measured, _ in seen], [out for _, out in seen])
     for name in ("record_s", "transaction_s", "broker_transaction_s", "marker_s"):
-        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=0.1), name
+        assert getattr(fitted_costs, name) == pytest.approx(getattr(known_costs, name), rel=0.1), name

@@ -82,7 +82,7 @@ def _episodes(past: Past, final: dict[str, Any]) -> None:
     fates = Counter(record.episode_id for record in records(past, TRAJECTORIES) if isinstance(record, Trajectory))
     fates.update({drop.unit_id for drop in _drops(past, "episode")} - fates.keys())
     for state in _of("assembly-", final):
-        fates.update(episode for episode, found in state.open.items() if found.lives)
+        fates.update(episode for episode, open_episode in state.open.items() if open_episode.lives)
     assert set(fates.values()) <= {1}, f"more than one fate: {_amiss(fates, Counter(fates.keys()))}"
     begun = {record.episode_id for record in records(past, EPISODE_EVENTS) if isinstance(record, EpisodeStarted)}
     assert begun <= fates.keys(), f"without a fate: {begun - fates.keys()}"
@@ -113,8 +113,8 @@ def _groups(past: Past, run_id: str, final: dict[str, Any]) -> None:
     closed = [record.group for record in records(past, CLOSED_GROUPS) if isinstance(record, ClosedGroup)]
     if any(group.run_id == run_id for group in closed):
         judged = groups + Counter(drop.unit_id for drop in drops if drop.stage == "group-scoring")
-        asked = _once(group.group_id for group in closed if group.run_id == run_id)
-        _balance(f"run {run_id}: group to be judged", judged, asked)
+        judged_groups = _once(group.group_id for group in closed if group.run_id == run_id)
+        _balance(f"run {run_id}: group to be judged", judged, judged_groups)
 
 
 def _batches(past: Past, run_id: str, final: dict[str, Any]) -> None:
@@ -148,17 +148,17 @@ def _drops(past: Past, unit: str, run_id: str | None = None, *, stage: str | Non
 
 def _once(ids: Iterable[str]) -> Counter[str]:
     """Count ids that must each be there once."""
-    found = Counter(ids)
-    assert set(found.values()) <= {1}, f"emitted twice: {_amiss(found, Counter(found.keys()))}"
-    return found
+    counted = Counter(ids)
+    assert set(counted.values()) <= {1}, f"emitted twice: {_amiss(counted, Counter(counted.keys()))}"
+    return counted
 
 
 def _balance(unit: str, fates: Counter[str], emitted: Counter[str]) -> None:
     assert fates == emitted, f"{unit}: {_amiss(fates, emitted)}"
 
 
-def _amiss(found: Counter[str], expected: Counter[str]) -> str:
-    return f"too often {dict(found - expected)}, missing {dict(expected - found)}"
+def _amiss(counted: Counter[str], expected: Counter[str]) -> str:
+    return f"too often {dict(counted - expected)}, missing {dict(expected - counted)}"
 
 
 def records(past: Past, topic: Topic) -> Iterator[Any]:
@@ -168,5 +168,5 @@ def records(past: Past, topic: Topic) -> Iterator[Any]:
 
 def of_run(past: Past, topic: Topic, run_id: str, kind: Any) -> list[Any]:
     """Return what a topic says of a run, records of a kind."""
-    found = (record for record in records(past, topic) if isinstance(record, kind))
-    return [record for record in found if getattr(record, "run_id", None) == run_id]
+    records_of_kind = (record for record in records(past, topic) if isinstance(record, kind))
+    return [record for record in records_of_kind if getattr(record, "run_id", None) == run_id]

@@ -39,17 +39,18 @@ def _equal_to_one_undisturbed_life(past: Past) -> dict[str, Any]:
         expected = defaultdict[Place, list[tuple[bytes, bytes, Headers]]](list)
         for topic, key, value, headers in outputs:
             expected[past.broker.place(topic, key)].append((key, value, headers))
-        found = {place: rows for (writer, place), rows in written.items() if writer == task.name}
-        assert found == expected, f"{task.name}: {_difference(found, expected)}"
+        rows_by_place = {place: rows for (writer, place), rows in written.items() if writer == task.name}
+        assert rows_by_place == expected, f"{task.name}: {_difference(rows_by_place, expected)}"
     return final
 
 
-def _difference(found: dict[Place, list[Any]], expected: dict[Place, list[Any]]) -> str:
-    for place in found.keys() | expected.keys():
-        there, wanted = found.get(place, []), expected.get(place, [])
-        for index in range(max(len(there), len(wanted))):
-            if there[index : index + 1] != wanted[index : index + 1]:
-                return f"record {index} to {place} is {there[index : index + 1]} and not {wanted[index : index + 1]}"
+def _difference(rows_by_place: dict[Place, list[Any]], expected: dict[Place, list[Any]]) -> str:
+    for place in rows_by_place.keys() | expected.keys():
+        there, expected_rows = rows_by_place.get(place, []), expected.get(place, [])
+        for index in range(max(len(there), len(expected_rows))):
+            if there[index : index + 1] != expected_rows[index : index + 1]:
+                row, expected_row = there[index : index + 1], expected_rows[index : index + 1]
+                return f"record {index} to {place} is {row} and not {expected_row}"
     return ""
 
 
@@ -85,8 +86,8 @@ def _as_worked_out_at_once(past: Past) -> None:
     }
     for name, members in expected.groups.items():
         for trajectory_id, (reward, advantage) in members.items():
-            found = groups[name][trajectory_id]
-            assert (found.reward, round(found.advantage, 9)) == (reward, round(advantage, 9))
+            member = groups[name][trajectory_id]
+            assert (member.reward, round(member.advantage, 9)) == (reward, round(advantage, 9))
     dropped = Counter[tuple[str, str]]()
     starts = {event.episode_id for event in past.events if type(event).__name__ == "EpisodeStarted"}
     for drop in records(past, DROPS):
@@ -104,6 +105,9 @@ def judged(expected: Expected) -> Expected:
             expected.dropped.update(("score_failed", member) for member in members)
             del expected.groups[name]
         else:
-            rewards = {each: members[each][0] + 2.0 * place for place, each in enumerate(sorted(members))}
+            rewards = {
+                trajectory_id: members[trajectory_id][0] + 2.0 * place
+                for place, trajectory_id in enumerate(sorted(members))
+            }
             expected.groups[name] = leave_one_out(rewards)
     return expected

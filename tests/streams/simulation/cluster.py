@@ -92,7 +92,7 @@ class Task:
     place: Place
     worker: int = 0
     work: Generator[None] | None = None
-    held: int = -1
+    held_offset: int = -1
     """Up to where its work has come by ticks of which nothing followed, beyond what is committed; forgotten with it."""
 
     is_committing: bool = False
@@ -100,7 +100,7 @@ class Task:
 
     def stop(self) -> None:
         """Forget the work where it stands."""
-        self.work, self.held, self.is_committing = None, -1, False
+        self.work, self.held_offset, self.is_committing = None, -1, False
 
 
 class Cluster:
@@ -158,12 +158,12 @@ class Cluster:
         if self.zombies:
             index = self.chance.randrange(len(self.zombies))
             task, work = self.zombies[index]
-            of_the_owner = task.held, task.is_committing
+            of_the_owner = task.held_offset, task.is_committing
             try:
                 next(work)
             except FencedError:
                 del self.zombies[index]
-            task.held, task.is_committing = of_the_owner
+            task.held_offset, task.is_committing = of_the_owner
 
     def settle(self) -> None:
         """Let everybody work until nothing is left to read."""
@@ -190,18 +190,18 @@ class Cluster:
     def _has_more(self, task: Task) -> bool:
         if task.is_committing:
             return True
-        if not self.broker.is_waiting(task.place, max(task.held, self.broker.offsets[task.name])):
+        if not self.broker.is_waiting(task.place, max(task.held_offset, self.broker.offsets[task.name])):
             return True
         # what a dead owner left open holds up the readers until the next one opens the task
         return task.work is None and self.broker.has_open(self.broker.owners.get(task.name, ""))
 
     def _session(self, task: Task) -> Session:
         place = task.worker, task.stage.name
-        found = self.sessions.get(place)
-        if found is None or found.ended:
+        session = self.sessions.get(place)
+        if session is None or session.ended:
             name = f"{task.stage.name}.{task.worker}.{self.broker.generation}"
-            found = self.sessions[place] = Session(self.broker, self.chance, name)
-        return found
+            session = self.sessions[place] = Session(self.broker, self.chance, name)
+        return session
 
     def _opened(self, task: Task, session: Session, generation: int) -> Generator[None, None, int]:
         """Fence the last owner and claim the task; return where it goes on."""
@@ -235,7 +235,7 @@ class Cluster:
             hold = ticked and not self.hurries and chance.random() < 0.5
             processed = ended(work.process(batch.records, hold_quiet=hold))
             if hold and processed.quiet:
-                task.held = position = batch.end
+                task.held_offset = position = batch.end
                 self._pass_tick(task, processed)
                 yield
                 continue

@@ -186,17 +186,17 @@ class Broker:
 
     def read(self, place: Place, position: int, at_most: int) -> Batch:
         """Return committed records from a position on as one batch."""
-        found: list[Entry] = []
+        entries_read: list[Entry] = []
         entries, end = self.entries[place], position
-        while end < len(entries) and len(found) < at_most:
+        while end < len(entries) and len(entries_read) < at_most:
             entry = entries[end]
             state = "committed" if self.cheat == "read_uncommitted" else entry.transaction.state
             if state == "open":
                 break
             if state == "committed" and entry.value is not None:
-                found.append(entry)
+                entries_read.append(entry)
             end += 1
-        return Batch(Partition(*place), position, end, found)
+        return Batch(Partition(*place), position, end, entries_read)
 
     def is_waiting(self, place: Place, position: int) -> bool:
         """Say whether there is nothing to read from a position on, though there may be soon."""
@@ -211,13 +211,13 @@ class Broker:
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return the trajectories that stand at locations, as a payload does."""
-        found = {}
+        record_by_location = {}
         for at in locations:
             entries = self.entries[at.topic, at.partition]
             record = entries[at.offset].record if at.offset < len(entries) else None
             if isinstance(record, Trajectory):
-                found[at] = record
-        return found
+                record_by_location[at] = record
+        return record_by_location
 
     def committed(self, topic: Topic, partition: int | None = None) -> list[Incoming]:
         """Return a topic's committed records, of one partition where that is named."""
@@ -243,11 +243,11 @@ class Broker:
         return self._by_task(lambda entry: (entry.key, entry.value or b"", entry.headers))
 
     def _by_task(self, row: Callable[[Entry], V]) -> dict[tuple[str, Place], list[V]]:
-        found = defaultdict[tuple[str, Place], list[V]](list)
+        rows_by_task = defaultdict[tuple[str, Place], list[V]](list)
         for place in self.entries:
             for entry in self._visible(place):
-                found[entry.task, place].append(row(entry))
-        return found
+                rows_by_task[entry.task, place].append(row(entry))
+        return rows_by_task
 
     def _visible(self, place: Place) -> Iterator[Entry]:
         return (

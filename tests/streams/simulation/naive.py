@@ -44,11 +44,11 @@ def undisturbed(stage: AnyStage, entries: Iterable[Entry], place: Place) -> tupl
         if isinstance(incoming.record, Tick):
             now = max(now, incoming.record.number)
         try:
-            made = list(_outputs(stage, state, incoming))
+            outputs_of_record = list(_outputs(stage, state, incoming))
         except RecordError as error:
-            made = [(DEAD_LETTERS, incoming.key.encode(), encode(_letter(stage, incoming, error)))]
+            outputs_of_record = [(DEAD_LETTERS, incoming.key.encode(), encode(_letter(stage, incoming, error)))]
         of_round = (("round", str(max(now, number)).encode()),) if max(now, number) > NO_ROUND else ()
-        outputs += [(*out, of_round if out[0].name in IN_ROUNDS else ()) for out in made]
+        outputs += [(*out, of_round if out[0].name in IN_ROUNDS else ()) for out in outputs_of_record]
     return state, outputs
 
 

@@ -59,16 +59,16 @@ def first_failure(seeds: Iterable[int], cheat: Cheat = "") -> tuple[int, Excepti
 
 def chosen(start: int) -> Iterable[int]:
     """The seeds of a share, or the one that is asked for."""
-    asked = os.environ.get("ROLLBUS_SEED")
+    seed_text = os.environ.get("ROLLBUS_SEED")
     first = SEED * HISTORIES + start if start else 0
-    return [int(asked)] if asked else range(first, first + count_examples(SHARE))
+    return [int(seed_text)] if seed_text else range(first, first + count_examples(SHARE))
 
 
 @pytest.mark.parametrize("start", SHARES)
 async def test_nothing_is_lost_double_or_different_whatever_happens_to_the_workers(start: int) -> None:
-    found = first_failure(chosen(start))
-    if found is not None:
-        seed, error = found
+    failure = first_failure(chosen(start))
+    if failure is not None:
+        seed, error = failure
         raise AssertionError(f"history {seed}: {error}; ROLLBUS_SEED={seed} repeats it alone") from error
 
 
@@ -77,24 +77,24 @@ async def test_a_log_that_lacks_one_guarantee_is_found_out(cheat: Cheat) -> None
     assert first_failure(range(SEEDS_FOR_CHEATS), cheat) is not None
 
 
-def without_dead_letters(work: StagePartition, found: Processed) -> None:
-    found.outputs = [output for output in found.outputs if output.topic != DEAD_LETTERS.name]
+def without_dead_letters(work: StagePartition, processed: Processed) -> None:
+    processed.outputs = [output for output in processed.outputs if output.topic != DEAD_LETTERS.name]
 
 
-def without_the_last_output(work: StagePartition, found: Processed) -> None:
-    del found.outputs[1:]
+def without_the_last_output(work: StagePartition, processed: Processed) -> None:
+    del processed.outputs[1:]
 
 
-def by_key(work: StagePartition, found: Processed) -> None:
-    found.outputs.sort(key=lambda output: output.key or b"", reverse=True)
+def by_key(work: StagePartition, processed: Processed) -> None:
+    processed.outputs.sort(key=lambda output: output.key or b"", reverse=True)
 
 
-def without_the_clock(work: StagePartition, found: Processed) -> None:
-    found.changelog = [row for row in found.changelog if not row[0].startswith(b"clock")]
+def without_the_clock(work: StagePartition, processed: Processed) -> None:
+    processed.changelog = [row for row in processed.changelog if not row[0].startswith(b"clock")]
 
 
-def without_rows_held_back(work: StagePartition, found: Processed) -> None:
-    if found.quiet:
+def without_rows_held_back(work: StagePartition, processed: Processed) -> None:
+    if processed.quiet:
         work.state.forget_touched()
 
 
@@ -108,9 +108,9 @@ async def test_a_bug_in_what_live_runs_too_is_found_out(
     process = StagePartition.process
 
     async def with_bug(self: StagePartition, records: Any, **options: Any) -> Processed:
-        found = await process(self, records, **options)
-        bug(self, found)
-        return found
+        processed = await process(self, records, **options)
+        bug(self, processed)
+        return processed
 
     monkeypatch.setattr(StagePartition, "process", with_bug)
     assert first_failure(range(SEEDS_FOR_CHEATS)) is not None
@@ -136,14 +136,14 @@ async def test_a_stage_that_drops_without_a_word_is_found_by_the_accounts(
     step = stage.step
 
     def silent(self: Any, *arguments: Any) -> list[Outgoing]:
-        found = list(step(self, *arguments))
-        return [out for out in found if not (isinstance(out.record, Drop) and out.record.unit == unit)]
+        outputs = list(step(self, *arguments))
+        return [out for out in outputs if not (isinstance(out.record, Drop) and out.record.unit == unit)]
 
     monkeypatch.setattr(stage, "step", silent)
     monkeypatch.setattr(checks, "_as_worked_out_at_once", lambda past: None)
-    found = first_failure(range(SEEDS_FOR_CHEATS))
-    assert found is not None
-    assert re.search(account, str(found[1]))
+    failure = first_failure(range(SEEDS_FOR_CHEATS))
+    assert failure is not None
+    assert re.search(account, str(failure[1]))
 
 
 async def test_a_batch_that_is_cut_again_is_found_by_the_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +156,8 @@ async def test_a_batch_that_is_cut_again_is_found_by_the_accounts(monkeypatch: p
                 yield out
 
     monkeypatch.setattr(CurriculumStage, "step", doubling)
-    found = first_failure(range(SEEDS_FOR_CHEATS))
-    assert found is not None
+    failure = first_failure(range(SEEDS_FOR_CHEATS))
+    assert failure is not None
 
 
 async def test_a_seed_gives_the_same_history_again() -> None:

@@ -41,16 +41,16 @@ def first_difference(seeds: Iterable[int]) -> str | None:
     for seed in seeds:
         past = lagging(seed)
         replay = ended(replay_of(past.broker, past.assembly, past.scoring, [past.run]))
-        if found := difference(made_by_live(past.broker), replay):
-            return f"history {seed}: {found}; ROLLBUS_SEED={seed} repeats it alone"
+        if text := difference(made_by_live(past.broker), replay):
+            return f"history {seed}: {text}; ROLLBUS_SEED={seed} repeats it alone"
     return None
 
 
 @pytest.mark.parametrize("start", SHARES)
 def test_a_replay_equals_live_whatever_lags(start: int) -> None:
     alone = os.environ.get("ROLLBUS_SEED")
-    found = first_difference([int(alone)] if alone else range(start, start + count_examples(SHARE)))
-    assert found is None, found
+    text = first_difference([int(alone)] if alone else range(start, start + count_examples(SHARE)))
+    assert text is None, text
 
 
 def tick_at_once(self: Watermarks, hop: Hop, newest: int) -> int:

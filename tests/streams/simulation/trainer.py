@@ -49,10 +49,10 @@ class SimulatedTrainer:
         outcome = make_outcome(batch, step=steps + 1, base=base, version=version, state=state_of_step)
         yield Outgoing(RUN_LOG, batch.run_id, outcome)
         if not skipped:
-            made = PolicyVersion(
+            new_version = PolicyVersion(
                 model=batch.model, version=version, parent=base, run_id=batch.run_id, state="serving", changed_at_ms=0
             )
-            yield from [Outgoing(RUN_LOG, batch.run_id, made)] * 2
+            yield from [Outgoing(RUN_LOG, batch.run_id, new_version)] * 2
 
 
 def _completed(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]:

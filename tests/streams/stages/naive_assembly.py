@@ -14,7 +14,7 @@ from rollbus.schemas.records.events import (
     WriterClosed,
 )
 
-Told = tuple[Any, ...]
+Telling = tuple[Any, ...]
 
 
 class NaiveAssembly:
@@ -26,10 +26,10 @@ class NaiveAssembly:
         self.episodes: dict[str, dict[str, Any]] = {}
         self.tick_number = -1
 
-    def feed(self, record: Any) -> list[Told]:
+    def feed(self, record: Any) -> list[Telling]:
         return self._tick(record) if isinstance(record, Tick) else self._event(record)
 
-    def _event(self, event: Any) -> list[Told]:
+    def _event(self, event: Any) -> list[Telling]:
         episode = self.episodes.setdefault(
             event.episode_id,
             {
@@ -45,9 +45,9 @@ class NaiveAssembly:
                 "last": (),
             },
         )
-        for known in episode["events"]:
-            if known.event_id == event.event_id:
-                same = known == event or (event.sequence < 0 and _said(known) == _said(event))
+        for known_event in episode["events"]:
+            if known_event.event_id == event.event_id:
+                same = known_event == event or (event.sequence < 0 and _content_of(known_event) == _content_of(event))
                 return [] if same else self._refuse(episode, event, "duplicate_conflict")
         if episode["excluded"]:
             return self._refuse(episode, event, "excluded")
@@ -60,7 +60,7 @@ class NaiveAssembly:
             return [("drop", "excluded", event.episode_id)]
         return self._close(event.episode_id) if self._complete(episode["events"]) else []
 
-    def _after(self, episode: dict[str, Any], event: Any) -> list[Told]:
+    def _after(self, episode: dict[str, Any], event: Any) -> list[Telling]:
         if not isinstance(event, RewardReported | Excluded):
             return self._refuse(episode, event, "late_event")
         if isinstance(event, RewardReported) and not episode["out"]:
@@ -76,7 +76,7 @@ class NaiveAssembly:
     def _considered_until(self, episode: dict[str, Any]) -> int:
         return int(episode["considered"]) + len(episode["events"])
 
-    def _consider(self, name: str) -> list[Told]:
+    def _consider(self, name: str) -> list[Telling]:
         episode = self.episodes[name]
         episode["considered"], episode["waiting"] = self.now or 0, False
         now = self._standing(episode)
@@ -86,7 +86,7 @@ class NaiveAssembly:
         episode["last"] = now
         return [("revised", name, episode["revision"], now, episode["excluded"])] if episode["out"] else []
 
-    def _refuse(self, episode: dict[str, Any], event: Any, reason: str) -> list[Told]:
+    def _refuse(self, episode: dict[str, Any], event: Any, reason: str) -> list[Telling]:
         if event in episode["refused"]:
             return []
         episode["refused"].append(event)
@@ -94,7 +94,7 @@ class NaiveAssembly:
             episode["at"].append(self.now)
         return [("drop", reason, event.event_id)]
 
-    def _tick(self, tick: Tick) -> list[Told]:
+    def _tick(self, tick: Tick) -> list[Telling]:
         if tick.number <= self.tick_number:
             return []
         self.tick_number = tick.number
@@ -105,7 +105,7 @@ class NaiveAssembly:
                     episode["closed"] = (tick.stream_time_ms,)
         self.now = tick.stream_time_ms
         due = sorted((self._deadline(episode), name) for name, episode in self.episodes.items())
-        return [told for deadline, name in due if deadline <= self.now for told in self._due(name)]
+        return [output for deadline, name in due if deadline <= self.now for output in self._due(name)]
 
     def _deadline(self, episode: dict[str, Any]) -> Any:
         if episode["closed"] is not None:
@@ -114,21 +114,21 @@ class NaiveAssembly:
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             return min(episode["at"]) + self.config.late_horizon_ms
         deadline = max(episode["at"]) + self.config.inactivity_ms
-        told = list(zip(episode["events"], episode["at"], strict=False))
-        if pauses := [at for event, at in told if isinstance(event, WriterClosed) and event.paused]:
+        timed_events = list(zip(episode["events"], episode["at"], strict=False))
+        if pauses := [at for event, at in timed_events if isinstance(event, WriterClosed) and event.paused]:
             deadline = max(deadline, max(pauses) + self.config.pause_ms)
-        for event, at in told:
+        for event, at in timed_events:
             if isinstance(event, EpisodeEnded):
                 deadline = min(deadline, at + self.config.gap_grace_ms)
         return deadline
 
-    def _due(self, name: str) -> list[Told]:
+    def _due(self, name: str) -> list[Telling]:
         episode = self.episodes[name]
         if episode["closed"] is not None:
-            told = self._consider(name) if episode["waiting"] else []
+            outputs = self._consider(name) if episode["waiting"] else []
             if episode["closed"][0] + self.config.late_horizon_ms <= self.now:
                 del self.episodes[name]
-            return told
+            return outputs
         if all(isinstance(event, RewardReported) for event in episode["events"]):
             episode["closed"] = (self.now,)
             return [
@@ -137,20 +137,20 @@ class NaiveAssembly:
             ]
         return self._close(name)
 
-    def _close(self, name: str) -> list[Told]:
+    def _close(self, name: str) -> list[Telling]:
         episode = self.episodes[name]
         episode["closed"] = (self.now,)
-        events, told = episode["events"], []
-        started = any(isinstance(event, EpisodeStarted) for event in events)
-        if not started or self._holes(events):
-            told.append(("drop", "missing_events", name))
-        if not started:
+        events, outputs = episode["events"], []
+        has_start = any(isinstance(event, EpisodeStarted) for event in events)
+        if not has_start or self._holes(events):
+            outputs.append(("drop", "missing_events", name))
+        if not has_start:
             orphans = sorted(event.event_id for event in events if isinstance(event, RewardReported))
-            return told + [("drop", "orphaned_reward", orphan) for orphan in orphans]
+            return outputs + [("drop", "orphaned_reward", orphan) for orphan in orphans]
         episode["out"], episode["last"] = True, self._standing(episode)
         turns = {event.event_id for event in events if isinstance(event, TurnRecorded)}
         trainable = bool(turns) and not self._holes(events)
-        return [*told, ("trajectory", name, trainable, len(turns), self._standing(episode))]
+        return [*outputs, ("trajectory", name, trainable, len(turns), self._standing(episode))]
 
     def _complete(self, events: list[Any]) -> bool:
         return any(isinstance(event, EpisodeEnded) for event in events) and not self._holes(events)
@@ -171,14 +171,14 @@ class NaiveAssembly:
                 return True
         return False
 
-    def _standing(self, episode: dict[str, Any]) -> Told:
+    def _standing(self, episode: dict[str, Any]) -> Telling:
         reports = [event for event in episode["events"] if isinstance(event, RewardReported)]
         gone = {report.supersedes for report in reports}
-        kept = [report for report in reports if report.event_id not in gone and not report.retracted]
-        return tuple((report.event_id, report.value) for report in kept)
+        standing_reports = [report for report in reports if report.event_id not in gone and not report.retracted]
+        return tuple((report.event_id, report.value) for report in standing_reports)
 
 
-def _said(event: Any) -> Any:
+def _content_of(event: Any) -> Any:
     """An event under the caller's key without who sent it and when."""
     left_out = {"root_episode_id": "", "writer_id": "", "producer": "", "environment": ""}
     return replace(event, occurred_at_ms=0, episode_started_at_ms=0, **left_out)

@@ -15,10 +15,10 @@ rewards = st.lists(st.integers(-20, 20).map(lambda value: value / 4), min_size=1
 
 @given(rewards, st.sampled_from(KINDS))
 def test_they_sum_to_zero_and_vanish_without_signal(group: list[float], kind: Any) -> None:
-    found = advantages(group, kind)
-    assert sum(found) == pytest.approx(0, abs=1e-9)
+    group_advantages = advantages(group, kind)
+    assert sum(group_advantages) == pytest.approx(0, abs=1e-9)
     if len(set(group)) == 1:
-        assert found == [0.0] * len(group)
+        assert group_advantages == [0.0] * len(group)
 
 
 @given(rewards, st.sampled_from(KINDS), st.integers(-40, 40))
@@ -58,5 +58,5 @@ def test_a_singleton_has_no_advantage() -> None:
 
 
 def test_mean_std_is_arts() -> None:
-    found = advantages([0.0, 1.0], "mean_std")
-    assert found == [-0.5 / (0.5 + 1e-6), 0.5 / (0.5 + 1e-6)]
+    group_advantages = advantages([0.0, 1.0], "mean_std")
+    assert group_advantages == [-0.5 / (0.5 + 1e-6), 0.5 / (0.5 + 1e-6)]

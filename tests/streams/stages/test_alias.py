@@ -32,8 +32,8 @@ def test_repeated_rewards_and_declarations_are_no_ops() -> None:
     first, second = make_alias("a", "e1"), make_alias("a", "e2")
     reward = make_alias_reward("a")
     stepper.feed(first)
-    assert [one.episode_id for one in stepper.feed(reward, reward, second, reward)] == ["e1"]
-    assert [one.episode_id for one in stepper.feed(first, make_alias_reward("a", key="new"))] == ["e2"]
+    assert [record.episode_id for record in stepper.feed(reward, reward, second, reward)] == ["e1"]
+    assert [record.episode_id for record in stepper.feed(first, make_alias_reward("a", key="new"))] == ["e2"]
 
 
 def test_an_alias_that_never_comes_is_a_drop_after_the_horizon() -> None:

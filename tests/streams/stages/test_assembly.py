@@ -30,8 +30,8 @@ def assembling(**config: Any) -> Stepper:
 
 
 def only_trajectory(records: list[Any]) -> Trajectory:
-    (found,) = [record for record in records if isinstance(record, Trajectory)]
-    return found
+    (trajectory,) = [record for record in records if isinstance(record, Trajectory)]
+    return trajectory
 
 
 def test_a_whole_episode_goes_out_at_its_last_event() -> None:
@@ -49,8 +49,8 @@ def test_a_whole_episode_goes_out_at_its_last_event() -> None:
 def test_a_trajectory_says_why_it_may_lack_turns() -> None:
     *before, last = make_episode(turns=1)
     assert only_trajectory(assembling().feed(*before, last)).partial == ()
-    said = only_trajectory(assembling().feed(*before, replace(last, partial=("calls_outside_episode",))))
-    assert (said.partial, said.trainable) == (("calls_outside_episode",), True)
+    trajectory = only_trajectory(assembling().feed(*before, replace(last, partial=("calls_outside_episode",))))
+    assert (trajectory.partial, trajectory.trainable) == (("calls_outside_episode",), True)
     stepper = assembling(gap_grace_ms=1000)
     stepper.feed(*before)
     assert only_trajectory(stepper.tick(100)).partial == ("missing_events",)
@@ -76,9 +76,9 @@ def test_the_same_id_with_other_content_is_a_conflict_counted_once() -> None:
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_report_that_is_sent_again_under_its_key_is_the_same_one_whenever_and_by_whom(closed: bool) -> None:
     stepper = assembling()
-    told = make_reward(value=1.0, key="ticket", writer="w1", at_ms=START_MS)
-    stepper.feed(*make_episode(reward=None), told) if closed else stepper.feed(told)
-    again = replace(told, writer_id="w2", occurred_at_ms=START_MS + 5_000, episode_started_at_ms=0, producer="other")
+    report = make_reward(value=1.0, key="ticket", writer="w1", at_ms=START_MS)
+    stepper.feed(*make_episode(reward=None), report) if closed else stepper.feed(report)
+    again = replace(report, writer_id="w2", occurred_at_ms=START_MS + 5_000, episode_started_at_ms=0, producer="other")
     assert stepper.feed(again, again) == []
     other = replace(again, value=0.0)
     assert reasons(stepper.feed(other)) == ["duplicate_conflict"]
@@ -117,9 +117,9 @@ def test_a_hole_makes_an_episode_untrainable_after_the_grace_and_is_counted(lost
     events = make_episode(turns=2, reward=0.5)
     assert stepper.feed(*(event for event in events if event.sequence != lost)) == []
     assert stepper.tick(59) == []
-    found = stepper.tick(1)
-    assert reasons(found) == ["missing_events"]
-    trajectory = only_trajectory(found)
+    outputs = stepper.tick(1)
+    assert reasons(outputs) == ["missing_events"]
+    trajectory = only_trajectory(outputs)
     assert not trajectory.trainable
     assert trajectory.untrainable_reason == "missing_events"
 
@@ -211,28 +211,36 @@ def test_excluding_a_closed_episode_revises_it() -> None:
 def test_nothing_that_the_person_said_stays_in_the_changelog_of_an_excluded_episode() -> None:
     """Also not what came before it closed and is kept for its late horizon, and what still comes."""
     stepper = assembling(reward_sources={"judged": ("judge",)})
-    said: dict[str, Any] = {"comment": "by ann", "source": "judge"}
+    words: dict[str, Any] = {"comment": "by ann", "source": "judge"}
     stepper.feed(*make_episode(reward=None, start={"labels": {"said": "by ann"}}))
-    stepper.feed(make_reward(**said), make_reward(name="judged", **said | {"source": "ann"}))
-    kept = [make_reward(key="late", **said), make_reward(name="judged", key="late", **said | {"source": "ann"})]
-    stepper.feed(*kept)
+    stepper.feed(make_reward(**words), make_reward(name="judged", **words | {"source": "ann"}))
+    kept_reports = [
+        make_reward(key="late", **words),
+        make_reward(name="judged", key="late", **words | {"source": "ann"}),
+    ]
+    stepper.feed(*kept_reports)
     assert any(b"by ann" in row for row in stepper.changelog.values()), "a report is kept with its words"
     (revised,) = stepper.feed(make_excluded())
     assert revised.excluded
-    assert stepper.feed(*kept, make_excluded()) == [], "what is known is known by its checksum"
-    others = [make_reward(key="new", **said), make_reward(name="judged", key="new", **said | {"source": "ann"})]
-    assert reasons(stepper.feed(*others)) == ["excluded", "excluded"]
+    assert stepper.feed(*kept_reports, make_excluded()) == [], "what is known is known by its checksum"
+    other_reports = [
+        make_reward(key="new", **words),
+        make_reward(name="judged", key="new", **words | {"source": "ann"}),
+    ]
+    assert reasons(stepper.feed(*other_reports)) == ["excluded", "excluded"]
     assert [key for key, row in stepper.changelog.items() if b"by ann" in row or b"asked" in row] == []
     stepper.restore()
-    assert stepper.feed(*kept, *others, make_excluded()) == []
+    assert stepper.feed(*kept_reports, *other_reports, make_excluded()) == []
 
 
 def test_a_sub_agent_has_a_trajectory_of_its_own_that_names_its_parent() -> None:
     stepper = assembling()
     inner = make_episode("e2", root="e1", start={"parent_episode_id": "e1"})
     mixed = [event for pair in zip(make_episode("e1"), inner, strict=True) for event in pair]
-    found = [record for record in stepper.feed(*mixed) if isinstance(record, Trajectory)]
-    assert [(one.episode_id, one.root_episode_id, one.parent_episode_id) for one in found] == [
+    trajectories = [record for record in stepper.feed(*mixed) if isinstance(record, Trajectory)]
+    assert [
+        (trajectory.episode_id, trajectory.root_episode_id, trajectory.parent_episode_id) for trajectory in trajectories
+    ] == [
         ("e1", "e1", None),
         ("e2", "e1", "e1"),
     ]
@@ -271,7 +279,7 @@ def test_what_cannot_be_trained_goes_out_with_its_reason(
 
 
 def test_a_turn_keeps_how_it_was_asked_to_be_sampled() -> None:
-    asked: dict[str, Any] = {
+    sampling_fields: dict[str, Any] = {
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 40,
@@ -280,9 +288,11 @@ def test_a_turn_keeps_how_it_was_asked_to_be_sampled() -> None:
         "presence_penalty": 0.25,
         "repetition_penalty": 1.1,
     }
-    trajectory = only_trajectory(assembling().feed(make_started(), make_turn(**asked), make_ended(), make_closed()))
+    trajectory = only_trajectory(
+        assembling().feed(make_started(), make_turn(**sampling_fields), make_ended(), make_closed())
+    )
     (turn,) = trajectory.turns
-    assert {name: getattr(turn, name) for name in asked} == asked
+    assert {name: getattr(turn, name) for name in sampling_fields} == sampling_fields
 
 
 def test_an_episode_without_turns_goes_out_untrainable() -> None:

@@ -22,7 +22,7 @@ from tests.builders import (
 )
 from tests.examples import count_examples
 from tests.stepping import Stepper
-from tests.streams.stages.naive_assembly import NaiveAssembly, Told
+from tests.streams.stages.naive_assembly import NaiveAssembly, Telling
 
 CONFIG = AssemblyConfig(inactivity_ms=30_000, pause_ms=50_000, gap_grace_ms=5_000, late_horizon_ms=60_000)
 
@@ -53,7 +53,7 @@ RECORDS = st.one_of(
 """An event, or so many seconds that pass."""
 
 
-def told(record: Any) -> Told:
+def telling_of(record: Any) -> Telling:
     if isinstance(record, Drop):
         return ("drop", record.reason, record.unit_id)
     if isinstance(record, RewardRevised):
@@ -75,5 +75,5 @@ def test_assembly_agrees_with_a_naive_one(records: list[Any], restoring: bool, p
         if isinstance(record, int):
             number, now_ms = number + 1, now_ms + record * 1_000
             record = make_tick(number, stream_time_ms=now_ms)
-        assert [told(out) for out in stepper.feed(record)] == naive.feed(record)
+        assert [telling_of(out) for out in stepper.feed(record)] == naive.feed(record)
     assert {key.split(b"\x1f")[0] for key in stepper.changelog} == {b"clock"}

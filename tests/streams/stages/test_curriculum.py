@@ -29,8 +29,8 @@ def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper
 
 
 def only_state(records: list[Any]) -> CurriculumState:
-    (found,) = [record for record in records if isinstance(record, CurriculumState)]
-    return found
+    (state,) = [record for record in records if isinstance(record, CurriculumState)]
+    return state
 
 
 def groups(*means: float, prefix: str = "g", spread: float = 1.0) -> list[Group]:
@@ -38,9 +38,9 @@ def groups(*means: float, prefix: str = "g", spread: float = 1.0) -> list[Group]
     return [make_group(f"{prefix}{index}", (mean - spread / 2, mean + spread / 2)) for index, mean in enumerate(means)]
 
 
-def decide(found: list[Group], *, index: int = 0, memory: Memory | None = None, **config: Any) -> Any:
+def decide(window_groups: list[Group], *, index: int = 0, memory: Memory | None = None, **config: Any) -> Any:
     settings = CurriculumConfig(mode="harness", **config)
-    return harness(Window("main", index, found), memory or Memory(settings.initial_percentile), settings)
+    return harness(Window("main", index, window_groups), memory or Memory(settings.initial_percentile), settings)
 
 
 def test_the_percentile_grows_as_the_harness_grows_it() -> None:
@@ -55,16 +55,18 @@ def test_the_percentile_grows_as_the_harness_grows_it() -> None:
 
 
 def test_groups_are_ranked_by_mean_reward_and_ties_by_key() -> None:
-    found = groups(0.5, 1.0, 0.5, 2.0, 0.5)
-    assert decide(found, initial_percentile=1.0).admitted == ("g3", "g1", "g0", "g2", "g4")
-    assert decide(found, initial_percentile=1.0, sort_ascending=True).admitted == ("g0", "g2", "g4", "g1", "g3")
+    window_groups = groups(0.5, 1.0, 0.5, 2.0, 0.5)
+    assert decide(window_groups, initial_percentile=1.0).admitted == ("g3", "g1", "g0", "g2", "g4")
+    assert decide(window_groups, initial_percentile=1.0, sort_ascending=True).admitted == ("g0", "g2", "g4", "g1", "g3")
 
 
 @given(st.permutations(groups(*(number % 3 for number in range(12)))), st.sampled_from([None, 0.5]))
-def test_what_a_window_admits_does_not_depend_on_the_order_of_arrival(found: list[Group], share: float | None) -> None:
+def test_what_a_window_admits_does_not_depend_on_the_order_of_arrival(
+    window_groups: list[Group], share: float | None
+) -> None:
     numbered = groups(*(number % 3 for number in range(12)))
-    assert decide(found, random_subsample=share) == decide(numbered, random_subsample=share)
-    every = [int(name[1:]) for name in decide(found, initial_percentile=1.0).admitted]
+    assert decide(window_groups, random_subsample=share) == decide(numbered, random_subsample=share)
+    every = [int(name[1:]) for name in decide(window_groups, initial_percentile=1.0).admitted]
     assert every == [2, 5, 8, 11, 1, 4, 7, 10, 0, 3, 6, 9], "numbers count as numbers"
 
 
@@ -114,38 +116,40 @@ def test_a_single_group_is_only_subsampled_inside() -> None:
 
 
 def test_a_subsample_is_of_groups_keeps_their_rank_and_is_the_same_every_time() -> None:
-    found = groups(*range(10))
-    decisions = {decide(found, initial_percentile=1.0, random_subsample=0.35).admitted for _ in range(3)}
+    window_groups = groups(*range(10))
+    decisions = {decide(window_groups, initial_percentile=1.0, random_subsample=0.35).admitted for _ in range(3)}
     (admitted,) = decisions
     assert len(admitted) == 4
     assert sorted(admitted, key=lambda name: -int(name[1:])) == list(admitted)
-    assert decide(found, initial_percentile=1.0, random_subsample=0.35, seed=1).admitted != admitted
+    assert decide(window_groups, initial_percentile=1.0, random_subsample=0.35, seed=1).admitted != admitted
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.125, 1.0])), min_size=2, max_size=20))
 def test_a_window_agrees_with_the_harness_written_down_naively(shape: list[tuple[int, float]]) -> None:
-    found = [make_group(f"g{i}", (mean - width / 2, mean + width / 2)) for i, (mean, width) in enumerate(shape)]
+    window_groups = [make_group(f"g{i}", (mean - width / 2, mean + width / 2)) for i, (mean, width) in enumerate(shape)]
     percentile, last, window = 0.3, -1, 17
-    kept = [group for group in found if group.reward_max - group.reward_min >= 0.1]
+    groups_with_signal = [group for group in window_groups if group.reward_max - group.reward_min >= 0.1]
     expected: list[str] = []
-    if kept:
-        kept.sort(key=lambda group: group.reward_mean, reverse=True)
+    if groups_with_signal:
+        groups_with_signal.sort(key=lambda group: group.reward_mean, reverse=True)
         if window - last >= 5:
             percentile += 0.2  # once, however many expansions were missed
-        expected = [group.group_id for group in kept[: max(1, math.ceil(len(kept) * percentile))]]
-    decision = decide(found, index=window)
+        expected = [
+            group.group_id for group in groups_with_signal[: max(1, math.ceil(len(groups_with_signal) * percentile))]
+        ]
+    decision = decide(window_groups, index=window)
     assert list(decision.admitted) == expected
-    assert len(decision.admitted) + len(decision.rejected) + len(decision.no_signal) == len(found)
+    assert len(decision.admitted) + len(decision.rejected) + len(decision.no_signal) == len(window_groups)
 
 
 def test_a_window_closes_by_count_and_every_group_has_a_fate() -> None:
     stepper = curriculum()
-    found = stepper.feed(*groups(1, 2, 3, spread=1.0), *groups(0, prefix="flat", spread=0.0))
-    state = only_state(found)
+    outputs = stepper.feed(*groups(1, 2, 3, spread=1.0), *groups(0, prefix="flat", spread=0.0))
+    state = only_state(outputs)
     assert (state.window, state.percentile, state.reward_mean) == (0, 0.3, 1.5)
     assert state.seen_group_ids == ("g0", "g1", "g2", "flat0")
     assert (state.admitted_group_ids, state.rejected_group_ids) == (("g2",), ("g1", "g0"))
-    assert sorted(reasons(found)) == ["curriculum", "curriculum", "no_signal"]
+    assert sorted(reasons(outputs)) == ["curriculum", "curriculum", "no_signal"]
 
 
 def test_a_window_closes_by_span_counted_from_its_first_group() -> None:
@@ -177,19 +181,19 @@ def test_off_admits_groups_with_signal_at_once_and_still_reports_windows() -> No
     stepper = curriculum(batching={"groups_per_step": 1}, mode="off", groups_per_window=3)
     first = stepper.feed(make_group("g0"))
     assert kinds(first) == ["TrainingBatch"]
-    found = stepper.feed(make_group("flat", (1.0, 1.0)), make_group("g1"))
-    assert reasons(found) == ["no_signal"]
-    state = only_state(found)
+    outputs = stepper.feed(make_group("flat", (1.0, 1.0)), make_group("g1"))
+    assert reasons(outputs) == ["no_signal"]
+    state = only_state(outputs)
     assert (state.seen_group_ids, state.admitted_group_ids) == (("g0", "flat", "g1"), ("g0", "g1"))
 
 
 def test_a_subsampled_single_group_is_compared_anew_among_those_kept() -> None:
     stepper = curriculum(batching={"groups_per_step": 1}, random_subsample=0.5, groups_per_window=1)
-    found = stepper.feed(make_group("g", (0.0, 1.0, 2.0, 3.0)))
-    (batch,) = [record for record in found if isinstance(record, TrainingBatch)]
+    outputs = stepper.feed(make_group("g", (0.0, 1.0, 2.0, 3.0)))
+    (batch,) = [record for record in outputs if isinstance(record, TrainingBatch)]
     members = batch.groups[0].members
     assert sum(member.advantage for member in members) == pytest.approx(0)
-    (drop,) = [record for record in found if kinds([record]) == ["Drop"]]
+    (drop,) = [record for record in outputs if kinds([record]) == ["Drop"]]
     dropped = set(drop.trajectory_ids)
     assert dropped | {member.trajectory_id for member in members} == {f"g-{index}" for index in range(4)}
 
@@ -201,9 +205,9 @@ def test_a_subsampled_single_group_without_signal_by_the_runs_tolerance_is_dropp
         batching=BatchingConfig(groups_per_step=1),
     )
     stepper = Stepper(CurriculumStage(run))
-    found = stepper.feed(make_group("g1", (0.0, 0.1, 0.0, 0.1)))
-    assert reasons(found) == ["curriculum", "no_signal"]
-    assert not [record for record in found if isinstance(record, TrainingBatch)]
+    outputs = stepper.feed(make_group("g1", (0.0, 0.1, 0.0, 0.1)))
+    assert reasons(outputs) == ["curriculum", "no_signal"]
+    assert not [record for record in outputs if isinstance(record, TrainingBatch)]
 
 
 @pytest.mark.parametrize("rewards", [(1e200, 0.0, 0.5, 1.0), (math.inf, 0.0, 0.5, 1.0)])
@@ -237,11 +241,11 @@ def test_a_mode_can_be_switched_while_groups_wait_in_the_window() -> None:
 
 
 def test_pools_admit_a_share_of_each_difficulty() -> None:
-    found = groups(*[0.0] * 10, *[0.5] * 10, *[1.0] * 10)
+    window_groups = groups(*[0.0] * 10, *[0.5] * 10, *[1.0] * 10)
     stepper = curriculum(mode="pools", groups_per_window=30)
-    state = only_state(stepper.feed(*found))
+    state = only_state(stepper.feed(*window_groups))
     admitted = [int(name[1:]) for name in state.admitted_group_ids]
-    assert [sum(low <= one < low + 10 for one in admitted) for low in (0, 10, 20)] == [2, 10, 2]
+    assert [sum(low <= number < low + 10 for number in admitted) for low in (0, 10, 20)] == [2, 10, 2]
     assert len(state.rejected_group_ids) == 16
 
 
@@ -257,8 +261,8 @@ def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() ->
 
 def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
     stepper = curriculum(mode="advantage_range", advantage_low=-0.3, advantage_high=0.3, groups_per_window=3)
-    found = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
-    state = only_state(stepper.feed(*found))
+    window_groups = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
+    state = only_state(stepper.feed(*window_groups))
     assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))
 
 

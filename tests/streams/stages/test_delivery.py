@@ -46,13 +46,13 @@ class Delivery(Stepper):
 
     def feed(self, *records: Any, **places: Any) -> list[Any]:
         self.taken += records
-        made = super().feed(*records, **places)
-        self.decisions += [each for each in made if isinstance(each, PolicyDecision)]
-        self.marks += [each for each in made if isinstance(each, PolicyVersion)]
-        return made
+        outputs = super().feed(*records, **places)
+        self.decisions += [output for output in outputs if isinstance(output, PolicyDecision)]
+        self.marks += [output for output in outputs if isinstance(output, PolicyVersion)]
+        return outputs
 
     def say(self, *records: Any) -> list[PolicyDecision]:
-        return [each for each in self.feed(*records) if isinstance(each, PolicyDecision)]
+        return [output for output in self.feed(*records) if isinstance(output, PolicyDecision)]
 
     @property
     def now(self) -> PolicyDecision:
@@ -365,12 +365,12 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_the_canary() -> None:
 
 def decide(records: Iterable[Any], run: RunConfig, restarts: Random | None = None) -> tuple[list[Any], Any]:
     """Everything that a log comes to, and the stage's state in the end."""
-    stepper, made = Stepper(DeliveryStage(run)), list[Any]()
+    stepper, outputs = Stepper(DeliveryStage(run)), list[Any]()
     for record in records:
-        made += stepper.feed(record)
+        outputs += stepper.feed(record)
         if restarts is not None and restarts.random() < 0.05:
             stepper.restore()
-    return made, stepper.state
+    return outputs, stepper.state
 
 
 @cache
@@ -387,7 +387,7 @@ def test_the_same_log_gives_the_same_decisions_whatever_comes_twice_and_wherever
     seed: int, chance: Random
 ) -> None:
     taken, live = _lived(seed)
-    assert any(isinstance(each, PolicyDecision) for each in live)
+    assert any(isinstance(output, PolicyDecision) for output in live)
     twice = [again for record in taken for again in [record] * chance.choice((1, 1, 2))]
     assert decide(twice, run_of(), restarts=chance)[0] == live
 

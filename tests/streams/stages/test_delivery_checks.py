@@ -37,10 +37,10 @@ def held_out(version: int, value: float, **fields: Any) -> Evaluation:
 
 def waiting(*checks: CheckConfig, **delivery: Any) -> Delivery:
     """Version 0 serves, 1 is a candidate, and checks are asked for."""
-    found = Delivery(run_of(checks=checks, **delivery), candidate=None)
-    found.say(make_version(1, parent=0, state="candidate"))
-    found.tick(1)
-    return found
+    waiting_delivery = Delivery(run_of(checks=checks, **delivery), candidate=None)
+    waiting_delivery.say(make_version(1, parent=0, state="candidate"))
+    waiting_delivery.tick(1)
+    return waiting_delivery
 
 
 def last(delivery: Delivery) -> tuple[str, int | None, str]:
@@ -116,14 +116,14 @@ def test_an_estimate_that_says_worse_spares_the_episodes_of_a_canary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("if_refused", "found"),
+    ("if_refused", "outcome"),
     [("hold", ("hold", 1, "refused:off-policy:difference")), ("pass", ("canary", 1, "newest_candidate"))],
 )
-def test_an_estimate_that_was_refused_holds_or_passes_as_the_settings_say(if_refused: Any, found: Any) -> None:
+def test_an_estimate_that_was_refused_holds_or_passes_as_the_settings_say(if_refused: Any, outcome: Any) -> None:
     delivery = waiting(ESTIMATE.model_copy(update={"if_refused": if_refused}))
     delivery.feed(measured(1, "off-policy", refused=1.0, effective=7.0))
     delivery.tick(1)
-    assert last(delivery) == found
+    assert last(delivery) == outcome
 
 
 def test_an_estimate_of_the_reward_alone_says_nothing_of_the_distance_from_the_base() -> None:
@@ -144,8 +144,10 @@ def test_an_evaluation_that_comes_during_the_canary_ends_it() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(held_out(0, 0.6), held_out(1, 0.6))
     delivery.tick(1)
-    made = delivery.say(held_out(1, 0.2))
-    assert [(each.action, each.reason, each.serving) for each in made] == [("quarantine", "worse:held-out:reward", 0)]
+    decisions = delivery.say(held_out(1, 0.2))
+    assert [(decision.action, decision.reason, decision.serving) for decision in decisions] == [
+        ("quarantine", "worse:held-out:reward", 0)
+    ]
 
 
 def test_evaluations_of_other_models_and_names_are_not_kept_and_old_ones_are_forgotten() -> None:
@@ -166,10 +168,10 @@ def test_a_replay_of_the_checks_says_the_same_wherever_it_restarts() -> None:
     def run(*, restoring: bool) -> list[Any]:
         delivery = waiting(HELD_OUT, DRIFT)
         delivery.restoring = restoring
-        made = delivery.feed(held_out(0, 0.6), held_out(1, 0.6))
-        made += delivery.tick(1)
-        made += delivery.feed(measured(1, "off-policy", kl=0.01))
-        return [*made, *delivery.tick(1), *delivery.feed(held_out(1, 0.2))]
+        outputs = delivery.feed(held_out(0, 0.6), held_out(1, 0.6))
+        outputs += delivery.tick(1)
+        outputs += delivery.feed(measured(1, "off-policy", kl=0.01))
+        return [*outputs, *delivery.tick(1), *delivery.feed(held_out(1, 0.2))]
 
     assert run(restoring=True) == run(restoring=False)
-    assert [each.action for each in run(restoring=True) if isinstance(each, PolicyDecision)][-1] == "quarantine"
+    assert [record.action for record in run(restoring=True) if isinstance(record, PolicyDecision)][-1] == "quarantine"

@@ -50,15 +50,15 @@ def test_the_state_of_a_verdict_does_not_grow_in_forty_thousand_episodes(monkeyp
 def test_a_decision_is_made_at_the_tick_in_which_the_evidence_is_there() -> None:
     """Ticks come every second, so it is two seconds at most: until the next tick, and until a router polls."""
     config = run_of()
-    delivery, known = Delivery(config), False
+    delivery, is_certain = Delivery(config), False
     assert config.delivery is not None
     for number in range(5_000):
         delivery.feed(delivery.observed(f"e{number}", float(route(delivery.now, f"e{number}") == 0)))
         delivery.tick(1)
         if delivery.now.canary is None:
             break
-        known = findings(delivery.state, config.delivery)[0].verdict == "worse"
-        assert not known, "the evidence was there, and no decision"
+        is_certain = findings(delivery.state, config.delivery)[0].verdict == "worse"
+        assert not is_certain, "the evidence was there, and no decision"
     assert delivery.now.action == "quarantine"
     assert delivery.now.decided_at_ms == START_MS + int(delivery.now_s * 1000)
 

@@ -114,6 +114,6 @@ def test_the_same_log_gives_the_same_waits_whatever_comes_twice_and_wherever_it_
     play_late(live, 70, canary_s=6, serving_s=2)
     assert live.now.action == "promote"
     twice = [again for record in live.taken for again in [record] * chance.choice((1, 1, 2))]
-    made, state = decide(twice, run, restarts=chance)
-    assert [each for each in made if isinstance(each, PolicyDecision)] == live.decisions
+    outputs, state = decide(twice, run, restarts=chance)
+    assert [output for output in outputs if isinstance(output, PolicyDecision)] == live.decisions
     assert state.head == live.state.head

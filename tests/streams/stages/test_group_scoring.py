@@ -213,27 +213,27 @@ def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
 def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size: int, texts: Sequence[str]) -> None:
     judge = component(kind)
     live, _ = judging(judge, texts=texts)
-    told = live.feed(closed(size=size))
-    found = JudgedGroups({"main"})
-    for each in told:
-        found.take(each)
+    live_outputs = live.feed(closed(size=size))
+    judged_groups = JudgedGroups({"main"})
+    for output in live_outputs:
+        judged_groups.take(output)
 
-    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
-        return found.of(group)
+    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return judged_groups.of(group)
 
-    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=recorded))
+    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=find_recorded))
     again.tick()
-    assert again.feed(closed(size=size)) == told
+    assert again.feed(closed(size=size)) == live_outputs
 
 
 def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -> None:
     left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
                      detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
 
-    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
         return Judged(left_over)  # live wanted four
 
-    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=recorded))
+    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=find_recorded))
     (drop,) = again.feed(closed())
     assert (drop.unit, drop.reason, len(drop.trajectory_ids)) == ("group", "score_failed", 3)
 
@@ -248,46 +248,46 @@ def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
 
 
 def test_no_more_groups_hold_their_trajectories_and_no_more_calls_run_than_may_be_asked_at_once() -> None:
-    held = calls = most_held = most_calls = 0
+    held_groups = calls = most_held = most_calls = 0
 
     class Counted(Texts):
         async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-            nonlocal held, most_held
-            held += 2  # for two functions
-            most_held = max(most_held, held)
+            nonlocal held_groups, most_held
+            held_groups += 2  # for two functions
+            most_held = max(most_held, held_groups)
             await asyncio.sleep(0)
             return await super().fetch(locations)
 
     async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        nonlocal held, calls, most_calls
+        nonlocal held_groups, calls, most_calls
         calls += 1
         most_calls = max(most_calls, calls)
         await asyncio.sleep(0)
-        calls, held = calls - 1, held - 1
+        calls, held_groups = calls - 1, held_groups - 1
         return [float(place) for place in range(len(group))]
 
     names = ("grades", "marks")
     registry = {**BUILT_IN, **{name: RewardFunction(grades, per="group") for name in names}}
     run = run_with(*map(component, names), rewards_concurrency=2)
     stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
-    found = stepper.outputs([closed(f"g{number}") for number in range(20)])
-    assert (len(found), most_held / 2, most_calls) == (20, 2, 2)
+    outputs = stepper.outputs([closed(f"g{number}") for number in range(20)])
+    assert (len(outputs), most_held / 2, most_calls) == (20, 2, 2)
 
 
 async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:
     """The batch begins again then, and asks about all of them again: calls that go on would come on top."""
-    asked = running = 0
+    call_count = running = 0
 
     class Broken(Texts):
         async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-            found = await super().fetch(locations)
+            trajectories = await super().fetch(locations)
             if self.fetched == 2:
                 raise UnavailableError("the broker is away")
-            return found
+            return trajectories
 
     async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
-        nonlocal asked, running
-        asked, running = asked + 1, running + 1
+        nonlocal call_count, running
+        call_count, running = call_count + 1, running + 1
         try:
             await asyncio.sleep(0.01)
         finally:
@@ -303,6 +303,6 @@ async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_a
     ]
     with pytest.raises(UnavailableError):
         await stage.answer(stage.new_state(), groups)
-    before = asked
+    before = call_count
     await asyncio.sleep(0.1)
-    assert (asked - before, running) == (0, 0)
+    assert (call_count - before, running) == (0, 0)

@@ -24,8 +24,8 @@ def grouping(run: dict[str, Any] | None = None, **config: Any) -> Stepper:
 
 
 def only_group(records: list[Any]) -> Group:
-    (found,) = [record for record in records if isinstance(record, Group)]
-    return found
+    (group,) = [record for record in records if isinstance(record, Group)]
+    return group
 
 
 def scores(*values: float, **fields: Any) -> list[Score]:
@@ -42,17 +42,17 @@ def test_a_group_closes_when_full_with_members_sorted_and_advantages() -> None:
 
 
 def test_the_same_members_make_the_same_group_in_any_order() -> None:
-    found = [only_group(grouping().feed(*order)) for order in permutations(scores(0.0, 1.0, 0.5))]
-    assert all(group == found[0] for group in found)
+    groups = [only_group(grouping().feed(*order)) for order in permutations(scores(0.0, 1.0, 0.5))]
+    assert all(group == groups[0] for group in groups)
 
 
 def test_a_short_group_closes_with_its_window_and_a_lonely_score_is_incomplete() -> None:
     stepper = grouping(strategy="by_example")
     stepper.feed(*scores(0.0, 1.0), make_score("alone", 1.0, example_id="x2"))
     assert stepper.tick(599) == []
-    found = stepper.tick(1)
-    assert only_group(found).closed_by == "window"
-    (drop,) = [record for record in found if isinstance(record, Drop)]
+    outputs = stepper.tick(1)
+    assert only_group(outputs).closed_by == "window"
+    (drop,) = [record for record in outputs if isinstance(record, Drop)]
     assert (drop.reason, drop.unit, drop.trajectory_ids) == ("incomplete_group", "group", ("alone",))
 
 
@@ -79,18 +79,18 @@ def test_an_episode_without_an_end_trains_only_if_it_was_rewarded_after_or_the_r
 ) -> None:
     stepper = grouping(run={"filter": FilterConfig(unfinished=unfinished)}, group_size=2, reward_wait_ms=1_000)
     killed = make_score("killed", 1.0, closed_by="inactivity", is_rewarded_after=is_after)
-    found = [*stepper.feed(make_score("whole", 0.0), killed), *stepper.tick(2)]
-    assert reasons(found) == reasons_of_drops
-    assert any(isinstance(record, Group) for record in found) == (not reasons_of_drops)
+    outputs = [*stepper.feed(make_score("whole", 0.0), killed), *stepper.tick(2)]
+    assert reasons(outputs) == reasons_of_drops
+    assert any(isinstance(record, Group) for record in outputs) == (not reasons_of_drops)
 
 
 def test_a_killed_episode_waits_for_the_reward_that_comes_after() -> None:
     stepper = grouping(reward_wait_ms=300_000, group_size=2)
     killed = make_score("killed", None, closed_by="inactivity", outcome="missing")
-    found = stepper.feed(make_score("whole", 0.0), killed)
+    outputs = stepper.feed(make_score("whole", 0.0), killed)
     rewarded = replace(killed, revision=1, outcome="scored", value=1.0, is_rewarded_after=True)
-    found += [*stepper.feed(rewarded), *stepper.tick(300)]
-    assert len(only_group(found).members) == 2
+    outputs += [*stepper.feed(rewarded), *stepper.tick(300)]
+    assert len(only_group(outputs).members) == 2
 
 
 def test_a_killed_episode_with_a_score_of_another_kind_waits_as_long_as_one_without() -> None:
@@ -114,9 +114,9 @@ def test_a_number_too_large_that_an_older_release_let_through_costs_its_trajecto
     stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000)
     huge, revised = make_score("huge", value), make_score("revised", 1.0)
     stepper.feed(huge, revised, replace(revised, revision=1, value=value), *scores(0.0, 1.0))
-    found = stepper.tick(1)
-    assert reasons(found) == ["score_failed", "score_failed"]
-    assert [member.trajectory_id for member in only_group(found).members] == ["t0", "t1"]
+    outputs = stepper.tick(1)
+    assert reasons(outputs) == ["score_failed", "score_failed"]
+    assert [member.trajectory_id for member in only_group(outputs).members] == ["t0", "t1"]
 
 
 def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group() -> None:
@@ -195,10 +195,12 @@ def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], 
     chosen = FilterConfig(tasks=("play",), labels={"env": "prod"})
     stepper = grouping({"filter": chosen}, max_history_tokens=100)
     labelled: dict[str, Any] = {"labels": {"env": "prod"}}
-    found = stepper.feed(make_score("odd", **labelled | {"value": 100.0} | fields), *scores(0.0, 1.0, 0.5, **labelled))
-    (drop,) = [record for record in found if isinstance(record, Drop)]
+    outputs = stepper.feed(
+        make_score("odd", **labelled | {"value": 100.0} | fields), *scores(0.0, 1.0, 0.5, **labelled)
+    )
+    (drop,) = [record for record in outputs if isinstance(record, Drop)]
     assert (drop.reason, drop.trajectory_ids, drop.run_id) == (reason, ("odd",), "main")
-    assert only_group(found).reward_max == 1.0
+    assert only_group(outputs).reward_max == 1.0
 
 
 @pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
@@ -234,9 +236,9 @@ def test_another_model_is_a_mismatch_with_a_named_group() -> None:
 def test_an_explicit_group_closes_at_its_declared_size_and_takes_no_more() -> None:
     stepper = grouping()
     named: dict[str, Any] = {"group_id": "g", "group_size": 2}
-    found = stepper.feed(*(make_score(f"t{index}", index, **named) for index in range(3)))
-    assert kinds(found) == ["Group", "Drop"]
-    assert reasons(found) == ["group_closed"]
+    outputs = stepper.feed(*(make_score(f"t{index}", index, **named) for index in range(3)))
+    assert kinds(outputs) == ["Group", "Drop"]
+    assert reasons(outputs) == ["group_closed"]
     stepper.restore()
     assert reasons(stepper.feed(make_score("t9", 1.0, **named))) == ["group_closed"]
 

@@ -57,13 +57,13 @@ def test_a_token_boundary_is_never_crossed() -> None:
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=6))
 def test_every_turn_stands_in_one_history_after_its_whole_prompt(turns: list[tuple[list[int], list[int]]]) -> None:
     records = [make_turn(prompt=prompt, completion=completion) for prompt, completion in turns]
-    found = {}
+    tokens_by_turn = {}
     for history in merge(enumerate(records)):
         tokens = list(decode_token_ids(history.token_ids))
         assert len(decode_logprobs(history.logprobs)) == sum(span.end - span.start for span in history.spans)
         for span in history.spans:
-            found[span.turn] = (tokens[: span.start], tokens[span.start : span.end])
-    assert found == dict(enumerate(turns))
+            tokens_by_turn[span.turn] = (tokens[: span.start], tokens[span.start : span.end])
+    assert tokens_by_turn == dict(enumerate(turns))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def as_dict(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in type(record).__dataclass_fields__}
 
 
-def asked(episode: str, question: str, answer: str, label: str | None = "c1") -> list[Any]:
+def one_turn_episode(episode: str, question: str, answer: str, label: str | None = "c1") -> list[Any]:
     """An episode of one turn."""
     labels = {} if label is None else {"conversation": label}
     turn = make_turn(episode, 1, text=answer, added_messages=(Message(role="user", content=question),))
@@ -66,7 +66,7 @@ class Flow:
 def test_the_next_message_of_a_conversation_is_a_reward_of_the_last_turn(restoring: bool) -> None:
     flow = Flow(restoring=restoring)
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    (first,) = flow.events(*asked("e1", "where is my parcel", "BILLING"))
+    (first,) = flow.events(*one_turn_episode("e1", "where is my parcel", "BILLING"))
     assert (first.outcome, first.turn_rewards) == ("missing", ())
     (second,) = flow.say(spoken("c1", "e2", "no, it's about the parcel"))
     (turn,) = second.turn_rewards
@@ -94,8 +94,8 @@ def test_a_declaration_that_comes_twice_is_one_reply() -> None:
 def test_a_reply_before_the_episode_has_ended_is_in_its_first_score() -> None:
     flow = Flow()
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    started, turn, *end = asked("e1", "where is my parcel", "DELIVERY")
-    assert flow.events(started, turn) == []
+    start, turn, *end = one_turn_episode("e1", "where is my parcel", "DELIVERY")
+    assert flow.events(start, turn) == []
     assert flow.say(spoken("c1", "e2", "perfect, thank you")) == []
     (score,) = flow.events(*end)
     assert (score.value, score.revision) == (1.0, 0)
@@ -104,7 +104,7 @@ def test_a_reply_before_the_episode_has_ended_is_in_its_first_score() -> None:
 def test_unclear_words_are_no_reward_and_on_the_record() -> None:
     flow = Flow()
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    flow.events(*asked("e1", "where is my parcel", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     (score,) = flow.say(spoken("c1", "e2", "and what do stamps cost"))
     assert (score.outcome, score.value, score.components) == ("missing", None, {})
     assert [(turn.signal, turn.value) for turn in score.turn_rewards] == [("unclear", None)]
@@ -114,7 +114,7 @@ def test_silence_is_reported_once_and_ends_with_the_next_message() -> None:
     rewards = (RewardConfig(type="next_turn", name="next", options={"silence": 0.5}),)
     flow = Flow(rewards)
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    flow.events(*asked("e1", "where is my parcel", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     assert flow.tick(19) == []
     (silent,) = flow.tick(1)
     assert (silent.value, silent.turn_rewards[0].signal) == (0.5, "silence")
@@ -136,7 +136,7 @@ def test_a_conversation_is_forgotten_after_the_late_horizon() -> None:
 def test_a_reply_is_retracted_like_any_reward() -> None:
     flow = Flow()
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    flow.events(*asked("e1", "where is my parcel", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     flow.say(spoken("c1", "e2", "thanks"))
     retraction = make_reward("e1", None, key="sorry", name="next_turn", source="user", retracted=True)
     flow.events(retraction)
@@ -147,7 +147,7 @@ def test_a_reply_is_retracted_like_any_reward() -> None:
 def test_an_excluded_episode_keeps_no_word_of_its_user() -> None:
     flow = Flow()
     flow.say(spoken("c1", "e1", "secret question"))
-    flow.events(*asked("e1", "secret question", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "secret question", "DELIVERY"))
     flow.say(spoken("c1", "e2", "secret thanks"))
     (revised,) = flow.assembly.feed(make_excluded("e1"))
     assert isinstance(revised, RewardRevised)
@@ -161,7 +161,7 @@ def test_an_excluded_episode_keeps_no_word_of_its_user() -> None:
 
 def test_the_last_turn_is_kept_of_conversations_alone() -> None:
     flow = Flow()
-    flow.events(*asked("e1", "plain question", "DELIVERY", label=None))
+    flow.events(*one_turn_episode("e1", "plain question", "DELIVERY", label=None))
     assert not [key for key, row in flow.assembly.changelog.items() if b"plain question" in row]
 
 
@@ -199,9 +199,9 @@ def test_a_revision_in_the_batch_of_its_trajectory_keeps_what_the_trajectory_say
         make_closed("e1", 4),
     ]
     flow.alias.feed(spoken("c1", "e1", None))
-    made = flow.assembly.feed(*whole, *flow.alias.feed(spoken("c1", "e2", "thanks")))
-    assert kinds(made) == ["Trajectory", "RewardRevised"]
-    scores = [out.record for out in flow.scoring.outputs(made)]
+    outputs = flow.assembly.feed(*whole, *flow.alias.feed(spoken("c1", "e2", "thanks")))
+    assert kinds(outputs) == ["Trajectory", "RewardRevised"]
+    scores = [out.record for out in flow.scoring.outputs(outputs)]
     assert [score.value for score in scores] == [0.0, pytest.approx(0.5)]
 
 
@@ -209,7 +209,7 @@ def test_a_number_and_words_are_read_by_their_own_components() -> None:
     rewards = (RewardConfig(name="verdict"), *RULES)
     flow = Flow(rewards)
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    flow.events(*asked("e1", "where is my parcel", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     (score,) = flow.say(spoken("c1", "e2", "thanks"))
     assert score.value is None, "the verdict is missing"
     flow.events(make_reward("e1", 1.0, name="verdict"))
@@ -246,7 +246,7 @@ class Judge:
 def judged(judge: Judge, words: str, **options: Any) -> list[Score]:
     flow = Flow((RewardConfig(type="next_turn_judge", name="judge", attempts=1, options=options),), judge)
     flow.say(spoken("c1", "e1", "where is my parcel"))
-    flow.events(*asked("e1", "where is my parcel", "DELIVERY"))
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     scores = flow.say(spoken("c1", "e2", words))
     flow.events(make_reward("e1", 1.0, name="other"))
     return [score for score in [*scores, *flow.tick(1)] if isinstance(score, Score)]
@@ -305,9 +305,9 @@ def test_what_the_scores_hold_is_a_function_of_the_log() -> None:
     def run(*, restoring: bool) -> list[Any]:
         flow = Flow(restoring=restoring)
         flow.say(spoken("c1", "e1", "where is my parcel"))
-        out = flow.events(*asked("e1", "where is my parcel", "BILLING"))
+        out = flow.events(*one_turn_episode("e1", "where is my parcel", "BILLING"))
         out += flow.say(spoken("c1", "e2", "where is my parcel?"))
-        out += flow.events(*asked("e2", "where is my parcel?", "DELIVERY"))
+        out += flow.events(*one_turn_episode("e2", "where is my parcel?", "DELIVERY"))
         return out + flow.tick(20)
 
     plain, restored = run(restoring=False), run(restoring=True)

@@ -35,17 +35,17 @@ def assembling(restoring: bool = False, **rules: Any) -> Stepper:
 
 def last_rewards(records: list[Any]) -> dict[str, dict[str, float]]:
     """By episode: the rewards in force that were said last, by name."""
-    found: dict[str, dict[str, float]] = {}
+    rewards_by_episode: dict[str, dict[str, float]] = {}
     for record in records:
         if isinstance(record, Trajectory | RewardRevised):
-            found[record.episode_id] = {reward.name: reward.value for reward in record.rewards}
-    return found
+            rewards_by_episode[record.episode_id] = {reward.name: reward.value for reward in record.rewards}
+    return rewards_by_episode
 
 
 def test_without_a_rule_a_root_keeps_its_rewards_to_itself() -> None:
-    found = assembling().feed(*child("c1"), *ROOT, root_reward())
-    assert last_rewards(found) == {"root": {"reward": 1.0}, "c1": {}}
-    assert [type(record).__name__ for record in found] == ["Trajectory", "Trajectory", "RewardRevised"]
+    outputs = assembling().feed(*child("c1"), *ROOT, root_reward())
+    assert last_rewards(outputs) == {"root": {"reward": 1.0}, "c1": {}}
+    assert [type(record).__name__ for record in outputs] == ["Trajectory", "Trajectory", "RewardRevised"]
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_each_rule_gives_its_rewards(rules: dict[str, Any], first: dict[str, flo
     reports = [root_reward(), root_reward(4.0, name="cost"), root_reward(0.25, name="reward.writer")]
     stepper = assembling(**rules)
     records = stepper.feed(*child("c1", "writer"), *child("c2", "reader"), *ROOT, *reports)
-    found = last_rewards([*records, *stepper.tick(1)])
-    assert (found["c1"], found["c2"]) == (first, first if second is ... else second)
-    assert found["root"] == {"reward": 1.0, "cost": 4.0, "reward.writer": 0.25}
+    rewards_by_episode = last_rewards([*records, *stepper.tick(1)])
+    assert (rewards_by_episode["c1"], rewards_by_episode["c2"]) == (first, first if second is ... else second)
+    assert rewards_by_episode["root"] == {"reward": 1.0, "cost": 4.0, "reward.writer": 0.25}
 
 
 def test_a_report_of_the_episode_itself_outweighs_its_root() -> None:
-    found = last_rewards(assembling(reward="inherit").feed(*child("c1", reward=0.5), *ROOT, root_reward()))
-    assert found["c1"] == {"reward": 0.5}
+    rewards_by_episode = last_rewards(assembling(reward="inherit").feed(*child("c1", reward=0.5), *ROOT, root_reward()))
+    assert rewards_by_episode["c1"] == {"reward": 0.5}
 
 
 def test_a_report_on_a_turn_of_the_root_stays_there() -> None:
-    found = assembling(reward="inherit").feed(*child("c1"), *ROOT, root_reward(turn_event_id=ROOT[1].event_id))
-    assert last_rewards(found)["c1"] == {}
+    outputs = assembling(reward="inherit").feed(*child("c1"), *ROOT, root_reward(turn_event_id=ROOT[1].event_id))
+    assert last_rewards(outputs)["c1"] == {}
 
 
 def test_a_late_child_gets_the_reward_at_once_and_the_others_their_new_share_with_the_next_tick() -> None:
@@ -153,9 +153,9 @@ def test_the_order_of_arrival_repetition_and_restarts_change_no_reward(
     events: list[Any], restoring: bool, again: list[int]
 ) -> None:
     stepper = assembling(restoring, **RULES)
-    found = stepper.feed(*events, *(events[index] for index in again if index < len(events)))
-    found += stepper.tick(1)
-    assert last_rewards(found) == {
+    outputs = stepper.feed(*events, *(events[index] for index in again if index < len(events)))
+    outputs += stepper.tick(1)
+    assert last_rewards(outputs) == {
         "root": {"reward": 0.5, "reward.writer": 0.75, "cost": 8.0},
         "c1": {"cost": SHARE, "reward": 0.75},
         "c2": {"cost": SHARE},

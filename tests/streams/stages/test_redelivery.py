@@ -106,16 +106,18 @@ def test_redelivery_batch_bounds_and_restarts_change_nothing(name: str) -> None:
                 log.append(record)
         plain, disturbed = Stepper(make_stage()), Stepper(make_stage())
         expected = plain.feed(*log)
-        found, start = [], 0
+        records_again, start = [], 0
         while start < len(log):
             end = start + chance.randint(1, 5)
             batch = log[start:end]
             repeated = [chance.choice(log[:end]) for _ in range(chance.randint(0, 2))]
-            found += [out.record for out in disturbed.outputs([*batch, *repeated])]
+            records_again += [out.record for out in disturbed.outputs([*batch, *repeated])]
             if chance.random() < 0.5:
                 disturbed.restore()
             start = end
-        assert [without_location(record) for record in found] == [without_location(record) for record in expected]
+        assert [without_location(record) for record in records_again] == [
+            without_location(record) for record in expected
+        ]
 
     check()
 
@@ -145,9 +147,17 @@ def test_a_record_that_does_not_belong_into_the_input_is_refused(make_stage: Cal
 def original(record: Any) -> Any:
     """The record that must come before a revision; None for any other record."""
     if isinstance(record, RewardRevised):
-        return next(one for one in scoring_records() if one.trajectory_id == record.trajectory_id)
+        return next(
+            original_record
+            for original_record in scoring_records()
+            if original_record.trajectory_id == record.trajectory_id
+        )
     if isinstance(record, Score) and record.revision:
-        return next(one for one in grouping_records() if one.trajectory_id == record.trajectory_id)
+        return next(
+            original_record
+            for original_record in grouping_records()
+            if original_record.trajectory_id == record.trajectory_id
+        )
     return None
 
 

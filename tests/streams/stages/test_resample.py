@@ -89,17 +89,17 @@ def test_no_hour_asks_for_more_than_its_budget_whatever_is_restarted(
     attempts: int, partitions: int, steps: list[str]
 ) -> None:
     steppers = [asking(run_of(attempts), partitions=partitions) for _ in range(partitions)]
-    asked = 0
+    request_count = 0
     for number, step in enumerate(steps):
         for partition, stepper in enumerate(steppers):
             if step == "hour":
-                asked = 0
+                request_count = 0
                 stepper.tick(HOUR_MS / 1000)
             elif step == "restart":
                 stepper.restore()
             else:
-                asked += len(stepper.feed(traffic(f"e{number}-{partition}"), partition=partition))
-        assert asked <= attempts
+                request_count += len(stepper.feed(traffic(f"e{number}-{partition}"), partition=partition))
+        assert request_count <= attempts
 
 
 SAMPLED = 2
@@ -153,10 +153,10 @@ def test_what_an_hour_has_left_over_is_no_other_hours_and_what_is_beyond_is_char
     st.lists(st.tuples(st.sampled_from(["episode", "back", "hour", "restart"]), st.integers(0, 12)), max_size=40),
 )
 def test_no_hour_samples_more_than_its_tokens_whenever_attempts_come_back(
-    tokens: int, each: int | None, steps: list[tuple[str, int]]
+    tokens: int, tokens_per_attempt: int | None, steps: list[tuple[str, int]]
 ) -> None:
     """At every moment, what an hour's attempts have sampled or still may is within the hour's tokens."""
-    stepper = asking(run_of(tokens_per_hour=tokens, tokens_per_attempt=each))
+    stepper = asking(run_of(tokens_per_hour=tokens, tokens_per_attempt=tokens_per_attempt))
     hours: list[dict[str, int]] = [{}]
     out: list[tuple[int, ResampleRequested]] = []
     for number, (step, chance) in enumerate(steps):
@@ -180,17 +180,19 @@ def back(request: ResampleRequested, *, sampled: int = SAMPLED, **fields: Any) -
     """The attempt of a request as its trajectory comes."""
     trajectory = traffic(request.episode_id, resampled=True)
     (turn,) = trajectory.turns
-    made = {"turns": (replace(turn, completion_tokens=sampled),)} | ({} if sampled == SAMPLED else {"histories": ()})
-    return replace(trajectory, **(made | fields))
+    sampled_fields = {"turns": (replace(turn, completion_tokens=sampled),)} | (
+        {} if sampled == SAMPLED else {"histories": ()}
+    )
+    return replace(trajectory, **(sampled_fields | fields))
 
 
 def test_a_share_of_traffic_is_never_exceeded() -> None:
     stepper = asking(run_of(share=0.5))
-    asked = 0
+    request_count = 0
     for number in range(1, 20):
-        asked += len(stepper.feed(traffic(f"e{number}")))
-        assert asked <= number * 0.5
-    assert asked > 0
+        request_count += len(stepper.feed(traffic(f"e{number}")))
+        assert request_count <= number * 0.5
+    assert request_count > 0
 
 
 def test_a_budget_in_the_log_holds_from_where_it_stands_and_hours_begin_anew() -> None:

@@ -45,9 +45,9 @@ async def _half(trajectory: Trajectory, context: RewardContext) -> float:
 
 
 async def _cancelled(trajectory: Trajectory, context: RewardContext) -> float:
-    own = asyncio.create_task(asyncio.sleep(60))
-    own.cancel()
-    await own
+    own_task = asyncio.create_task(asyncio.sleep(60))
+    own_task.cancel()
+    await own_task
     return 1.0
 
 
@@ -192,14 +192,16 @@ def test_components_are_weighted_summed_and_clipped() -> None:
 
 @pytest.mark.parametrize(("reward", "weight"), [(1e200, 1.0), (-1.7e308, 1.0), (1e20, 1e20)])
 def test_a_number_too_large_to_compute_with_fails_its_own_trajectory(reward: float, weight: float) -> None:
-    found = scoring(RewardConfig(weight=weight)).feed(make_trajectory(reward=reward))
-    assert (found[0].outcome, reasons(found)) == ("failed", ["score_failed"])
+    outputs = scoring(RewardConfig(weight=weight)).feed(make_trajectory(reward=reward))
+    assert (outputs[0].outcome, reasons(outputs)) == ("failed", ["score_failed"])
 
 
 @pytest.mark.parametrize("kind", ["raise", "none"])
 def test_a_component_of_weight_0_is_measured_and_never_in_the_way(kind: str) -> None:
-    found = scoring(RewardConfig(), component(kind, weight=0.0), component("half", weight=0.0)).feed(make_trajectory())
-    (score,) = found
+    outputs = scoring(RewardConfig(), component(kind, weight=0.0), component("half", weight=0.0)).feed(
+        make_trajectory()
+    )
+    (score,) = outputs
     assert (score.outcome, score.value, score.components) == ("scored", 1.0, {"reward": 1.0, "half": 0.5})
     assert bool(score.error) == (kind == "raise"), "it is written down all the same"
 
@@ -235,11 +237,11 @@ def test_a_missing_reward_is_missing_and_not_zero() -> None:
 )
 def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_is_reported(kind: str, word: str) -> None:
     stepper = scoring(RewardConfig(), component(kind))
-    found = stepper.feed(make_trajectory("e1"))
-    assert isinstance(found[0], Score)
-    assert (found[0].outcome, found[0].value) == ("failed", None)
-    assert word in (found[0].error or "")
-    assert reasons(found) == ["score_failed"]
+    outputs = stepper.feed(make_trajectory("e1"))
+    assert isinstance(outputs[0], Score)
+    assert (outputs[0].outcome, outputs[0].value) == ("failed", None)
+    assert word in (outputs[0].error or "")
+    assert reasons(outputs) == ["score_failed"]
 
 
 @pytest.mark.parametrize("returned", [object(), RewardFunction(_half)])
@@ -271,31 +273,31 @@ async def test_a_function_that_ignores_its_cancellation_is_left_behind() -> None
         return 1.0
 
     stage = stage_of(RewardFunction(deaf), timeout_s=0.05)
-    (found,) = await stage.answer(stage.new_state(), [incoming()])
+    (outputs,) = await stage.answer(stage.new_state(), [incoming()])
     over.set()
-    assert "within 0.05 s" in (found["own"].error or "")
+    assert "within 0.05 s" in (outputs["own"].error or "")
 
 
 async def test_calls_of_many_partitions_are_not_taken_for_hanging_ones() -> None:
     together = threading.Barrier(MAX_HUNG + 1)
     stage = stage_of(RewardFunction(lambda trajectory, context: float(together.wait() >= 0)))
-    asked = [stage.answer(stage.new_state(), [incoming()]) for _ in range(MAX_HUNG + 1)]
-    assert [found["own"].value for (found,) in await asyncio.gather(*asked)] == [1.0] * (MAX_HUNG + 1)
+    answers = [stage.answer(stage.new_state(), [incoming()]) for _ in range(MAX_HUNG + 1)]
+    assert [answer["own"].value for (answer,) in await asyncio.gather(*answers)] == [1.0] * (MAX_HUNG + 1)
 
 
 async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> None:
-    threads, held = ScoringThreads("given-up", most_hung=2), threading.Event()
+    threads, release = ScoringThreads("given-up", most_hung=2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(threads.call(held.wait), 0.01)
+            await asyncio.wait_for(threads.call(release.wait), 0.01)
     with pytest.raises(RuntimeError, match="2 calls hang already"):
-        await threads.call(held.wait)
-    held.set()
-    for thread in [each for each in threading.enumerate() if each.name == "given-up"]:
+        await threads.call(release.wait)
+    release.set()
+    for thread in [scoring_thread for scoring_thread in threading.enumerate() if scoring_thread.name == "given-up"]:
         thread.join()
     await asyncio.sleep(0)
     assert threads.hung == 0
-    assert await threads.call(held.wait) is True
+    assert await threads.call(release.wait) is True
 
 
 @pytest.mark.parametrize("kind", ["panic", "panic_in_thread", "panic_in_place", "interrupt"])
@@ -355,8 +357,8 @@ def test_a_replay_does_not_wait_for_a_function_that_waits_for_nobody(
                          registry={**BUILT_IN, "wrong": RewardFunction(wrong)})  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr("rollbus.streams.stages.scoring.answers.asyncio.sleep", pause)
-        found = Stepper(stage).feed(make_trajectory())
-    assert (found[0].outcome, paused) == ("failed", pauses)
+        outputs = Stepper(stage).feed(make_trajectory())
+    assert (outputs[0].outcome, paused) == ("failed", pauses)
 
 
 def test_calls_in_flight_are_bounded() -> None:
@@ -372,8 +374,8 @@ def test_calls_in_flight_are_bounded() -> None:
 
     config = ScoringConfig(rewards=(RewardConfig(type="watched"),), concurrency=3)
     stage = ScoringStage(config, keep_ms=1, registry={**BUILT_IN, "watched": RewardFunction(watched)})
-    found = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
-    assert (len(of_topic(found, SCORES)), most) == (20, 3)
+    outputs = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
+    assert (len(of_topic(outputs, SCORES)), most) == (20, 3)
 
 
 def test_a_revision_asks_feedback_again_and_keeps_the_other_components() -> None:
@@ -423,8 +425,8 @@ def test_the_score_of_an_excluded_trajectory_repeats_nothing_that_the_person_sai
     stepper = scoring(RewardConfig(), component("raise"))
     (score, _) = stepper.feed(make_trajectory("e1", labels={"user": "ann"}))
     assert (score.labels, bool(score.error)) == ({"user": "ann"}, True)
-    found = stepper.feed(revised("e1", 1.0, excluded=True))
-    assert [(one.labels, one.error) for one in found] == [({}, None)]
+    outputs = stepper.feed(revised("e1", 1.0, excluded=True))
+    assert [(failed_score.labels, failed_score.error) for failed_score in outputs] == [({}, None)]
 
 
 def test_how_long_a_trajectory_is_remembered_is_what_the_log_says_of_assembly_over_restarts() -> None:
@@ -448,9 +450,9 @@ def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
 def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
     stepper = scoring()
     new = ScoringConfig(rewards=(component("half"),))
-    found = stepper.outputs([make_trajectory("e1"), make_config("scoring", new), make_trajectory("e2")])
-    assert [out.record.components for out in found] == [{"reward": 1.0}, {"half": 0.5}]
-    assert found[0].record.reward_version != found[1].record.reward_version
+    outputs = stepper.outputs([make_trajectory("e1"), make_config("scoring", new), make_trajectory("e2")])
+    assert [out.record.components for out in outputs] == [{"reward": 1.0}, {"half": 0.5}]
+    assert outputs[0].record.reward_version != outputs[1].record.reward_version
 
 
 def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:

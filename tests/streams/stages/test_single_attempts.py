@@ -72,17 +72,17 @@ def test_a_verdict_counts_however_late_it_comes(delay_s: int) -> None:
     stepper = stepper_of()
     assert stepper.feed(*(ticket(number, None) for number in range(40))) == []
     stepper.tick(delay_s)
-    found = stepper.feed(*(verdict(number, float(number % 2)) for number in range(40))) + stepper.tick(1)
-    assert kinds(found) == ["Group"] * 40
-    assert {group.members[0].trajectory_id: group.members[0].reward for group in groups_in(found)} == {
+    output_records = stepper.feed(*(verdict(number, float(number % 2)) for number in range(40))) + stepper.tick(1)
+    assert kinds(output_records) == ["Group"] * 40
+    assert {group.members[0].trajectory_id: group.members[0].reward for group in groups_in(output_records)} == {
         f"t{number}": float(number % 2) for number in range(40)
     }
 
 
 def test_a_score_without_a_verdict_holds_up_no_other() -> None:
     stepper = stepper_of()
-    found = stepper.feed(ticket(0, None), ticket(1, 0.0), ticket(2, None), ticket(3, 1.0)) + stepper.tick(1)
-    assert [group.members[0].trajectory_id for group in groups_in(found)] == ["t1", "t3"]
+    output_records = stepper.feed(ticket(0, None), ticket(1, 0.0), ticket(2, None), ticket(3, 1.0)) + stepper.tick(1)
+    assert [group.members[0].trajectory_id for group in groups_in(output_records)] == ["t1", "t3"]
 
 
 def test_of_too_many_waiting_scores_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_scores_wait_for_a_further_reward_once_rewards_are_known_to_change() -> 
     stepper.tick(3)
     assert stepper.feed(verdict(0, 0.5)) == []
     assert stepper.tick(0.5) == []
-    found = stepper.feed(*(verdict(number, 0.5) for number in range(1, 5))) + stepper.tick(1)
-    assert sum(group.members[0].reward == 0.5 for group in groups_in(found)) == 5
+    output_records = stepper.feed(*(verdict(number, 0.5) for number in range(1, 5))) + stepper.tick(1)
+    assert sum(group.members[0].reward == 0.5 for group in groups_in(output_records)) == 5
     assert stepper.feed(ticket(10, 1.0)) == []
     stepper.tick(3)
     assert stepper.feed(verdict(10, 0.0)) == []
@@ -158,15 +158,17 @@ def test_a_run_that_makes_or_judges_groups_waits_for_their_members(run: dict[str
     stepper.feed(ticket(0, 0.0), ticket(1, 1.0), ticket(2, 0.0))
     assert stepper.tick(599) == []
     assert stepper.feed(make_score("sibling", 1.0, example_id="ticket-0")) == []
-    found = stepper.tick(1)
-    assert (kinds(found)[0], len(found)) == ("Group" if run else "ClosedGroup", 3)
-    assert reasons(found) == [] if run else ["incomplete_group"] * 2
+    output_records = stepper.tick(1)
+    assert (kinds(output_records)[0], len(output_records)) == ("Group" if run else "ClosedGroup", 3)
+    assert reasons(output_records) == [] if run else ["incomplete_group"] * 2
 
 
 def test_every_attempt_of_strategy_single_goes_on_alone() -> None:
     stepper = stepper_of(strategy="single")
-    found = stepper.feed(*(make_score(f"t{number}", float(number % 2)) for number in range(4))) + stepper.tick(1)
-    assert [len(group.members) for group in groups_in(found)] == [1] * 4
+    output_records = stepper.feed(*(make_score(f"t{number}", float(number % 2)) for number in range(4))) + stepper.tick(
+        1
+    )
+    assert [len(group.members) for group in groups_in(output_records)] == [1] * 4
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -18,20 +18,20 @@ from tests.builders import make_group, make_member
 
 
 def level(*rewards: float, version: int = 0) -> Level:
-    made = Level()
+    level_so_far = Level()
     for reward in rewards:
-        made = made.add(reward, version, 0)
-    return made
+        level_so_far = level_so_far.add(reward, version, 0)
+    return level_so_far
 
 
 def test_a_level_is_the_mean_of_its_rewards() -> None:
-    made = level(0.0, 1.0, 1.0)
-    assert (made.total, made.weight) == (2.0, 3.0)
+    mean_level = level(0.0, 1.0, 1.0)
+    assert (mean_level.total, mean_level.weight) == (2.0, 3.0)
 
 
 def test_a_reward_counts_less_with_every_version_since() -> None:
-    made = level(0.0).add(1.0, 2, 0)
-    assert made.total / made.weight == pytest.approx(1 / (1 + KEEP_PER_VERSION**2))
+    aged_level = level(0.0).add(1.0, 2, 0)
+    assert aged_level.total / aged_level.weight == pytest.approx(1 / (1 + KEEP_PER_VERSION**2))
 
 
 def test_a_reward_of_an_old_version_counts_less_also_where_it_comes_last() -> None:
@@ -40,9 +40,9 @@ def test_a_reward_of_an_old_version_counts_less_also_where_it_comes_last() -> No
 
 
 def test_a_level_rests_on_a_bounded_number_of_rewards() -> None:
-    made = level(*[0.0] * 1_000, *[1.0] * int(MOST_WEIGHT))
-    assert made.weight == MOST_WEIGHT
-    assert made.total / made.weight > 0.6
+    long_level = level(*[0.0] * 1_000, *[1.0] * int(MOST_WEIGHT))
+    assert long_level.weight == MOST_WEIGHT
+    assert long_level.total / long_level.weight > 0.6
 
 
 def test_a_narrow_level_leans_on_the_wider_one_until_it_has_seen_enough() -> None:
@@ -89,9 +89,11 @@ def single(name: str, advantage: float, **fields: int) -> object:
 def test_single_attempts_of_a_batch_are_centred_and_groups_are_not() -> None:
     singles = [single(f"s{number}", float(number)) for number in range(8)]
     group = make_group("g")
-    made = centred([*singles, group], "mean")  # type: ignore[list-item]
-    assert made[-1] == group
-    assert [each.members[0].advantage for each in made[:-1]] == [number - 3.5 for number in range(8)]
+    centred_groups = centred([*singles, group], "mean")  # type: ignore[list-item]
+    assert centred_groups[-1] == group
+    assert [centred_group.members[0].advantage for centred_group in centred_groups[:-1]] == [
+        number - 3.5 for number in range(8)
+    ]
 
 
 def test_few_single_attempts_keep_their_advantages() -> None:
@@ -162,9 +164,15 @@ class Simulation:
         rewards = [float(self.chance.randrange(ANSWERS) < right) for _ in range(8)]
         share = right / ANSWERS
         of_answer, norm = (rewards[0] - share) / ANSWERS, share * (1 - share) / ANSWERS
-        known: Any = [(breadth, [self.levels.get(key, Level()) for key in names]) for breadth, names in keys.items()]
-        found = expectation(known, 0)
-        baselines = {"none": 0.0, "tracker": found.value if found else 0.0, "groups": sum(rewards[1:]) / 7}
+        levels_by_breadth: Any = [
+            (breadth, [self.levels.get(key, Level()) for key in names]) for breadth, names in keys.items()
+        ]
+        expected_level = expectation(levels_by_breadth, 0)
+        baselines = {
+            "none": 0.0,
+            "tracker": expected_level.value if expected_level else 0.0,
+            "groups": sum(rewards[1:]) / 7,
+        }
         for name, baseline in baselines.items():
             advantage = rewards[0] - baseline
             self.errors[name].append(advantage**2 * (1 - 1 / ANSWERS) - 2 * advantage * of_answer + norm)

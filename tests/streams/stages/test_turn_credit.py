@@ -125,17 +125,20 @@ rewards_of = st.dictionaries(st.sampled_from("abc"), st.floats(-10, 10), max_siz
 
 @given(st.lists(st.tuples(rewards_of, st.floats(-10, 10)), min_size=2, max_size=6), st.floats(0, 1))
 def test_everybody_better_by_the_same_is_nobody_better(
-    found: list[tuple[dict[str, float], float]], gamma: float
+    rewards_and_rest: list[tuple[dict[str, float], float]], gamma: float
 ) -> None:
     def group(shift: float) -> Group:
         return grouped(
-            *(scored(f"t{number}", rewards, rest=rest + shift) for number, (rewards, rest) in enumerate(found)),
+            *(
+                scored(f"t{number}", rewards, rest=rest + shift)
+                for number, (rewards, rest) in enumerate(rewards_and_rest)
+            ),
             discount=gamma,
         )
 
     plain, shifted = group(0.0), group(1.0)
     assert by_turn(shifted) == pytest.approx(by_turn(plain), abs=1e-6)
-    if any(rewards for rewards, _ in found) and plain.has_signal:
+    if any(rewards for rewards, _ in rewards_and_rest) and plain.has_signal:
         members = [member for member in plain.members if member.turn_advantages]
         for member in members:
             assert member.advantage == pytest.approx(sum(member.turn_advantages.values()) / 3, abs=1e-6)
@@ -189,13 +192,13 @@ def test_members_that_stay_keep_the_advantages_of_their_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"turn_discount": 0.5}, "is of `credit: turn`"),
         ({"credit": "turn", "rewards": (RewardConfig(type="judge_relative"),)}, "are of whole trajectories"),
         ({"credit": "turn", "turn_discount": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_settings_that_cannot_be_meant_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         GroupingConfig(**fields)

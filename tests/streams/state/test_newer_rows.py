@@ -43,7 +43,7 @@ def kept_by_a_newer_release(stage: Any, record: Any) -> StagePartition:
         (GroupingStage(RunConfig()), make_score("t")),
         (CurriculumStage(WINDOW), make_group("g", (0.0, 1.0))),
     ],
-    ids=lambda each: getattr(each, "name", type(each).__name__),
+    ids=lambda parameter: getattr(parameter, "name", type(parameter).__name__),
 )
 def test_a_row_that_only_a_newer_release_can_read_makes_no_dead_letter_of_a_tick(stage: Any, record: Any) -> None:
     """What the tick would have closed was never reported again."""

@@ -25,12 +25,12 @@ def three_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def restored(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[int]:
     """What a changelog comes to, with the rows touched since."""
     rows.update(PartitionState(changed.table).drain())
-    found = Recent("r", INT)
-    state = PartitionState(found.table)
+    recent = Recent("r", INT)
+    state = PartitionState(recent.table)
     for key in sorted(rows, reverse=True):
         state.restore(key, rows[key])
-    found.rebuild()
-    return found
+    recent.rebuild()
+    return recent
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9), st.booleans()), max_size=40))
@@ -41,8 +41,8 @@ def test_the_keys_put_last_are_remembered_whatever_is_restarted(moves: list[tupl
         used[key] = value
         oldest = list(used)[: max(0, len(used) - 3)]
         assert list(memory.put(key, value)) == oldest
-        for each in oldest:
-            del used[each]
+        for old_key in oldest:
+            del used[old_key]
         if restarts:
             memory = restored(rows, memory)
         assert dict(memory) == used

@@ -22,13 +22,13 @@ def change(table: Table[str], changes: list[tuple[str, str | None]]) -> None:
 def test_restoring_what_was_drained_gives_the_same_rows(batches: list[list[tuple[str, str | None]]]) -> None:
     live, restored = Table("t", TEXT), Table("t", TEXT)
     for changes in batches:
-        known = set(restored.rows)
+        known_keys = set(restored.rows)
         change(live, changes)
         drained = list(live.drain())
         for key, data in drained:
             restored.restore(key, data)
         assert restored.rows == live.rows
-        assert {key for key, data in drained if data is None} <= known
+        assert {key for key, data in drained if data is None} <= known_keys
 
 
 def test_a_row_that_came_and_went_between_two_drains_is_not_told_of() -> None:

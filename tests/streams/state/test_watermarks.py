@@ -36,8 +36,8 @@ def watermarks(*names: str) -> Watermarks:
     return Watermarks(hops(configured(*names)), count)
 
 
-def hop_of(known: Watermarks, topic: str) -> Hop:
-    return next(hop for hop in known.hops if hop.topic.name == topic)
+def hop_of(marks: Watermarks, topic: str) -> Hop:
+    return next(hop for hop in marks.hops if hop.topic.name == topic)
 
 
 def test_each_input_waits_for_the_stages_that_write_into_it() -> None:
@@ -65,43 +65,43 @@ def test_no_input_waits_for_itself() -> None:
 
 
 def test_a_tick_waits_for_the_slowest_partition() -> None:
-    known = watermarks(*NAMES)
-    known.note("assembly", 0, 7)
-    assert known.holder(hop_of(known, "trajectories")) == Holder("assembly", 1, NO_TICK)
-    known.note("assembly", 1, 5)
-    assert known.limit(hop_of(known, "trajectories"), 9) == 5
-    assert known.limit(hop_of(known, "aliases"), 9) == 9
+    marks = watermarks(*NAMES)
+    marks.note("assembly", 0, 7)
+    assert marks.holder(hop_of(marks, "trajectories")) == Holder("assembly", 1, NO_TICK)
+    marks.note("assembly", 1, 5)
+    assert marks.limit(hop_of(marks, "trajectories"), 9) == 5
+    assert marks.limit(hop_of(marks, "aliases"), 9) == 9
 
 
 @given(st.permutations([("assembly", number, tick) for number in range(PARTITIONS) for tick in (1, 2, 3)]))
 def test_reports_in_any_order_come_to_the_same(reports: list[tuple[str, int, int]]) -> None:
-    known = watermarks(*NAMES)
+    marks = watermarks(*NAMES)
     for report in reports:
-        known.note(*report)
-    assert known.limit(hop_of(known, "trajectories"), 9) == 3
+        marks.note(*report)
+    assert marks.limit(hop_of(marks, "trajectories"), 9) == 3
 
 
 def test_a_new_run_holds_up_time_only_after_it_has_caught_up() -> None:
-    known = watermarks(*NAMES)
-    assert known.admit_members()
-    known = Watermarks(hops(configured(*NAMES, "grouping.new")), count, {"run-log": 5}, known.passed, known.members)
+    marks = watermarks(*NAMES)
+    assert marks.admit_members()
+    marks = Watermarks(hops(configured(*NAMES, "grouping.new")), count, {"run-log": 5}, marks.passed, marks.members)
     for number in range(PARTITIONS):
-        known.note("grouping.main", number, 8)
-        known.note("grouping.new", number, 2)
-    run_log = hop_of(known, "run-log")
-    assert not known.admit_members()
-    assert known.limit(run_log, 9) == 8
+        marks.note("grouping.main", number, 8)
+        marks.note("grouping.new", number, 2)
+    run_log = hop_of(marks, "run-log")
+    assert not marks.admit_members()
+    assert marks.limit(run_log, 9) == 8
     for number in range(PARTITIONS):
-        known.note("grouping.new", number, 6)
-    assert known.admit_members()
-    assert known.limit(run_log, 9) == 6
+        marks.note("grouping.new", number, 6)
+    assert marks.admit_members()
+    assert marks.limit(run_log, 9) == 6
 
 
 def test_a_run_that_was_removed_holds_up_nothing() -> None:
-    known = watermarks(*NAMES, "grouping.old")
-    known.admit_members()
-    known = Watermarks(hops(configured(*NAMES)), count, {}, {"grouping.main": {0: 4, 1: 4}}, known.members)
-    assert known.limit(hop_of(known, "run-log"), 9) == 4
+    marks = watermarks(*NAMES, "grouping.old")
+    marks.admit_members()
+    marks = Watermarks(hops(configured(*NAMES)), count, {}, {"grouping.main": {0: 4, 1: 4}}, marks.members)
+    assert marks.limit(hop_of(marks, "run-log"), 9) == 4
 
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(NO_TICK, 3)))

@@ -37,7 +37,7 @@ class Host:
 
 
 async def test_an_assignment_is_over_while_its_partitions_still_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer, told = Restoring(), list[frozenset[int]]()
+    producer, reported_partitions = Restoring(), list[frozenset[int]]()
 
     async def stop(producer: Any) -> None:
         pass
@@ -49,11 +49,11 @@ async def test_an_assignment_is_over_while_its_partitions_still_open(monkeypatch
     monkeypatch.setattr(transaction, "stop_producer", stop)
     monkeypatch.setattr(app, "FaustHost", Host)
     settings = StreamSettings(namespace="t.", event_partitions=1)
-    hosted = app.StageApp(CountStage(), settings, on_fatal=fail, on_partitions=told.append)
+    hosted = app.StageApp(CountStage(), settings, on_fatal=fail, on_partitions=reported_partitions.append)
     await hosted._assigned(hosted.app, {TP(*PLACE)})
     assert not producer.begun.is_set()  # not even begun: the callback has returned
     await producer.begun.wait()
     assert not hosted.runners[PLACE].ready
-    assert told == [frozenset(), frozenset({0})]
+    assert reported_partitions == [frozenset(), frozenset({0})]
     await hosted._revoked(hosted.app, {TP(*PLACE)})
     assert hosted.runners == {}

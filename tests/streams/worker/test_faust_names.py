@@ -69,8 +69,8 @@ def test_the_version_is_the_one_that_was_read() -> None:
 
 @pytest.mark.parametrize("attribute", ["flow_active", "consumer_stopped_errors", "_active_partitions"])
 def test_the_consumer_has_the_attributes_that_we_read(attribute: str) -> None:
-    known = {*dir(consumer.Consumer), *consumer.Consumer.__annotations__}
-    assert attribute in known
+    attribute_names = {*dir(consumer.Consumer), *consumer.Consumer.__annotations__}
+    assert attribute in attribute_names
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def applied(stage: str, *, run_id: str | None = None, config_hash: str = "h") ->
 
 
 def test_only_what_differs_from_the_last_applied_hash_is_written() -> None:
-    wanted = [applied("assembly"), applied("grouping", run_id="main"), applied("grouping", run_id="other")]
-    known = dict.fromkeys(("assembly", "assembly in aliases", "assembly in trajectories"), "h")
-    changes = list(config_changes(wanted, {**known, "grouping.main": "older"}))
+    wanted_records = [applied("assembly"), applied("grouping", run_id="main"), applied("grouping", run_id="other")]
+    applied_hashes = dict.fromkeys(("assembly", "assembly in aliases", "assembly in trajectories"), "h")
+    changes = list(config_changes(wanted_records, {**applied_hashes, "grouping.main": "older"}))
     assert [change.place for change in changes] == ["grouping.main", "grouping.other"]
     assert {change.topic.name for change in changes} == {"scores"}
 
@@ -280,9 +280,9 @@ async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.Mon
         ticker.note("assembly", partition, 1, is_busy=False)
     await ticker._write(AsyncMock(), None)
     assert ticker.longest_hold(now_s=time.monotonic()) is None
-    held = ticker.longest_hold(now_s=time.monotonic() + 60)
-    assert held is not None
-    assert held[0] == "time in trajectories for assembly[2] before its first tick"
+    longest = ticker.longest_hold(now_s=time.monotonic() + 60)
+    assert longest is not None
+    assert longest[0] == "time in trajectories for assembly[2] before its first tick"
 
 
 def test_an_idle_namespace_ticks_less_often_and_the_first_record_ends_that() -> None:

@@ -86,9 +86,9 @@ def test_the_last_words_are_a_line_of_the_log_while_another_thread_holds_its_loc
     )
     ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, check=False, timeout=120)
     (line,) = ended.stderr.splitlines()
-    said = json.loads(line)
-    assert (ended.returncode, said["level"]) == (EXIT_STALLED, "CRITICAL")
-    assert said["message"] == "it hangs; ending so that another worker takes over"
+    log_line = json.loads(line)
+    assert (ended.returncode, log_line["level"]) == (EXIT_STALLED, "CRITICAL")
+    assert log_line["message"] == "it hangs; ending so that another worker takes over"
 
 
 async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_come() -> None:

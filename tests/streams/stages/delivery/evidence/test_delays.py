@@ -25,14 +25,14 @@ def test_an_outstanding_reward_is_not_one_that_never_comes() -> None:
     ages = [chance.uniform(0, 4_000) for _ in delays]
     came = [int(delay) for delay, age in zip(delays, ages, strict=True) if delay <= age]
     outstanding = [int(age) for delay, age in zip(delays, ages, strict=True) if delay > age]
-    found = share_by(fit_delays(Counter(came), Counter(outstanding), confidence=0.999), 2_000)
-    assert found.low < 0.8647 < found.high, "1 − e⁻²"
-    assert sum(each <= 2_000 for each in came) / len(delays) < 0.75
+    share = share_by(fit_delays(Counter(came), Counter(outstanding), confidence=0.999), 2_000)
+    assert share.low < 0.8647 < share.high, "1 − e⁻²"
+    assert sum(delay_ms <= 2_000 for delay_ms in came) / len(delays) < 0.75
 
 
 @pytest.mark.slow
 def test_the_bounds_hold_the_true_share_as_often_as_they_say() -> None:
-    held = 0
+    hits = 0
     for seed in range(400):
         chance = Random(seed)
         delays = [chance.expovariate(1 / 1_000) for _ in range(150)]
@@ -40,8 +40,8 @@ def test_the_bounds_hold_the_true_share_as_often_as_they_say() -> None:
         came = [int(d) for d, a in zip(delays, ages, strict=True) if d <= a]
         outstanding = [int(a) for d, a in zip(delays, ages, strict=True) if d > a]
         point = share_by(fit_delays(Counter(came), Counter(outstanding)), 1_000)
-        held += point.low <= 0.63212 <= point.high
-    assert held / 400 >= 0.93
+        hits += point.low <= 0.63212 <= point.high
+    assert hits / 400 >= 0.93
 
 
 def test_without_a_reward_there_is_no_curve() -> None:

@@ -52,7 +52,7 @@ def test_a_share_that_grows_while_tasks_get_harder_does_not_make_the_canary_look
     for share, good in ((0.05, 0.9), (0.5, 0.3)):
         for _ in range(3_000):
             outcomes.append((chance.random() < share, share, float(chance.random() < good)))
-    means = {arm: [each for is_canary, _, each in outcomes if is_canary is arm] for arm in (True, False)}
+    means = {arm: [outcome for is_canary, _, outcome in outcomes if is_canary is arm] for arm in (True, False)}
     naive = sum(means[True]) / len(means[True]) - sum(means[False]) / len(means[False])
     assert naive < -0.2
     assert observe(outcomes).mean == pytest.approx(0, abs=0.05)
@@ -62,8 +62,8 @@ def test_a_share_that_grows_while_tasks_get_harder_does_not_make_the_canary_look
     ("effect", "verdict"), [(-0.2, "worse"), (0.2, "better"), (0.0, "not_worse")], ids=["worse", "better", "same"]
 )
 def test_the_verdict_names_what_is_certain(effect: float, verdict: str) -> None:
-    found = observe(traffic(effect, episodes=10_000))
-    assert judge(found, goal="more", margin=0.06, tolerance=0, alpha=0.05) == verdict
+    evidence = observe(traffic(effect, episodes=10_000))
+    assert judge(evidence, goal="more", margin=0.06, tolerance=0, alpha=0.05) == verdict
 
 
 def test_where_less_is_better_the_verdicts_turn_round() -> None:

@@ -14,12 +14,12 @@ def integrated(total: float, variance: float) -> float:
     sizes = [at / 20_000 for at in range(20_000)]
     density = [(1 - size) ** (RHO - 1) * exp(-RHO * (1 - size)) for size in sizes]
     wagers = [exp(size * total + variance * (log1p(-size) + size)) for size in sizes]
-    mixed = [one * other for one, other in zip(density, wagers, strict=True)]
+    mixed = [density_at * wager for density_at, wager in zip(density, wagers, strict=True)]
     return log(_area(mixed) / _area(density))
 
 
 def _area(heights: list[float]) -> float:
-    return sum((one + other) / 2 for one, other in pairwise(heights))
+    return sum((left + right) / 2 for left, right in pairwise(heights))
 
 
 @pytest.mark.parametrize(("total", "variance"), [(0.5, 0.0), (3, 5), (20, 40), (50, 300), (15, 0.1)])
@@ -43,5 +43,5 @@ def test_chance_alone_passes_the_bound_less_often_than_it_may_whatever_the_outco
     terms = (chance.random((2_000, 1_500)) < good) - good
     totals, variances = terms.cumsum(1)[:, ::25], (terms**2).cumsum(1)[:, ::25]
     grid = np.linspace(0, 1_600, 1_000)
-    limits = np.interp(variances, grid, [bound(float(each), 0.05) for each in grid])
+    limits = np.interp(variances, grid, [bound(float(variance), 0.05) for variance in grid])
     assert (totals > limits).any(1).mean() < 0.05

@@ -20,12 +20,12 @@ def test_the_arrays_of_the_simulation_are_the_sums_of_the_product() -> None:
     chance, arms, effect, strata = Random(3), Arms(1), Effect(), [Stratum(), Stratum()]
     for _ in range(500):
         is_canary, outcome, kind = chance.random() < 0.3, chance.random(), chance.randrange(2)
-        one = [np.array([value]) for value in (True, outcome, is_canary, 0.3, kind)]
-        arms.add(*one)
+        arrays = [np.array([value]) for value in (True, outcome, is_canary, 0.3, kind)]
+        arms.add(*arrays)
         effect = effect.add(outcome, strata[kind], is_canary=is_canary, share=0.3)
         strata[kind] = strata[kind].add(outcome, is_canary=is_canary)
-    found = (arms.total[0], arms.variance[0], arms.weight[0])
-    assert found == pytest.approx((effect.total, effect.variance, effect.weight))
+    sums = (arms.total[0], arms.variance[0], arms.weight[0])
+    assert sums == pytest.approx((effect.total, effect.variance, effect.weight))
 
 
 @pytest.mark.slow
@@ -44,10 +44,10 @@ def test_of_ten_thousand_canaries_without_a_difference_few_are_judged(world: Wor
 @pytest.mark.slow
 @pytest.mark.parametrize(("effect", "most", "episodes"), [(-0.1, 700, 8_000), (-0.05, 2600, 16_000)])
 def test_a_worse_canary_is_stopped_within_the_stated_episodes(effect: float, most: int, episodes: int) -> None:
-    found = simulate(World(effect=effect, episodes=episodes), runs=200, seed=7)
-    stopped = (found.worse >= 0) & (found.worse <= most)
+    result = simulate(World(effect=effect, episodes=episodes), runs=200, seed=7)
+    stopped = (result.worse >= 0) & (result.worse <= most)
     assert stopped.mean() >= 0.85
-    assert (found.better >= 0).sum() == 0
+    assert (result.better >= 0).sum() == 0
 
 
 @pytest.mark.slow
@@ -87,10 +87,10 @@ def test_an_estimate_that_is_taken_for_the_variance_makes_false_alarms() -> None
 @pytest.mark.parametrize("base", [0.02, 0.5, 0.98])
 def test_the_first_episodes_make_no_false_alarms(base: float) -> None:
     """Where nearly all outcomes are equal, what an estimate of their variance would be is 0 for long."""
-    found = simulate(World(base=base, episodes=2_000, steps=(0.3,)), runs=400, seed=11)
-    assert np.median(found.canary) > 500
-    assert ((found.worse >= 0) | (found.better >= 0)).mean() <= ALPHA / 2
-    assert found.covered.mean() >= 1 - ALPHA
+    result = simulate(World(base=base, episodes=2_000, steps=(0.3,)), runs=400, seed=11)
+    assert np.median(result.canary) > 500
+    assert ((result.worse >= 0) | (result.better >= 0)).mean() <= ALPHA / 2
+    assert result.covered.mean() >= 1 - ALPHA
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5])
@@ -107,15 +107,15 @@ def test_no_verdict_comes_before_the_fourteenth_episode_of_a_canary(share: float
 
 @pytest.mark.slow
 def test_half_of_the_canaries_that_are_worse_by_five_points_are_stopped_within_the_stated_episodes() -> None:
-    found = simulate(World(effect=-0.05), runs=400, seed=7)
-    stopped = found.worse[found.worse >= 0]
+    result = simulate(World(effect=-0.05), runs=400, seed=7)
+    stopped = result.worse[result.worse >= 0]
     assert len(stopped) / 400 > 0.93
     assert np.median(stopped) == pytest.approx(1134, rel=0.12)
     assert np.quantile(stopped, 0.9) == pytest.approx(2316, rel=0.12)
 
 
 def _require_few_errors(world: World, *, runs: int, least_naive: float) -> None:
-    found = simulate(world, runs=runs, seed=7)
-    assert ((found.worse >= 0) | (found.better >= 0)).mean() <= ALPHA
-    assert found.covered.mean() >= 1 - ALPHA
-    assert (found.naive >= 0).mean() > least_naive, "the z test that peeks is the negative control"
+    result = simulate(world, runs=runs, seed=7)
+    assert ((result.worse >= 0) | (result.better >= 0)).mean() <= ALPHA
+    assert result.covered.mean() >= 1 - ALPHA
+    assert (result.naive >= 0).mean() > least_naive, "the z test that peeks is the negative control"

@@ -65,16 +65,16 @@ def test_of_many_canaries_whose_rewards_come_later_few_are_judged() -> None:
 @pytest.mark.slow
 def test_a_canary_that_is_worse_is_stopped_although_its_rewards_come_later() -> None:
     ended = [play(LateWorld(effect=-0.3, episodes=1_500), seed) for seed in range(2)]
-    assert [each.now.reason for each in ended] == ["worse:reward"] * 2
+    assert [course.now.reason for course in ended] == ["worse:reward"] * 2
 
 
 def _require_few_errors(name: str, *, runs: int, naive_runs: int) -> None:
     world = WORLDS[name]
-    found = [play(world, seed) for seed in range(runs)]
-    wrong = [each for each in found if each.now.action == "quarantine" or "better" in each.verdicts]
+    courses = [play(world, seed) for seed in range(runs)]
+    wrong = [course for course in courses if course.now.action == "quarantine" or "better" in course.verdicts]
     assert len(wrong) <= ALPHA * runs
-    assert any(each.state.head.wait_ms < world.wait_ms / 2 for each in found), "it need not wait for the longest"
+    assert any(course.state.head.wait_ms < world.wait_ms / 2 for course in courses), "it need not wait for the longest"
     for changes in NAIVE.values():
         naive = [play(replace(world, **changes), seed) for seed in range(naive_runs)]
-        judged = [each for each in naive if each.now.action == "quarantine" or "better" in each.verdicts]
+        judged = [course for course in naive if course.now.action == "quarantine" or "better" in course.verdicts]
         assert len(judged) > 0.5 * naive_runs, "the way that is not taken is the negative control"

@@ -109,10 +109,10 @@ def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals
 
     A letter with only the ends of a value is completed from its original; without the original it has no copy.
     """
-    done, copies = set(written), dict[str, Copy]()
+    copied_names, copies = set(written), dict[str, Copy]()
     for letter in letters:
         name = letter_origin(letter)
-        if name in done or letter.value is None:
+        if name in copied_names or letter.value is None:
             continue
         if not letter.is_whole:
             key, value = originals.get(name, (None, b""))

@@ -49,14 +49,14 @@ async def _read_written(kafka: KafkaConnection, letters: Iterable[DeadLetter]) -
     """Return the origins that already have a copy, and the original records of letters that are not whole."""
     starts: dict[TopicPartition, int] = {}
     cut = {letter_origin(letter) for letter in letters if not letter.is_whole}
-    written, originals = set[str](), dict[str, Original]()
+    written_names, originals = set[str](), dict[str, Original]()
     for letter in letters:
         place = TopicPartition(letter.topic, letter.partition)
         starts[place] = min(starts.get(place, letter.offset), letter.offset)
     async with aclosing(read_from(kafka, starts)) as records:
         async for record in records:
             if (name := origin_of(record.headers)) is not None:
-                written.add(name)
+                written_names.add(name)
             if (origin_name := f"{record.topic}:{record.partition}:{record.offset}") in cut:
                 originals[origin_name] = (record.key, record.value)
-    return written, originals
+    return written_names, originals

@@ -120,10 +120,10 @@ class Recorder:
             "labels": labels,
             "resampled": resampled,
         }
-        opened = self.guard.call(
+        episode_opened = self.guard.call(
             "start", self.episodes.open, task, episode_id, parent, fields, traceparent, default=None
         )
-        return opened or self.episodes.silent(episode_id)
+        return episode_opened or self.episodes.silent(episode_id)
 
     def attach(self, origin: str | Mapping[str, str]) -> EpisodeScope:
         """Return a block that goes on with an episode of another process: its id, or the headers that it sent.

@@ -420,8 +420,8 @@ class Settings(Section):
         hearts = {kind: self.heart(kind) for kind in get_args(Kind)}
         trainers = {run.run_id: self.heart("trainer", run.run_id) for run in self.runs[1:]}
         hearts |= {f"trainer of {run_id}": heart for run_id, heart in trainers.items()}
-        served = {name: heart for name, heart in hearts.items() if heart.metrics_port}
-        return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in served.items()}
+        hearts_with_metrics = {name: heart for name, heart in hearts.items() if heart.metrics_port}
+        return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in hearts_with_metrics.items()}
 
     def _metrics_token(self, kind: Kind) -> SecretStr | None:
         metrics_token = self.worker.metrics_token if kind == "worker" else None

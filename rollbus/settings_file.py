@@ -152,8 +152,10 @@ class _Reading:
             return values
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
-        filled = self._fill_variables(node.value, place)
-        return parse_text(filled, place, self.is_text) if filled != node.value else self._parse_node(node, place)
+        filled_text = self._fill_variables(node.value, place)
+        return (
+            parse_text(filled_text, place, self.is_text) if filled_text != node.value else self._parse_node(node, place)
+        )
 
     def _parse_node(self, node: yaml.Node, place: Place) -> Any:
         """Return a value of the file itself; `off` and 7 are texts if the setting is a text."""

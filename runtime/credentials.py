@@ -42,8 +42,8 @@ _BYTES = 32
 
 def secrets_folder(data_dir: Path, environment: Mapping[str, str]) -> Path:
     """Return where the credentials of the stack with this data folder are."""
-    named = environment.get(FOLDER_VARIABLE)
-    return Path(named) if named else data_dir / "secrets"
+    named_folder = environment.get(FOLDER_VARIABLE)
+    return Path(named_folder) if named_folder else data_dir / "secrets"
 
 
 def read_secret(folder: Path, name: str) -> str | None:
@@ -94,8 +94,8 @@ def read_token(url: str) -> str:
     what `rollbus up` made here for agents. Elsewhere it is `none`: a server that asks for a token then says so, and the
     token has not left this machine.
     """
-    if url and is_local(url) and (given := os.environ.get(PRINCIPAL_VARIABLE)):
-        return given
+    if url and is_local(url) and (principal_token := os.environ.get(PRINCIPAL_VARIABLE)):
+        return principal_token
     token = token_for(url)
     if token is None or os.environ.get(TOKEN_VARIABLE):
         return token or NO_TOKEN
@@ -104,8 +104,8 @@ def read_token(url: str) -> str:
 
 def find_own_token(bootstrap_servers: str) -> str | None:
     """Return the token by which a program signs what it records: ROLLBUS_TOKEN, or an agent's of the stack here."""
-    if given := os.environ.get(PRINCIPAL_VARIABLE):
-        return given
+    if principal_token := os.environ.get(PRINCIPAL_VARIABLE):
+        return principal_token
     if all(is_local(f"//{server.strip()}") for server in bootstrap_servers.split(",")):
         with suppress(ConfigurationError):  # another user's stack: what is recorded is then nobody's
             return read_secret(secrets_folder(DATA_DIR, os.environ), AGENT_TOKEN)
@@ -119,8 +119,8 @@ def token_for(url: str | None) -> str | None:
     """
     if not url or not is_local(url):
         return None
-    if given := os.environ.get(TOKEN_VARIABLE):
-        return given if given != NO_TOKEN else None
+    if given_token := os.environ.get(TOKEN_VARIABLE):
+        return given_token if given_token != NO_TOKEN else None
     folder, parts = secrets_folder(DATA_DIR, os.environ), urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return read_secret(folder, TOKEN) if port in (_ports_in(folder / PORTS) or USUAL_PORTS) else None

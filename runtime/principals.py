@@ -84,8 +84,8 @@ def make_principals(folder: Path) -> None:
         token = rotate(folder, name, now, timedelta()) if is_known else issue(folder, name, may, now)
         with open(
             os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii"
-        ) as opened:
-            opened.write(token + "\n")
+        ) as token_file:
+            token_file.write(token + "\n")
 
 
 def rotate(folder: Path, name: str, now: datetime, overlap: timedelta) -> str:
@@ -124,7 +124,7 @@ class PrincipalBook:
 
     def __init__(self, folder: Path) -> None:
         """Read the key now, and the endings whenever they change."""
-        self._folder, self._seen = folder, -1
+        self._folder, self._seen_ns = folder, -1
         key = read_secret(folder, PRINCIPALS_KEY)
         self._roots = (key.encode(),) if key else ()
         self._ended_ms: Mapping[str, float] = {}
@@ -139,10 +139,10 @@ class PrincipalBook:
 
     def _follow_endings(self) -> None:
         with suppress(FileNotFoundError):
-            changed = (self._folder / PRINCIPALS).stat().st_mtime_ns
-            if changed != self._seen:
+            changed_ns = (self._folder / PRINCIPALS).stat().st_mtime_ns
+            if changed_ns != self._seen_ns:
                 ended = endings(self._folder)
-                self._ended_ms, self._seen = {name: at.timestamp() * 1000 for name, at in ended.items()}, changed
+                self._ended_ms, self._seen_ns = {name: at.timestamp() * 1000 for name, at in ended.items()}, changed_ns
 
 
 def _require(folder: Path, name: str) -> IssuedToken:

@@ -93,8 +93,8 @@ def read_token_text(roots: Iterable[bytes], token: str) -> Principal | None:
     principal = read_head(head)
     if principal is None or principal.generation == BY_OWNER:
         return None
-    given = secret.encode(errors="replace")
-    is_right = [hmac.compare_digest(derive_secret(root, head).encode(), given) for root in roots]
+    given_secret = secret.encode(errors="replace")
+    is_right = [hmac.compare_digest(derive_secret(root, head).encode(), given_secret) for root in roots]
     return principal if any(is_right) else None
 
 

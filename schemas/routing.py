@@ -18,7 +18,7 @@ class Router:
 
     def __init__(self) -> None:
         self._decisions: dict[str, PolicyDecision] = {}
-        self._chosen: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._version_by_episode: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._lock = threading.Lock()
 
     def use(self, decision: PolicyDecision) -> bool:
@@ -42,12 +42,12 @@ class Router:
             return decision.serving
         key = (model, episode_id)
         with self._lock:
-            chosen = self._chosen.get(key)
-            if chosen not in (decision.serving, decision.canary):
-                chosen = route(decision, episode_id)
-            if chosen is not None:
-                self._chosen[key] = chosen
-                self._chosen.move_to_end(key)
-                if len(self._chosen) > MOST_EPISODES:
-                    self._chosen.popitem(last=False)
-        return chosen
+            version = self._version_by_episode.get(key)
+            if version not in (decision.serving, decision.canary):
+                version = route(decision, episode_id)
+            if version is not None:
+                self._version_by_episode[key] = version
+                self._version_by_episode.move_to_end(key)
+                if len(self._version_by_episode) > MOST_EPISODES:
+                    self._version_by_episode.popitem(last=False)
+        return version

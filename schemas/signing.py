@@ -166,6 +166,6 @@ def signed(signer: str, secret: bytes, topic: str, key: bytes | None, value: byt
 
 
 def _mac(secret: bytes, signer: str, topic: str, key: bytes | None, value: bytes) -> bytes:
-    named = RESTORED.match(topic)
-    parts = (signer.encode(), topic[named.end() if named else 0 :].encode(), key or b"", value)
+    restored_match = RESTORED.match(topic)
+    parts = (signer.encode(), topic[restored_match.end() if restored_match else 0 :].encode(), key or b"", value)
     return hmac.digest(secret, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")

@@ -72,5 +72,5 @@ def _lines(name: str, hint: Any, scope: dict[str, Any]) -> list[str]:
 
 def _refuse(record: Any, name: str) -> None:
     value = getattr(record, name)
-    what = f"{value:,} is out of range" if isinstance(value, int) else "holds the control character U+001F"
-    raise InvalidRecordError(f"{type(record).__name__}: {name} {what}")
+    problem = f"{value:,} is out of range" if isinstance(value, int) else "holds the control character U+001F"
+    raise InvalidRecordError(f"{type(record).__name__}: {name} {problem}")

@@ -159,11 +159,11 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
         "if(sequence < 0, event_id, '') ORDER BY sequence), writer_id, sequence",
         {"namespace": namespace, "episodes": episodes},
     )
-    sent = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
+    tools_by_hash = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
     turns: dict[str, tuple[list[StoredTurn], str]] = {}
     for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _ in rows:
         stored, earlier_tools = turns.get(episode, ([], ""))
-        tools = sent.get((episode, tools_hash), "")
+        tools = tools_by_hash.get((episode, tools_hash), "")
         stored.append(
             StoredTurn(
                 event_id=event_id,

@@ -79,8 +79,8 @@ def export(
     )
     if not selection:
         there = describe_unfiltered(client, request.namespace, request.run, request.data_set)
-        chosen = f" matches {request.where!r}" if request.where else " is there"
-        raise ConfigurationError(f"nothing was exported: no trajectory{chosen}; {there}")
+        condition = f" matches {request.where!r}" if request.where else " is there"
+        raise ConfigurationError(f"nothing was exported: no trajectory{condition}; {there}")
     left_out: Counter[str] = Counter()
     files: list[WrittenFile] = []
     done = itertools.count(1)

@@ -91,7 +91,7 @@ class _Feeding:
     """What one feed has done, and what it cannot do now."""
 
     name: str = ""
-    taken: int = 0
+    record_count: int = 0
     trouble: str | None = None
     positions: dict[str, int] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class _Feeding:
         return Report(
             holds=(f"logger {self.name}",),
             positions=dict(self.positions),
-            work=self.taken,
+            work=self.record_count,
             is_behind=self.trouble is not None,
             trouble=self.trouble,
         )
@@ -126,12 +126,12 @@ async def _feed(
                 if (take := takes.get(type(record))) is not None:
                     if not await _offer(take, record, stop, first_pause_s, feeding):
                         break
-                    feeding.taken += 1
+                    feeding.record_count += 1
                 last_records[partition] = message
                 feeding.positions[f"{message.topic}[{message.partition}]"] = message.offset + 1
         if last_records:
             await _commit(marked, last_records)
-    return feeding.taken
+    return feeding.record_count
 
 
 async def _commit(marked: MarkedConsumer, last_records: Mapping[TopicPartition, Any]) -> None:

@@ -12,7 +12,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 TAG = "rollbus.run"
-_REFUSED = re.compile(r"[^\w\-. :/]")
+_REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")
 """Characters that MLflow refuses in names: one such point would block all later ones."""
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 """Defaults if the environment sets none: a wrong address then stops the start at once, and `follow_kafka` tries again
@@ -55,7 +55,7 @@ class MlflowLogger:
 
     def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float]) -> None:
         run = self._open_run(run_id)
-        points = {_REFUSED.sub("_", name): value for name, value in points.items()}
+        points = {_REFUSED_CHARACTERS.sub("_", name): value for name, value in points.items()}
         new = {name: value for name, value in points.items() if position not in self._logged_positions(run, name)}
         if new:
             self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])

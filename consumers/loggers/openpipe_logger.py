@@ -74,9 +74,9 @@ class OpenPipeLogger:
         times_ms: tuple[int, int],
     ) -> None:
         run = f"{self._namespace}{run_id}"
-        named = {"rollbus.run": run, **{f"rollbus.{name}": value for name, value in fields.items()}}
-        report_id = stable_id("openpipe", *named.values())
-        metadata = {name: str(value) for name, value in {**named, "rollbus.id": report_id, **points}.items()}
+        named_fields = {"rollbus.run": run, **{f"rollbus.{name}": value for name, value in fields.items()}}
+        report_id = stable_id("openpipe", *named_fields.values())
+        metadata = {name: str(value) for name, value in {**named_fields, "rollbus.id": report_id, **points}.items()}
         numbers = "\n".join(f"{name}: {value:g}" for name, value in sorted(points.items()))
         answer = {"role": "assistant", "content": numbers}
         body = {

@@ -47,5 +47,5 @@ def describe(decision: PolicyDecision) -> str:
         effect, low, high = (numbers[f"reward.{name}"] for name in ("effect", "low", "high"))
         evidence = f"; reward {effect:+.3f} [{low:+.3f}, {high:+.3f}]"
         evidence += f" over {numbers['reward.canary_episodes']:.0f} of the canary's episodes"
-    what = f"{decision.model}, version {decision.version}: {decision.action} ({decision.reason}{detail})"
-    return f"{what}; version {decision.serving} serves{canary}{evidence}"
+    decision_text = f"{decision.model}, version {decision.version}: {decision.action} ({decision.reason}{detail})"
+    return f"{decision_text}; version {decision.serving} serves{canary}{evidence}"

@@ -23,7 +23,7 @@ ITEMS = (
     *("carrot", "pepper", "cocoa", "lemon", "beer", "wine", "jam", "fish", "garlic", "cream", "corn"),
 )
 CENTS = {item: 40 + 35 * number for number, item in enumerate(ITEMS)}
-LEFT = {item: 3 + 2 * number for number, item in enumerate(ITEMS)}
+PIECES_BY_ITEM = {item: 3 + 2 * number for number, item in enumerate(ITEMS)}
 EXAMPLES = (
     ("system", "Tools: price, stock."),
     ("user", "What does butter cost?"),
@@ -73,7 +73,7 @@ async def item_stock(config: StockConfig, builder: Builder) -> AsyncIterator[Fun
 
     async def stock(item: str) -> str:
         """Return how many pieces of an item are left."""
-        return f"{LEFT[item]} pieces" if item in LEFT else f"no item {item}"
+        return f"{PIECES_BY_ITEM[item]} pieces" if item in PIECES_BY_ITEM else f"no item {item}"
 
     yield FunctionInfo.from_fn(stock, description="Return how many pieces of an item are left.")
 

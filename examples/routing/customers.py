@@ -61,7 +61,7 @@ SENTENCES = {
         "the code to confirm my login never comes, and I want the {thing}",
     ),
 }
-THINGS = ("kettle", "desk lamp", "winter coat", "office chair", "backpack", "toaster", "keyboard", "tent", "mirror")
+PRODUCTS = ("kettle", "desk lamp", "winter coat", "office chair", "backpack", "toaster", "keyboard", "tent", "mirror")
 STYLES = ("{text}", "Hi, {text}.", "order {order}: {text}", "{text}!!", "Dear team, {text}. Regards, Mei", "{text}?")
 ABOUT_AN_ORDER = ("please check order {order}", "who can help me with {order}", "{order} again, still not solved")
 
@@ -71,7 +71,7 @@ def write_ticket(task: str, order: str, rng: random.Random) -> tuple[str, str]:
     if task == "orders":
         return rng.choice(ABOUT_AN_ORDER).format(order=order), STATES[state_of(order)]
     team = rng.choice(TEAMS)
-    text = rng.choice(SENTENCES[team]).format(thing=rng.choice(THINGS))
+    text = rng.choice(SENTENCES[team]).format(thing=rng.choice(PRODUCTS))
     return rng.choice(STYLES).format(text=text, order=order), team
 
 
@@ -164,7 +164,7 @@ if __name__ == "__main__":
     parser.add_argument("--tickets", type=int, default=1600)
     parser.add_argument("--rate", type=float, help="tickets per second; by default what two cores keep up with")
     parser.add_argument("--words", action="store_true", help="customers answer in words, and nobody reports a verdict")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        per_second = chosen.rate or RATE[chosen.task]
-        asyncio.run(bring_traffic(chosen.task, chosen.tickets, per_second, in_words=chosen.words))
+        per_second = options.rate or RATE[options.task]
+        asyncio.run(bring_traffic(options.task, options.tickets, per_second, in_words=options.words))

@@ -127,8 +127,8 @@ async def again(attempt: Attempt) -> None:
     desk, client = open_clients()
     team = (await desk.get(f"/tickets/{attempt.labels['order']}/team")).raise_for_status().json()
     if team is not None:
-        named = await ask(attempt.wrap(client), attempt.model, attempt.task, attempt.messages)
-        attempt.episode.reward(float(named == team))
+        named_team = await ask(attempt.wrap(client), attempt.model, attempt.task, attempt.messages)
+        attempt.episode.reward(float(named_team == team))
 
 
 @cache

@@ -65,10 +65,10 @@ def rollbus(*arguments: str) -> str:
 
 def call(*command: str) -> str:
     """Run a command to its end; raises SystemExit with what it said where it fails."""
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{process.stdout}{process.stderr}")
+    return process.stdout
 
 
 @contextmanager

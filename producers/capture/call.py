@@ -81,9 +81,9 @@ class Capture:
                 return None
             bare: dict[str, Any] = request
             if (routed := self.outbox.routed) is not None:
-                named: Mapping[str, Any] = bare
-                named = self.outbox.guard.call("route", routed, bare, episode.id, default=named)
-                request = bare if named is bare else dict(named)
+                routed_request: Mapping[str, Any] = bare
+                routed_request = self.outbox.guard.call("route", routed, bare, episode.id, default=routed_request)
+                request = bare if routed_request is bare else dict(routed_request)
             call = RecordedCall(self, episode, request, surface, server, bare, content)
             if before is not None:
                 episode.finished(before)
@@ -155,8 +155,8 @@ class RecordedCall:
         self._start_s = time.perf_counter()
         self._capture, self.episode, self.surface, self._server = capture, episode, surface, server
         self.guard = capture.outbox.guard
-        named = capture.function() if callable(capture.function) else capture.function
-        self._function = named or current_function() or episode.function
+        function_name = capture.function() if callable(capture.function) else capture.function
+        self._function = function_name or current_function() or episode.function
         self.original, self._content = request, content if self._bare is None else None
         self._refused_before: frozenset[str] = (
             capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
@@ -222,10 +222,10 @@ class RecordedCall:
         if self.request is self.original or status is None:
             return False
         text = getattr(error, "body", "").lower()
-        refused = _refused_in(text, named_only=status not in REFUSAL_STATUSES) - self._refused
-        if not refused:
+        refused_extras = _refused_in(text, named_only=status not in REFUSAL_STATUSES) - self._refused
+        if not refused_extras:
             return False
-        self._refused |= refused
+        self._refused |= refused_extras
         before, self.request = self.request, self._with_injections()
         return self.request != before
 
@@ -332,7 +332,7 @@ def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
     """Return what a refusal is about; all that is ever added where it names none of it but sounds like it, unless only
     what it names counts.
     """
-    named = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
-    if named or named_only:
-        return named
+    named_extras = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
+    if named_extras or named_only:
+        return named_extras
     return frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else NOTHING

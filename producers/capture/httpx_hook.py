@@ -141,7 +141,7 @@ def _send_recorded(
             if response.status_code < FIRST_ERROR:
                 break
             yield getattr(response, read)()
-            if not _refused(call, response):
+            if not _is_refused(call, response):
                 return _as_asked(response, request, stream=stream)
     except BaseException as error:
         call.on_error(error)
@@ -173,7 +173,7 @@ def _request_of(call: RecordedCall, request: Any) -> Any:
     return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
 
 
-def _refused(call: RecordedCall, response: Any) -> bool:
+def _is_refused(call: RecordedCall, response: Any) -> bool:
     """Say whether to ask again for less."""
     return call.retry(RefusalError(response.status_code, response.text))
 

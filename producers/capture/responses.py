@@ -50,8 +50,12 @@ class ResponsesSurface:
         """Instructions and input items become messages."""
         instructions = text_of(request.get("instructions"))
         system = [{"role": "system", "content": instructions}] if instructions else []
-        given = request.get("input")
-        items = [{"content": given}] if isinstance(given, str) else [plain(entry) for entry in given or ()]
+        input_value = request.get("input")
+        items = (
+            [{"content": input_value}]
+            if isinstance(input_value, str)
+            else [plain(entry) for entry in input_value or ()]
+        )
         copy = {name: value for name, value in request.items() if name not in ("input", "instructions")}
         earlier = [
             {"role": name, "content": name_of}
@@ -112,8 +116,8 @@ def _name_of(value: Any) -> str | None:
 
 
 def _included(request: Mapping[str, Any]) -> list[Any]:
-    given = request.get("include")
-    return list(given) if isinstance(given, list | tuple) else []
+    include_value = request.get("include")
+    return list(include_value) if isinstance(include_value, list | tuple) else []
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class LateTurns:
 
     def _encode_failure(self, envelope: Mapping[str, Any], reason: str = CAPTURE_FAILED) -> bytes:
         """Return a turn that says in place of its content why it has none."""
-        answered = getattr(self._exchange.answer, "model", None)
-        model = text_of(answered) or text_of(self._exchange.request.get("model")) or ""
+        answer_model = getattr(self._exchange.answer, "model", None)
+        model = text_of(answer_model) or text_of(self._exchange.request.get("model")) or ""
         turn = TurnRecorded(
             **envelope,
             model=model,

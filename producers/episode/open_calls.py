@@ -42,13 +42,17 @@ class OpenCalls:
             arguments["kwargs"] if isinstance(arguments, Mapping) and arguments.keys() == {"kwargs"} else arguments
         )
         for call in self._calls:
-            call_id, name, written = call
+            call_id, name, written_arguments = call
             if tool.tool_call_id == call_id:
                 self._calls.remove(call)
-                return tool if isinstance(arguments, Mapping) else replace(tool, arguments=written)
-            if tool.tool_call_id is None and name == tool.name and _value_of(written) in (arguments, keywords):
+                return tool if isinstance(arguments, Mapping) else replace(tool, arguments=written_arguments)
+            if (
+                tool.tool_call_id is None
+                and name == tool.name
+                and _value_of(written_arguments) in (arguments, keywords)
+            ):
                 self._calls.remove(call)
-                return replace(tool, tool_call_id=call_id, arguments=written)
+                return replace(tool, tool_call_id=call_id, arguments=written_arguments)
         return tool
 
 

@@ -66,23 +66,25 @@ def instrument(
     """
     if (earlier := _BY_RECORDER.get(recorder)) is not None:
         earlier.undo()
-    done, wish = Instrumentation(), Wish(recorder, task, child_agents, function)
+    instrumentation, wish = Instrumentation(), Wish(recorder, task, child_agents, function)
     if not recorder.settings.enabled:
-        return done
+        return instrumentation
     for other in [candidate for candidate in _BY_RECORDER if candidate.episodes.gives_way]:
         other.counts.add("instrumented_by_program")
         _BY_RECORDER.pop(other).undo()
-    _BY_RECORDER[recorder] = done
+    _BY_RECORDER[recorder] = instrumentation
     recorder.episodes.task_of_calls = task
     loaded_libraries = [name for name in LIBRARIES if name in sys.modules]
-    done._later = PatchAtImport(LIBRARIES.keys() - set(loaded_libraries), lambda name: _patch(name, wish, done))
+    instrumentation._later = PatchAtImport(
+        LIBRARIES.keys() - set(loaded_libraries), lambda name: _patch(name, wish, instrumentation)
+    )
     for name in loaded_libraries:
-        _patch(name, wish, done)
-    done._later.install()
-    return done
+        _patch(name, wish, instrumentation)
+    instrumentation._later.install()
+    return instrumentation
 
 
-def _patch(name: str, wish: Wish, done: Instrumentation) -> None:
+def _patch(name: str, wish: Wish, instrumentation: Instrumentation) -> None:
     library, guard = LIBRARIES[name], wish.recorder.guard
     version = "" if not library.distribution else guard.call("version", _version_of, library.distribution, default=None)
     if version is None:
@@ -91,12 +93,12 @@ def _patch(name: str, wish: Wish, done: Instrumentation) -> None:
         try:
             library.patch(wish, stack)
         except Exception as error:  # a version that is made differently: the stack takes back what was done
-            done.failed[name] = f"{library.distribution} {version}: {error!r}"
-            guard.failed(f"instrument_{name}", RuntimeError(done.failed[name]))
+            instrumentation.failed[name] = f"{library.distribution} {version}: {error!r}"
+            guard.failed(f"instrument_{name}", RuntimeError(instrumentation.failed[name]))
             return
-        done._undo[name] = stack.pop_all()
+        instrumentation._undo[name] = stack.pop_all()
     if _number(version) > _number(library.newest):
-        done.untried[name] = version
+        instrumentation.untried[name] = version
         logger.warning(
             "rollbus: %s %s is newer than %s, the newest that was tried; it is recorded as far as it goes",
             *(library.distribution, version, library.newest),

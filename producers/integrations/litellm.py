@@ -41,14 +41,14 @@ class _Call:
     late: Episode
     """The call's own writer."""
     function: str
-    seen: context.ModelCall
+    model_call: context.ModelCall
     request: Mapping[str, Any]
     began_s: float
 
     def abandon(self) -> None:
         """Record that its answer was not seen: the writer closes, or LiteLLM never called back."""
-        self.seen.on_captured = None
-        if not self.seen.captured:
+        self.model_call.on_captured = None
+        if not self.model_call.captured:
             self.late.finished(self)
             exchange = Exchange(request=self.request, answer=ServerAnswer(), withheld=NOT_CAPTURED, hook="litellm")
             self.late.record(exchange, self.function)
@@ -108,8 +108,8 @@ class RollbusLogger(CustomLogger):
                 self._recorder.counts.add("calls_outside_episode")
             return
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
-        seen = context.watch_call(on_captured=lambda: self._let_go(episode, late))
-        call = _Call(late, current_function(), seen, _request(kwargs), time.monotonic())
+        model_call = context.watch_call(on_captured=lambda: self._let_go(episode, late))
+        call = _Call(late, current_function(), model_call, _request(kwargs), time.monotonic())
         late.opened(call)
         self._open[str(kwargs["litellm_call_id"])] = call
         self._abandon_late()
@@ -128,13 +128,13 @@ class RollbusLogger(CustomLogger):
     def _close_call(self, kwargs: Mapping[str, Any]) -> _Call | None:
         call = self._open.pop(str(kwargs.get("litellm_call_id")), None)
         if call is not None:
-            call.seen.on_captured = None  # what its context captures from now on is another call
+            call.model_call.on_captured = None  # what its context captures from now on is another call
             call.late.finished(call)
         return call
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:
         call = self._close_call(kwargs)
-        if call is not None and not call.seen.captured:
+        if call is not None and not call.model_call.captured:
             call.late.close_writer(even_if_silent=True)
 
     def _end(self, kwargs: Mapping[str, Any], response: Any, start: Any, end: Any) -> None:
@@ -142,7 +142,7 @@ class RollbusLogger(CustomLogger):
         if kwargs.get("stream") and whole is None:
             return  # called for a single chunk
         call = self._close_call(kwargs)
-        if call is None or call.seen.captured:
+        if call is None or call.model_call.captured:
             return
         answer = _answer(whole or response)
         has_tokens = any(choice.token_ids or choice.entries for choice in answer.choices)
@@ -158,8 +158,8 @@ class RollbusLogger(CustomLogger):
         )
         call.late.record(exchange, call.function)
         call.late.close_writer(even_if_silent=True)
-        if call.seen.above is not None:
-            call.seen.above.mark_captured()
+        if call.model_call.above is not None:
+            call.model_call.above.mark_captured()
 
 
 def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,9 +95,9 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         **kwargs: Any,
     ) -> BaseSpan:
         if isinstance(instance, BaseTool):
-            name, (call_id, written) = instance.metadata.name, self._calls.get(parent_span_id, (None, None))
-            given = bound_args.arguments.get("kwargs") or bound_args.arguments.get("input") or {}
-            arguments = given if written is None else written
+            name, (call_id, written_arguments) = instance.metadata.name, self._calls.get(parent_span_id, (None, None))
+            given_arguments = bound_args.arguments.get("kwargs") or bound_args.arguments.get("input") or {}
+            arguments = given_arguments if written_arguments is None else written_arguments
             fields = {"name": name or type(instance).__name__, "arguments": arguments, "tool_call_id": call_id}
             self._structure.tool_started(id_, parent_span_id, **fields)
         else:
@@ -119,9 +119,9 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         **kwargs: Any,
     ) -> BaseSpan | None:
         if isinstance(instance, BaseTool):
-            failed = isinstance(result, ToolOutput) and result.is_error
+            has_failed = isinstance(result, ToolOutput) and result.is_error
             text = result.content if isinstance(result, ToolOutput) else result
-            self._structure.tool_ended(id_, **({"error": text} if failed else {"result": text}))
+            self._structure.tool_ended(id_, **({"error": text} if has_failed else {"result": text}))
         else:
             self._calls.pop(id_, None)
             self._structure.run_ended(id_)

@@ -74,18 +74,18 @@ def _make_recorded_model(
     return RecordedModel(name, recorder.wrap(client, function=agent.name))
 
 
-def _reachable(agent: Agent[Any], seen: set[int]) -> Iterator[Agent[Any]]:
-    if id(agent) in seen:
+def _reachable(agent: Agent[Any], seen_ids: set[int]) -> Iterator[Agent[Any]]:
+    if id(agent) in seen_ids:
         return
-    seen.add(id(agent))
+    seen_ids.add(id(agent))
     yield agent
     for handoff in agent.handoffs:
         target = handoff if isinstance(handoff, Agent) else _target(handoff)
         if target is not None:
-            yield from _reachable(target, seen)
+            yield from _reachable(target, seen_ids)
     for tool in agent.tools:
         if isinstance(target := getattr(tool, "_agent_instance", None), Agent):
-            yield from _reachable(target, seen)
+            yield from _reachable(target, seen_ids)
 
 
 def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
@@ -150,8 +150,8 @@ class RollbusProcessor(TracingProcessor):
                 self._structure.tool_withdrawn(span.span_id)
                 return
             text = None if error is None else str(error.get("message"))
-            written = {"arguments": data.input} if data.input else {}
-            self._structure.tool_ended(span.span_id, **written, result=data.output, error=text)
+            written_arguments = {"arguments": data.input} if data.input else {}
+            self._structure.tool_ended(span.span_id, **written_arguments, result=data.output, error=text)
         else:
             self._structure.run_ended(span.span_id)
 

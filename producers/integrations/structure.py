@@ -59,11 +59,11 @@ def guard_hooks(hooks: Hooks) -> Hooks:
     for name, method in tuple(vars(hooks).items()):
         is_own = inspect.isfunction(method) and method.__module__ == hooks.__module__  # pydantic adds some of its own
         if is_own and not name.startswith("_"):
-            setattr(hooks, name, _guarded(method))
+            setattr(hooks, name, _guard_hook(method))
     return hooks
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_hook(method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
@@ -126,9 +126,9 @@ class Structure:
                 task=task, agent=name or None, parent=episode, conversation=conversation or None
             )
         child = name if owned else child
-        opened = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
-        opened.thread = "" if is_child else conversation or ""
-        self._enter(key, opened) if enter else self._remember(key, opened)
+        open_call = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
+        open_call.thread = "" if is_child else conversation or ""
+        self._enter(key, open_call) if enter else self._remember(key, open_call)
 
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
@@ -143,7 +143,7 @@ class Structure:
 
     def all_ended(self, root: Hashable, error: BaseException | None = None) -> None:
         """An outermost run is over, and with it the runs in it whose end the framework has not reported."""
-        for key in [key for key, opened in reversed(self._open.items()) if opened.root == root]:
+        for key in [key for key, open_call in reversed(self._open.items()) if open_call.root == root]:
             while (inner := self._leave(key)) is not None:
                 self._end_run(inner, error)
 
@@ -161,12 +161,12 @@ class Structure:
 
     def model_ended(self, key: Hashable, view: Callable[[], Exchange | None] = lambda: None) -> None:
         """It has answered; `view` returns the framework's own view, for where no wrapped client saw the call."""
-        opened = self._leave(key)
-        if opened is None or opened.episode is None or opened.call.captured or (exchange := view()) is None:
+        open_call = self._leave(key)
+        if open_call is None or open_call.episode is None or open_call.call.captured or (exchange := view()) is None:
             return
         self._recorder.counts.add("calls_not_captured")
         exchange.hook = self._hook
-        opened.episode.record(exchange, opened.name)
+        open_call.episode.record(exchange, open_call.name)
 
     def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
         """A tool begins; the fields are those of `Episode.tool`."""
@@ -174,15 +174,15 @@ class Structure:
 
     def describe_tool(self, key: Hashable, **fields: Any) -> None:
         """Say more of a tool that has begun, as far as it is not known."""
-        if (opened := self._open.get(key)) is not None:
-            opened.fields = {**fields, **opened.fields}
+        if (open_call := self._open.get(key)) is not None:
+            open_call.fields = {**fields, **open_call.fields}
 
     def tool_ended(self, key: Hashable, **fields: Any) -> None:
         """It has a result or an error."""
-        opened = self._leave(key)
-        if opened is not None and opened.episode is not None:
-            latency_ms = int((time.perf_counter() - opened.start_s) * 1000)
-            opened.episode.tool(**{**opened.fields, **fields, "latency_ms": latency_ms})
+        open_call = self._leave(key)
+        if open_call is not None and open_call.episode is not None:
+            latency_ms = int((time.perf_counter() - open_call.start_s) * 1000)
+            open_call.episode.tool(**{**open_call.fields, **fields, "latency_ms": latency_ms})
 
     def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
         """It has raised; the text is that of an episode that ends so."""
@@ -193,31 +193,35 @@ class Structure:
         self._leave(key)
 
     def _episode_of(self, parent: Hashable | None) -> Episode | None:
-        opened = self._open.get(parent) if parent is not None else None
-        return opened.episode if opened is not None and opened.episode is not None else self._recorder.current_episode()
+        open_call = self._open.get(parent) if parent is not None else None
+        return (
+            open_call.episode
+            if open_call is not None and open_call.episode is not None
+            else self._recorder.current_episode()
+        )
 
     def _name_of(self, parent: Hashable | None) -> str:
-        opened = self._open.get(parent) if parent is not None else None
-        return opened.name if opened is not None else current_function()
+        open_call = self._open.get(parent) if parent is not None else None
+        return open_call.name if open_call is not None else current_function()
 
-    def _enter(self, key: Hashable, opened: _Open) -> None:
-        if opened.episode is not None:
-            opened.tokens = context.enter_call(opened.episode, opened.name, opened.call)
-        self._remember(key, opened)
+    def _enter(self, key: Hashable, open_call: _Open) -> None:
+        if open_call.episode is not None:
+            open_call.tokens = context.enter_call(open_call.episode, open_call.name, open_call.call)
+        self._remember(key, open_call)
 
     def _leave(self, key: Hashable) -> _Open | None:
-        opened = self._open.pop(key, None)
-        if opened is None:
+        open_call = self._open.pop(key, None)
+        if open_call is None:
             return None
-        if opened.before is not None:
-            self._open[key] = opened.before
-        if opened.tokens is not None:
-            context.leave_call(opened.tokens)
-        return opened
+        if open_call.before is not None:
+            self._open[key] = open_call.before
+        if open_call.tokens is not None:
+            context.leave_call(open_call.tokens)
+        return open_call
 
-    def _remember(self, key: Hashable, opened: _Open) -> None:
-        opened.before = self._open.pop(key, None)
-        self._open[key] = opened
+    def _remember(self, key: Hashable, open_call: _Open) -> None:
+        open_call.before = self._open.pop(key, None)
+        self._open[key] = open_call
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
             self._recorder.counts.add("hook_starts_forgotten")

@@ -137,8 +137,10 @@ class Proxy:
         queued, trouble = counters.get("events_queued", 0), None
         if self.recorder.healthy is False:
             trouble = f"the broker takes no events, and {queued} wait"
-        done = sum(count for name, count in counters.items() if name not in ("events_queued", "bytes_queued"))
-        return Report((f"proxy of {self.upstream}",), {}, done, queued > 0, trouble)
+        finished_events = sum(
+            count for name, count in counters.items() if name not in ("events_queued", "bytes_queued")
+        )
+        return Report((f"proxy of {self.upstream}",), {}, finished_events, queued > 0, trouble)
 
     def app(self) -> Starlette:
         """Return the application; it closes its connections and ends its episodes when it stops."""
@@ -155,7 +157,7 @@ class Proxy:
                 Route("/v1/{path:path}", self.forward, methods=METHODS),
             ],
             exception_handlers={
-                HungUpError: _gone,
+                HungUpError: _answer_hang_up,
                 UnknownEpisodeError: _not_found,
                 httpx.TransportError: _bad_gateway,
                 ValueError: _bad,
@@ -265,14 +267,14 @@ class Proxy:
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         ours = {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
-        gone = ours | _hop_by_hop(",".join(request.headers.getlist("connection")))
-        headers = [(name, value) for name, value in request.headers.items() if name not in gone]
+        dropped_headers = ours | _hop_by_hop(",".join(request.headers.getlist("connection")))
+        headers = [(name, value) for name, value in request.headers.items() if name not in dropped_headers]
         headers = self._with_key(headers)
         path, query = _path_of(request), request.url.query
         url = f"{self.upstream}/{path}?{query}" if query else f"{self.upstream}/{path}"
         self.http.cookies.clear()  # what the server set for one program is not another's to send
-        built = self.http.build_request(request.method, url, headers=headers, content=body)
-        return await self.http.send(built, stream=True)
+        upstream_request = self.http.build_request(request.method, url, headers=headers, content=body)
+        return await self.http.send(upstream_request, stream=True)
 
     def door(self, host: str) -> Door:
         """What the proxy asks of a request."""
@@ -281,8 +283,8 @@ class Proxy:
         )
 
         def admit(head: RequestHead) -> None:
-            given = head.headers.get("proxy-authorization", "")
-            by_key(replace(head, headers={**head.headers, "authorization": given}) if given else head)
+            authorization = head.headers.get("proxy-authorization", "")
+            by_key(replace(head, headers={**head.headers, "authorization": authorization}) if authorization else head)
 
         return Door(admit, MAX_BODY_BYTES, names_of(host), media_types=BODY_TYPES)
 
@@ -329,9 +331,9 @@ async def _unless_gone(request: Request, call: RecordedCall, work: Coroutine[Any
     A program that waits no longer asks again: an answer that nobody received would be a second turn for one.
     """
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_hung_up(request))
+    hang_up = asyncio.ensure_future(_hung_up(request))
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, hang_up}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             call.record_without_answer(NOT_DELIVERED)
             raise HungUpError
@@ -340,9 +342,9 @@ async def _unless_gone(request: Request, call: RecordedCall, work: Coroutine[Any
         call.on_error(error)
         raise
     finally:
-        for task in (working, gone):
+        for task in (working, hang_up):
             task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
+        await asyncio.gather(working, hang_up, return_exceptions=True)
 
 
 async def _hung_up(request: Request) -> None:
@@ -389,9 +391,9 @@ class _Stream(StreamingResponse):
 
 def _with_headers(response: Response, upstream: httpx.Response) -> Response:
     """Return the response with the server's headers, each as often as it came: cookies do not share one."""
-    gone = _hop_by_hop(upstream.headers.get("connection", "")) | {"content-encoding"}
+    dropped_headers = _hop_by_hop(upstream.headers.get("connection", "")) | {"content-encoding"}
     for name, value in upstream.headers.multi_items():
-        if name not in gone:
+        if name not in dropped_headers:
             response.headers.append(name, value)
     return response
 
@@ -444,7 +446,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return _error(404, str(error))
 
 
-async def _gone(request: Request, error: Exception) -> Response:
+async def _answer_hang_up(request: Request, error: Exception) -> Response:
     return Response(status_code=499)  # its client has gone
 
 

@@ -174,7 +174,7 @@ class Books:
         """Take a batch that the sink has off the books; `refused` are positions of its frames, and it is not `healthy`
         where it only keeps them for now.
         """
-        taken = rejected = unmade = position = 0
+        delivered_events = rejected = unmade = position = 0
         for item in batch:
             span = range(position, position + len(item.frames))
             position += len(item.frames)
@@ -183,11 +183,11 @@ class Books:
             elif refused and not refused.isdisjoint(span):
                 rejected += 1
             else:
-                taken += 1
+                delivered_events += 1
         with self._lock:
             if self._in_flight is not batch:
                 return  # close() ran out of time and has counted these as dropped
-            self.counters.add("events_delivered", taken)
+            self.counters.add("events_delivered", delivered_events)
             if unmade:
                 self.counters.add("events_dropped.not_made", unmade)
             if rejected:

@@ -67,8 +67,8 @@ def prometheus_text(counters: Mapping[str, int], *, healthy: bool | None, produc
 
 
 def _labels(**labels: str) -> str:
-    given = [f'{name}="{_escaped(value)}"' for name, value in labels.items() if value]
-    return "{" + ",".join(given) + "}" if given else ""
+    label_texts = [f'{name}="{_escaped(value)}"' for name, value in labels.items() if value]
+    return "{" + ",".join(label_texts) + "}" if label_texts else ""
 
 
 def _escaped(value: str) -> str:

@@ -132,8 +132,8 @@ class Courier:
                         self._sink = self._make_sink()
                         await self._sink.start()
                     frames = [frame for item in batch for frame in item.frames]
-                    refused = await self._sink.send(frames)
-                    self._books.mark_delivered(batch, refused, healthy=getattr(self._sink, "reachable", True))
+                    refused_places = await self._sink.send(frames)
+                    self._books.mark_delivered(batch, refused_places, healthy=getattr(self._sink, "reachable", True))
                     retry_s, self._warned = RETRY_FIRST_S, False
                 except Exception as error:  # a sink of the host's may raise anything; it is asked again
                     self._unavailable(error)
@@ -248,7 +248,7 @@ class _Resolver(ThreadPoolExecutor):
 
 async def _cancel_others() -> None:
     """Cancel the tasks that a sink may still have running."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+    other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in other_tasks:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*other_tasks, return_exceptions=True)

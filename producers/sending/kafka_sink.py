@@ -30,7 +30,7 @@ TOPIC_S = 2.0
 """How long a topic may take to appear: some clusters make one when it is first asked for."""
 STOP_S = 1.0
 """How long a clean stop may take; a producer whose broker is gone never stops cleanly."""
-_REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
+_REFUSAL_ERRORS = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
 
 
 class _OtherThreadsOnly(logging.Filter):
@@ -87,7 +87,7 @@ class KafkaSink:
         """Send in order, wait for every acknowledgement; return the positions refused for good."""
         if self._producer is None:
             raise UnavailableError("the Kafka sink is not started")
-        refused, acknowledgements = set(), []
+        refused_places, acknowledgements = set(), []
         try:
             for topic in {record.topic for record in records} - self._known_topics:
                 await self._require(self._producer, topic)
@@ -101,17 +101,17 @@ class KafkaSink:
                         headers=self._signature(record),
                     )
                     acknowledgements.append((position, future))
-                except _REFUSED:
-                    refused.add(position)
+                except _REFUSAL_ERRORS:
+                    refused_places.add(position)
             results = await asyncio.gather(*(future for _, future in acknowledgements), return_exceptions=True)
         except (KafkaError, OSError) as error:
             raise UnavailableError(f"Kafka took no records: {error!r}") from error
         for (position, _), result in zip(acknowledgements, results, strict=True):
-            if isinstance(result, _REFUSED):
-                refused.add(position)
+            if isinstance(result, _REFUSAL_ERRORS):
+                refused_places.add(position)
             elif isinstance(result, BaseException):
                 raise UnavailableError(f"Kafka did not acknowledge {records[position].topic}: {result!r}") from result
-        return frozenset(refused)
+        return frozenset(refused_places)
 
     async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
         """Raise UnavailableError for a topic that does not exist: the client would look for it much longer than a

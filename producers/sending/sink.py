@@ -61,13 +61,13 @@ class MemorySink:
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
         """Keep the records."""
         self._check()
-        refused = frozenset(
+        refused_places = frozenset(
             position
             for position, record in enumerate(records)
             if self.largest_bytes is not None and len(record.value) > self.largest_bytes
         )
-        self.sent.extend(record for position, record in enumerate(records) if position not in refused)
-        return refused
+        self.sent.extend(record for position, record in enumerate(records) if position not in refused_places)
+        return refused_places
 
     async def close(self) -> None:
         """Nothing to let go of."""

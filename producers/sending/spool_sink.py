@@ -121,9 +121,9 @@ class SpoolSink:
                     inner = self._make_inner()
                     await inner.start()
                     self._inner = inner
-                refused = await self._inner.send(records)
+                refused_places = await self._inner.send(records)
             self.reachable = True
-            return refused
+            return refused_places
         except TimeoutError as error:
             self.reachable = False
             raise UnavailableError(f"no acknowledgement within {self._patience_s} s") from error
@@ -178,8 +178,8 @@ class SpoolSink:
             self._counters.add("spool_torn_bytes", spool.torn_bytes - torn)
         for start in range(0, len(records), SEND_RECORDS):
             part = records[start : start + SEND_RECORDS]
-            refused = await self._send_inner(part)
-            self._counters.add("records_drained", len(part) - len(refused))
-            if refused:
-                self._counters.add("records_refused", len(refused))
+            refused_places = await self._send_inner(part)
+            self._counters.add("records_drained", len(part) - len(refused_places))
+            if refused_places:
+                self._counters.add("records_refused", len(refused_places))
         spool.discard_oldest()

@@ -45,9 +45,9 @@ class _Reporting:
         return flushed
 
     def close(self, timeout: float) -> bool:
-        closed = self._wait(self._recorder.close, timeout)
+        was_closed = self._wait(self._recorder.close, timeout)
         self._report(whole=True)
-        return closed
+        return was_closed
 
     def _wait(self, send: Callable[[float], bool], timeout: float) -> bool:
         """Send what is left, and add how long that took to what is reported."""

@@ -114,8 +114,8 @@ def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
     extra = value.get("additional_kwargs")
     if isinstance(extra, Mapping):
         value = {**extra, **value}
-    named = str(value.get("role") or value.get("type") or role)
-    message: Message = {"role": ROLES.get(named.lower(), named)}
+    role_name = str(value.get("role") or value.get("type") or role)
+    message: Message = {"role": ROLES.get(role_name.lower(), role_name)}
     message |= {name: value[name] for name in CARRIED if value.get(name)}
     calls = [tool_call(call) for call in _listed(value.get("tool_calls"))]
     blocks = value.get("parts") if value.get("parts") is not None else read_blocks(value.get("content"))
@@ -135,7 +135,7 @@ def read_blocks(content: Any) -> Any:
 
 def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Iterable[Message]:
     """Yield tool results as messages of their own, then the message with what is left."""
-    left: list[Any] = []
+    content_blocks: list[Any] = []
     results: list[Message] = []
     called = bool(calls)
     for block in map(_typed_block, blocks):
@@ -148,9 +148,9 @@ def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Ite
             text = block.get("content") or block.get("thinking") or block.get("text") or block.get("reasoning") or ""
             message["reasoning_content"] = message.get("reasoning_content", "") + str(text)
         else:
-            left.append(_content_block(block))
-    texts = [block.get("text") for block in left if block.get("type") == "text"]
-    content: Any = left if len(texts) < len(left) else "".join(map(str, texts)) or None
+            content_blocks.append(_content_block(block))
+    texts = [block.get("text") for block in content_blocks if block.get("type") == "text"]
+    content: Any = content_blocks if len(texts) < len(content_blocks) else "".join(map(str, texts)) or None
     if content is None and not calls and results:
         return results
     return [*results, _finished(message, content, calls)]

@@ -59,9 +59,9 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def _shared(left: Digests, right: Digests) -> int:
+def _shared(earlier: Digests, later: Digests) -> int:
     count = 0
-    for digest, other in zip(left, right, strict=False):
+    for digest, other in zip(earlier, later, strict=False):
         if digest != other:
             break
         count += 1

@@ -205,5 +205,5 @@ def _unrecorded(message: Any) -> Any:
     """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
     fields = plain(message)
     recorded_fields = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}
-    left = {name: value for name, value in fields.items() if name not in recorded_fields and value is not None}
-    return left or None
+    other_fields = {name: value for name, value in fields.items() if name not in recorded_fields and value is not None}
+    return other_fields or None

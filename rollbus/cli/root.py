@@ -202,8 +202,8 @@ class SettingsFile:
             if not self._is_announced:
                 _say(describe_source(self.path, count_overrides(Settings, os.environ)))
                 self._is_announced = True
-            written = load_settings(Settings, self.path, os.environ)
-            self._settings = written.with_stack_addresses().with_credentials(os.environ)
+            loaded_settings = load_settings(Settings, self.path, os.environ)
+            self._settings = loaded_settings.with_stack_addresses().with_credentials(os.environ)
         return self._settings
 
     def reload(self) -> Any:
@@ -218,15 +218,15 @@ def _no_plugins_of_pydantic() -> Iterator[None]:
 
     Models that are made afterwards, such as a user's, have their plugins.
     """
-    given = os.environ.get(DISABLE_PLUGINS)
+    earlier_value = os.environ.get(DISABLE_PLUGINS)
     os.environ[DISABLE_PLUGINS] = "__all__"
     try:
         yield
     finally:
-        if given is None:
+        if earlier_value is None:
             del os.environ[DISABLE_PLUGINS]
         else:
-            os.environ[DISABLE_PLUGINS] = given
+            os.environ[DISABLE_PLUGINS] = earlier_value
 
 
 def describe_source(path: Path | None, overrides: int) -> str:

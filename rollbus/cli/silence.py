@@ -59,8 +59,8 @@ class SilenceWatch:
 
     def look(self, frame: FrameType | None, now_s: float) -> str | None:
         """Return the line that is due, given where the main thread is."""
-        what = "" if self.silence.open_displays else self._describe(frame)
-        if not what:
+        activity = "" if self.silence.open_displays else self._describe(frame)
+        if not activity:
             self.began_s = None
             return None
         if self.began_s is None:
@@ -70,7 +70,7 @@ class SilenceWatch:
         if self.silence.wait_s(now_s):
             return None
         self.silence.since_s = now_s
-        return f"{what}: {now_s - self.began_s:.0f} s so far"
+        return f"{activity}: {now_s - self.began_s:.0f} s so far"
 
     def _describe(self, frame: FrameType | None) -> str:
         package = find_import(frame)

@@ -69,8 +69,8 @@ def describe_trust(settings: Settings) -> list[str]:
         open_to_all.append(
             "ticks and configurations are not signed: every producer can write them; set `signing: owner:`"
         )
-    named = {source for sources in settings.assembly.reward_sources.values() for source in sources}
-    if claimed := sorted(named - set(settings.assembly.signed_sources)):
+    named_sources = {source for sources in settings.assembly.reward_sources.values() for source in sources}
+    if claimed := sorted(named_sources - set(settings.assembly.signed_sources)):
         open_to_all.append(
             f"sources of rewards are self-declared: every producer can report as {', '.join(claimed)}; give them keys "
             "(`signing: sources:`) and name them in `assembly: signed_sources:`"
@@ -81,10 +81,10 @@ def describe_trust(settings: Settings) -> list[str]:
 def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[RewardConfig]":
     """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}
-    judged = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
+    judged_runs = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
     return [
         *(settings.scoring.rewards if "scoring" in names else ()),
-        *(reward for run in judged for reward in run.grouping.rewards),
+        *(reward for run in judged_runs for reward in run.grouping.rewards),
     ]
 
 

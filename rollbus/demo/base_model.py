@@ -54,9 +54,9 @@ def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | No
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            done, _, total = line.strip().partition(" of ")
-            if progress and done.isdigit() and total.isdigit():
-                progress(int(done), int(total))
+            bytes_done, _, bytes_total = line.strip().partition(" of ")
+            if progress and bytes_done.isdigit() and bytes_total.isdigit():
+                progress(int(bytes_done), int(bytes_total))
     if not target.is_dir():
         raise UnavailableError(
             f"the warm start ended with code {process.returncode} and left no model at {target}; see {log}"

@@ -178,9 +178,9 @@ class Demo:
 
     def _pace(self) -> Amounts:
         """Return the amounts of traffic that this machine can learn from; print a line if they are not those chosen."""
-        chosen = self.options.amounts
-        amounts = chosen.paced(self.seconds["evaluation before"])
-        if amounts != chosen:
+        chosen_amounts = self.options.amounts
+        amounts = chosen_amounts.paced(self.seconds["evaluation before"])
+        if amounts != chosen_amounts:
             minutes = amounts.episodes / amounts.episodes_per_s / 60
             coming = f"{amounts.episodes:,} {self.job.words.unit}"
             self.console.print(

@@ -77,8 +77,8 @@ def teach(settings: WarmStartSettings, target: Path, progress: Progress) -> None
     for step in range(settings.steps):
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - step / settings.steps)
         boards = [board for _ in range(settings.games_per_step) for board in random_game(chance)]
-        named = [chance.choice(free_cells(board)) for board in boards]
-        loss = imitation_loss(model, codec, boards, named, sees_lines=settings.sees_lines)
+        taught_cells = [chance.choice(free_cells(board)) for board in boards]
+        loss = imitation_loss(model, codec, boards, taught_cells, sees_lines=settings.sees_lines)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
@@ -89,10 +89,10 @@ def teach(settings: WarmStartSettings, target: Path, progress: Progress) -> None
 
 
 def imitation_loss(
-    model: nn.Module, codec: Codec, boards: list[Board], named: list[int], *, sees_lines: float
+    model: nn.Module, codec: Codec, boards: list[Board], taught_cells: list[int], *, sees_lines: float
 ) -> Tensor:
     """Cross-entropy of the cell against the beginner's choice, plus that of ending the message after the one named."""
-    turns = [[*codec.prompt(board), codec.cell(cell)] for board, cell in zip(boards, named, strict=True)]
+    turns = [[*codec.prompt(board), codec.cell(cell)] for board, cell in zip(boards, taught_cells, strict=True)]
     tokens_B_T = nn.utils.rnn.pad_sequence([torch.tensor(turn) for turn in turns], batch_first=True)  # [B, T]
     ends_B_2 = torch.tensor([[len(turn) - 2, len(turn) - 1] for turn in turns])
     hidden_B_2_D = trunk(model, tokens_B_T)[torch.arange(len(turns))[:, None], ends_B_2]  # [B, 2, D]
@@ -110,8 +110,11 @@ def imitation_loss(
 def beginner(board: Board, *, sees_lines: float) -> dict[int, float]:
     """Return the probability of each free cell: any; in a share of moves one that completes a line, or blocks one."""
     free = free_cells(board)
-    seen = line_cells(board, MODEL) or line_cells(board, OPPONENT) or free
-    return {cell: (1 - sees_lines) / len(free) + (sees_lines / len(seen) if cell in seen else 0.0) for cell in free}
+    line_moves = line_cells(board, MODEL) or line_cells(board, OPPONENT) or free
+    return {
+        cell: (1 - sees_lines) / len(free) + (sees_lines / len(line_moves) if cell in line_moves else 0.0)
+        for cell in free
+    }
 
 
 def random_game(chance: random.Random) -> Iterator[Board]:

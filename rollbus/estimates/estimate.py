@@ -51,15 +51,15 @@ class Estimated:
         overlap, metrics = self.estimates.overlap, dict[str, float]()
         metrics |= {name: float(getattr(overlap, name)) for name in ("effective", "mean_weight", "missing", "clipped")}
         metrics["outside"] = float(self.estimates.outside)
-        metrics |= _named("log", self.estimates.log)
+        metrics |= _prefixed_metrics("log", self.estimates.log)
         for name, estimate in self.estimates.by_name.items():
-            metrics |= _named(name, estimate.earned)
+            metrics |= _prefixed_metrics(name, estimate.earned)
         if overlap.refusal:
             metrics[REFUSED] = 1.0
         else:
-            metrics |= _named("difference", self.estimates.by_name[BEST].difference)
+            metrics |= _prefixed_metrics("difference", self.estimates.by_name[BEST].difference)
             if self.divergence is not None:
-                metrics |= _named("kl", self.divergence)
+                metrics |= _prefixed_metrics("kl", self.divergence)
             if self.no_divergence:
                 metrics[REFUSED] = 1.0
         return Evaluation(
@@ -110,7 +110,7 @@ async def estimate_version(
     if kl_to is not None and not no_divergence:
         divergence = estimate_divergence(
             [row.logged.weight for row in rows],
-            [row.moved for row in rows],
+            [row.divergence for row in rows],
             [row.tokens for row in rows],
             overlap=overlap,
         )
@@ -129,7 +129,7 @@ def reward_bounds(run: RunConfig, rewards: Sequence[float]) -> tuple[float, floa
 @dataclass(frozen=True, slots=True)
 class _Row:
     logged: Logged
-    moved: float
+    divergence: float
     """Log-prob of all sampled tokens under the version − under the other one."""
     tokens: int
 
@@ -165,7 +165,7 @@ async def _score(
     base = await scorer.score(f"{model}@{kl_to}", sequences) if sequences and kl_to is not None else other
     rows, of_version, of_base = list[_Row](), iter(other), iter(base)
     for score, trajectory in usable:
-        ratios, moved, tokens, log_probs = dict[int, float](), 0.0, 0, list[float]()
+        ratios, divergence, tokens, log_probs = dict[int, float](), 0.0, 0, list[float]()
         answer = blake2b(digest_size=16)
         for history in trajectory.histories:
             if not history.spans:
@@ -180,7 +180,7 @@ async def _score(
                 length = span.end - span.start
                 new = fsum(scored[span.start - 1 : span.end - 1])
                 ratios[span.turn] = ratios.get(span.turn, 0.0) + new - fsum(recorded_logprobs[at : at + length])
-                moved += new - fsum(scored_base[span.start - 1 : span.end - 1])
+                divergence += new - fsum(scored_base[span.start - 1 : span.end - 1])
                 log_probs.append(new)
                 answer.update(history.token_ids[4 * span.start : 4 * span.end])
                 at, tokens = at + length, tokens + length
@@ -190,7 +190,7 @@ async def _score(
             score.episode_id, score.task, score.prompt_hash or score.opening_hash, steps,
             answer.hexdigest() if single else "", exp(fsum(log_probs)) if single else 0.0,
         )  # fmt: skip
-        rows.append(_Row(logged, moved, tokens))
+        rows.append(_Row(logged, divergence, tokens))
     return rows
 
 
@@ -214,5 +214,5 @@ def _steps(
     return tuple(Step(ratios[index], value) for index, value in earned.items())
 
 
-def _named(name: str, interval: Interval) -> dict[str, float]:
+def _prefixed_metrics(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

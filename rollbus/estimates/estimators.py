@@ -112,9 +112,9 @@ def _per_decision(episodes: Sequence[Logged], clip: float) -> Terms:
 
 
 def _doubly_robust(episodes: Sequence[Logged], clip: float) -> Terms:
-    expected: Sequence[Expected] = predict_rewards(episodes)
-    errors = [episode.reward - prediction.of_answer for episode, prediction in zip(episodes, expected, strict=True)]
-    return _normalised([prediction.of_version for prediction in expected], errors, _clipped(episodes, clip))
+    predictions: Sequence[Expected] = predict_rewards(episodes)
+    errors = [episode.reward - prediction.of_answer for episode, prediction in zip(episodes, predictions, strict=True)]
+    return _normalised([prediction.of_version for prediction in predictions], errors, _clipped(episodes, clip))
 
 
 def _normalised(bases: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:

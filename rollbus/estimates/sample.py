@@ -22,7 +22,7 @@ from rollbus.streams.stages.delivery.evidence.delays import Arrived, fit_delays
 
 
 @dataclass(slots=True)
-class Seen:
+class ScoredAt:
     """What the log says of one trajectory."""
 
     score: Score
@@ -76,11 +76,11 @@ async def read_period(
         if score is not None and score.model == model and not score.resampled and score.served_versions:
             sample.add(score, at_ms)
     rated_scores, left_out = list[Score](), Counter[str]()
-    for seen in sample.rows.values():
-        rated = seen.score if rescored is None else _rescore(seen.score, rescored)
+    for scored in sample.rows.values():
+        rated = scored.score if rescored is None else _rescore(scored.score, rescored)
         if isinstance(rated, str):
             left_out[rated] += 1
-        elif reason := _left_out(rated, end_ms - seen.first_ms, wait_ms):
+        elif reason := _left_out(rated, end_ms - scored.first_ms, wait_ms):
             left_out[reason] += 1
         else:
             rated_scores.append(rated)
@@ -110,20 +110,20 @@ class _Sample:
     """The trajectories with the smallest hashes."""
 
     def __init__(self, most: int) -> None:
-        self.rows: dict[str, Seen] = {}
+        self.rows: dict[str, ScoredAt] = {}
         self._most = most
         self._largest: list[tuple[int, str]] = []
 
     def add(self, score: Score, at_ms: int) -> None:
         key = score.trajectory_id
-        if (seen := self.rows.get(key)) is not None:
-            seen.add(score, at_ms)
+        if (scored := self.rows.get(key)) is not None:
+            scored.add(score, at_ms)
             return
-        drawn = int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
-        if len(self.rows) >= self._most and drawn >= -self._largest[0][0]:
+        draw_number = int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
+        if len(self.rows) >= self._most and draw_number >= -self._largest[0][0]:
             return
-        self.rows[key] = Seen(score, at_ms, at_ms if score.value is not None else None)
-        heapq.heappush(self._largest, (-drawn, key))
+        self.rows[key] = ScoredAt(score, at_ms, at_ms if score.value is not None else None)
+        heapq.heappush(self._largest, (-draw_number, key))
         if len(self.rows) > self._most:
             del self.rows[heapq.heappop(self._largest)[1]]
 
@@ -157,6 +157,6 @@ def _left_out(score: Score, age_ms: int, wait_ms: int) -> str:
     return ""
 
 
-def _fit(rows: Collection[Seen], end_ms: int) -> list[Arrived]:
-    came = Counter(seen.known_ms - seen.first_ms for seen in rows if seen.known_ms is not None)
-    return fit_delays(came, Counter(end_ms - seen.first_ms for seen in rows if seen.known_ms is None))
+def _fit(rows: Collection[ScoredAt], end_ms: int) -> list[Arrived]:
+    came = Counter(scored.known_ms - scored.first_ms for scored in rows if scored.known_ms is not None)
+    return fit_delays(came, Counter(end_ms - scored.first_ms for scored in rows if scored.known_ms is None))

@@ -65,11 +65,11 @@ async def ask_permissions(connection: KafkaConnection, namespace: str) -> Permis
     async with running(connection, new_admin(connection), what="asking for permissions") as admin:
         if not await count_partitions(admin, [HEARTBEATS.full_name(namespace)]):
             return permissions  # a client would look for it many times a second
-    for what, act in tried.items():
+    for act_name, act in tried.items():
         try:
             await asyncio.wait_for(act(), ANSWER_S)
         except TimeoutError:
-            permissions.refused[what] = f"no answer within {ANSWER_S:.0f} s"
+            permissions.refused[act_name] = f"no answer within {ANSWER_S:.0f} s"
         except RollbusError as error:
-            permissions.refused[what] = str(error)
+            permissions.refused[act_name] = str(error)
     return permissions

@@ -84,8 +84,8 @@ class Picture:
 def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Picture:
     """Return the picture of a look that `history` has taken in."""
     no_signal = {run_id: measure_no_signal(window) for run_id, window in look.windows.items()}
-    drawn = [draw_process(beat, look.now_ms, limits) for beat in _recent_beats(look, limits)]
-    standing = _standing_by_run(drawn)
+    drawn_processes = [draw_process(beat, look.now_ms, limits) for beat in _recent_beats(look, limits)]
+    standing = _standing_by_run(drawn_processes)
     runs = [
         draw_run(
             run_id, steps, look.now_ms, limits, no_signal_share=no_signal.get(run_id), standing=standing.get(run_id)
@@ -93,7 +93,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         for run_id, steps in steps_by_run(look.steps).items()
     ]
     is_step_open = any(run.open_step is not None for run in runs)
-    processes = [excuse_training(process, is_step_open=is_step_open) for process in drawn]
+    processes = [excuse_training(process, is_step_open=is_step_open) for process in drawn_processes]
     groups = [draw_group(_count_trainers(lag, processes), history) for lag in look.lags]
     alive = [process for process in processes if process.is_alive]
     problems = (

@@ -107,15 +107,18 @@ class HealthReader:
         that it lives.
         """
         picture = await self.settled_picture()
-        gone = {name: beat for name, beat in self._beats.items() if is_gone(beat.heartbeat)}
-        doubtful = [name for process in picture.processes if process.is_alive and (name := process.process) in gone]
+        gone_beats = {name: beat for name, beat in self._beats.items() if is_gone(beat.heartbeat)}
+        doubtful = [
+            name for process in picture.processes if process.is_alive and (name := process.process) in gone_beats
+        ]
         if doubtful:
-            await asyncio.sleep(max(gone[name].heartbeat.interval_ms for name in doubtful) / 1000 + 1)
+            await asyncio.sleep(max(gone_beats[name].heartbeat.interval_ms for name in doubtful) / 1000 + 1)
             picture = await self.picture()
         return tuple(
             process
             for process in picture.processes
-            if process.process not in gone or self._beats[process.process].taken_ms > gone[process.process].taken_ms
+            if process.process not in gone_beats
+            or self._beats[process.process].taken_ms > gone_beats[process.process].taken_ms
         )
 
     async def _look(self) -> Look:
@@ -242,9 +245,10 @@ class HealthWatch:
             if self._reader is not None:
                 self._answer = await self._reader.picture()
             else:
-                self._stack, opened = AsyncExitStack(), open_health(self._connection, self._namespace, self._limits)
+                self._stack = AsyncExitStack()
+                health_context = open_health(self._connection, self._namespace, self._limits)
                 async with asyncio.timeout(ANSWER_S):
-                    reader = await self._stack.enter_async_context(opened)
+                    reader = await self._stack.enter_async_context(health_context)
                 self._reader, self._answer = reader, await reader.settled_picture()
             self._until = time.monotonic() + FRESH_S
             if not self._answer.processes:

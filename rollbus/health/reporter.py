@@ -41,10 +41,10 @@ class AlarmChange:
 
     def body(self) -> dict[str, Any]:
         """Return it for a webhook: `text` for people, `alarm` for programs."""
-        what = self.problem.what if self.state == "firing" else f"no longer: {self.problem.what}"
+        sentence = self.problem.what if self.state == "firing" else f"no longer: {self.problem.what}"
         remedy = f" → {self.problem.remedy}" if self.state == "firing" else ""
         return {
-            "text": f"[{self.state}] {self.problem.alarm}: {what}{remedy}",
+            "text": f"[{self.state}] {self.problem.alarm}: {sentence}{remedy}",
             "alarm": {"state": self.state, "at_ms": self.at_ms, **asdict(self.problem)},
         }
 
@@ -100,8 +100,8 @@ class HealthReporter:
         looking = asyncio.create_task(self._look_for_ever(), name="looking for alarms")
         stopping = asyncio.create_task(stop.wait())
         try:
-            done, _ = await asyncio.wait({telling, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopping}:
+            finished_tasks, _ = await asyncio.wait({telling, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished_tasks - {stopping}:
                 task.result()  # an error of ours ends the process
         finally:
             for task in (telling, looking, stopping):

@@ -89,16 +89,17 @@ def repeated_ids(options: FinetuneOptions) -> Iterator[str]:
     config, run = options.plan.config, options.run
     held_out = (run.validation_dataset,) if run.validation_dataset is not None else ()
     for dataset in (*(() if options.plan.is_from_log else (run.dataset,)), *held_out):
-        chosen: Any = with_dataset(config, dataset).eval.general.dataset
-        if chosen is None or isinstance(chosen, EvalDatasetCustomConfig):
+        dataset_config: Any = with_dataset(config, dataset).eval.general.dataset
+        if dataset_config is None or isinstance(dataset_config, EvalDatasetCustomConfig):
             continue
-        parse_rows, arguments = chosen.parser()
-        rows = parse_rows(chosen.file_path, **arguments)
-        if chosen.id_key in rows.columns and (ids := rows[chosen.id_key])[repeated := ids.duplicated()].size:
+        parse_rows, arguments = dataset_config.parser()
+        rows = parse_rows(dataset_config.file_path, **arguments)
+        id_key = dataset_config.id_key
+        if id_key in rows.columns and (ids := rows[id_key])[repeated := ids.duplicated()].size:
             names = ", ".join(repr(name) for name in ids[repeated].unique()[:NAMED_IDS])
             yield (
-                f"{chosen.file_path}: {repeated.sum()} of {len(rows)} rows are left out, since an earlier row has "
-                f"their {chosen.id_key}: {names}; give each row its own"
+                f"{dataset_config.file_path}: {repeated.sum()} of {len(rows)} rows are left out, since an earlier row "
+                f"has their {id_key}: {names}; give each row its own"
             )
 
 
@@ -111,8 +112,8 @@ def _require_targets(config: Config) -> None:
         if name not in functions and not name.startswith(groups):
             raise ConfigurationError(f"finetuning.target_functions: no function {name!r}; {nearest(name, functions)}")
     if tuning.target_model is not None and tuning.target_model not in models:
-        named = nearest(tuning.target_model, models)
-        raise ConfigurationError(f"finetuning.target_model: no model {tuning.target_model!r}; {named}")
+        suggestion = nearest(tuning.target_model, models)
+        raise ConfigurationError(f"finetuning.target_model: no model {tuning.target_model!r}; {suggestion}")
 
 
 async def _build(config: Config) -> None:
@@ -125,11 +126,13 @@ async def _build(config: Config) -> None:
 
 
 def _count_examples(config: Config, dataset: Any) -> int:
-    chosen = with_dataset(config, dataset).eval.general.dataset
-    if chosen is None:
+    dataset_config = with_dataset(config, dataset).eval.general.dataset
+    if dataset_config is None:
         raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
-    handler = DatasetHandler(chosen, reps=1, concurrency=1)
+    handler = DatasetHandler(dataset_config, reps=1, concurrency=1)
     try:
         return len(handler.get_eval_input_from_dataset(None).eval_input_items)  # type: ignore[arg-type]
     except Exception as error:
-        raise ConfigurationError(f"dataset {chosen.file_path} cannot be read as {chosen.type}: {error}") from error
+        raise ConfigurationError(
+            f"dataset {dataset_config.file_path} cannot be read as {dataset_config.type}: {error}"
+        ) from error

@@ -75,8 +75,8 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         config = Config.model_validate(values)
     except ValidationError as error:
         details += [((), detail, values, Config) for detail in _by_field(error)]
-    others = [detail for detail in details if not _is_of(detail, first_mistakes, lines)]
-    mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in others)]
+    other_details = [detail for detail in details if not _is_of(detail, first_mistakes, lines)]
+    mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in other_details)]
     if not mistakes:
         problems = [*_unknown(config, values, ()), *_dangling(config)]
         mistakes = [f"  {line_of(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
@@ -183,18 +183,18 @@ def _is_alias(model: BaseModel, key: str) -> bool:
 
 def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
     """Yield what `finetuning` says that cannot be: names without an entry in their table, the command line's part."""
-    chosen = config.finetuning
-    if chosen.run_configuration is not None:
+    tuning = config.finetuning
+    if tuning.run_configuration is not None:
         yield ("finetuning", "run_configuration"), "is set by the command line; give its options there"
-    if not chosen.enabled:
+    if not tuning.enabled:
         return
     for table in COMPONENTS:
         field = table.removesuffix("s")
-        name, entries = getattr(chosen, field), getattr(config, table)
+        name, entries = getattr(tuning, field), getattr(config, table)
         if name not in entries:
             yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), entries)}"
-    reward, entries = chosen.reward_function, config.eval.evaluators
-    builder = config.trajectory_builders.get(chosen.trajectory_builder or "")
+    reward, entries = tuning.reward_function, config.eval.evaluators
+    builder = config.trajectory_builders.get(tuning.trajectory_builder or "")
     if reward is None:
         yield ("finetuning", "reward_function"), "is not set; name an entry of eval.evaluators"
     elif reward.name not in entries and not isinstance(builder, LogTrajectoryBuilderConfig):  # rewards on the log
@@ -228,8 +228,8 @@ def _describe_error(
     if detail["type"] == "union_tag_not_found":
         mistake = f"{dotted(place)}: has no `_type`"
     elif detail["type"] == "union_tag_invalid":
-        named = [part.strip(" '") for part in detail["ctx"]["expected_tags"].split(",") if "/" not in part]
-        known_types = [*named, *(type_name for type_name, ours in ART_TYPES.items() if ours in named)]
+        tags = [part.strip(" '") for part in detail["ctx"]["expected_tags"].split(",") if "/" not in part]
+        known_types = [*tags, *(type_name for type_name, ours in ART_TYPES.items() if ours in tags)]
         mistake = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known_types)}"
     else:
         mistake = describe_mistake({**detail, "loc": within}, model)

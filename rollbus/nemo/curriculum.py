@@ -16,7 +16,7 @@ from rollbus.streams.stages.grouping.advantages import statistics
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class CurriculumChoice:
     """What a curriculum lets through."""
 
     collection: TrajectoryCollection
@@ -30,8 +30,8 @@ def curriculum_config(config: CurriculumLearningConfig, seed: int = 0) -> Curric
     shared = {"mode": "harness", "groups_per_window": NO_LIMIT, "seed": seed}
     if not config.enabled:
         return CurriculumConfig.model_validate({**shared, "initial_percentile": 1.0, "min_reward_diff": 0.0})
-    chosen = config.model_dump(exclude={"enabled"})
-    return CurriculumConfig.model_validate({**shared, **chosen})
+    chosen_fields = config.model_dump(exclude={"enabled"})
+    return CurriculumConfig.model_validate({**shared, **chosen_fields})
 
 
 NO_LIMIT = 1_000_000
@@ -40,14 +40,14 @@ NO_LIMIT = 1_000_000
 
 def choose(
     collection: TrajectoryCollection, epoch: int, memory: Memory, config: CurriculumLearningConfig, seed: int = 0
-) -> Chosen:
+) -> CurriculumChoice:
     """Return the groups of an epoch to train on."""
     positions = [index for index, group in enumerate(collection.trajectories) if group]
     if not config.enabled:
-        return Chosen(_of(collection, positions), memory, tuple(positions))
+        return CurriculumChoice(_of(collection, positions), memory, tuple(positions))
     groups = [_group(index, collection.trajectories[index], collection.run_id) for index in positions]
     if not groups:
-        return Chosen(_of(collection, ()), memory, ())
+        return CurriculumChoice(_of(collection, ()), memory, ())
     decision = harness(Window(collection.run_id, epoch, groups), memory, curriculum_config(config, seed))
     included = tuple(int(group_id) for group_id in decision.admitted)
     admitted_groups = [
@@ -58,28 +58,32 @@ def choose(
         ]
         for index in included
     ]
-    return Chosen(
+    return CurriculumChoice(
         TrajectoryCollection(trajectories=admitted_groups, run_id=collection.run_id), decision.memory, included
     )
 
 
 def describe_choice(
-    collection: TrajectoryCollection, chosen: Chosen, before: Memory, epoch: int, config: CurriculumLearningConfig
+    collection: TrajectoryCollection,
+    choice: CurriculumChoice,
+    before: Memory,
+    epoch: int,
+    config: CurriculumLearningConfig,
 ) -> Iterator[str]:
     """Yield what a curriculum did with an epoch's groups, in the toolkit's words and with its epochs, from 0."""
     rewards = {index: [total(member) for member in group] for index, group in enumerate(collection.trajectories)}
     with_signal = [r for r in rewards.values() if r and max(r) - min(r) >= config.min_reward_diff]
-    if not chosen.included:
+    if not choice.included:
         yield "No trajectory groups with sufficient variance found"
         return
-    percentile = chosen.memory.percentile
+    percentile = choice.memory.percentile
     if percentile > before.percentile:
         old, new = f"{before.percentile:.1%}", f"{percentile:.1%}"
         yield f"Expanding curriculum at epoch {epoch}: {old} -> {new} of trajectory groups"
-    means = sorted(fmean(rewards[index]) for index in chosen.included)
+    means = sorted(fmean(rewards[index]) for index in choice.included)
     yield (
         f"Curriculum learning at epoch {epoch}: Using {len(means)}/{len(with_signal)} groups ({percentile:.1%}), "
-        f"{count(chosen.collection)} total trajectories. Avg reward range: [{means[0]:.4f}, {means[-1]:.4f}]"
+        f"{count(choice.collection)} total trajectories. Avg reward range: [{means[0]:.4f}, {means[-1]:.4f}]"
     )
 
 

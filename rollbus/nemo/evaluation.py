@@ -91,19 +91,19 @@ async def evaluate(tuning: FinetuneConfig, run: Run) -> EvaluationRunOutput:
     """Run the dataset through the workflow once, and every evaluator on what came of it."""
     from rollbus.nemo.configuration import load_plan, with_dataset
 
-    chosen = tuning.run_configuration
-    assert chosen is not None
-    config = chosen.config_file
+    run_config = tuning.run_configuration
+    assert run_config is not None
+    config = run_config.config_file
     if not isinstance(config, Config):
-        config = load_plan(Path(str(config)), chosen.override).config
+        config = load_plan(Path(str(config)), run_config.override).config
     config = config.model_copy(update={"finetuning": FinetuneConfig()})  # which holds the configuration itself
     RECORDING.set(run.recording)
     return await BusEvaluation(
         EvaluationRunConfig(
-            config_file=with_recorded_models(with_dataset(config, chosen.dataset), run.plan.trained),
-            result_json_path=chosen.result_json_path,
-            endpoint=chosen.endpoint,
-            endpoint_timeout=chosen.endpoint_timeout,
+            config_file=with_recorded_models(with_dataset(config, run_config.dataset), run.plan.trained),
+            result_json_path=run_config.result_json_path,
+            endpoint=run_config.endpoint,
+            endpoint_timeout=run_config.endpoint_timeout,
         ),
         run,
         PLAY.get(),
@@ -186,11 +186,11 @@ class BusEvaluation(EvaluationRun):
     async def _run_item(self, item: EvalInputItem, work: Work) -> None:
         attempt = self._first_attempt(item)
         tries = self._play.max_attempts if self._play is not None else 1
-        for left in reversed(range(0 if item.id in self._left_out else tries)):
-            error = await self._try(item, attempt, work, is_last=not left)
+        for tries_left in reversed(range(0 if item.id in self._left_out else tries)):
+            error = await self._try(item, attempt, work, is_last=not tries_left)
             if error is None:
                 break
-            if not left:
+            if not tries_left:
                 logger.warning("example %s failed: %s", item.id, error)
                 self._crashes[item.id] = error
             attempt = attempt and replace(attempt, number=attempt.number + 1)

@@ -105,12 +105,12 @@ def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console
     """Measure a run's newest weights on a dataset, by the run's own evaluator."""
     assert options.resume is not None
     examples = dataset or options.run.validation_dataset or options.run.dataset
-    chosen = options.run.model_copy(update={"validation_dataset": examples})
+    evaluation_config = options.run.model_copy(update={"validation_dataset": examples})
 
     async def measure(processes: Processes, record: RunRecord) -> dict[str, Any]:
         async with (
             opened_run(options.plan, record, processes, resume=True) as run,
-            components(run, chosen) as parts,
+            components(run, evaluation_config) as parts,
         ):
             return await parts.trainer.run_validation_evaluation(len(run.log.view.windows), run.run_id)
 
@@ -138,11 +138,11 @@ def serve_run(options: FinetuneOptions, console: Console) -> None:
 
 
 @asynccontextmanager
-async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Components]:
+async def components(run: Run, run_config: FinetuneRunConfig) -> AsyncIterator[Components]:
     """Make, bind and initialize the three components of a configuration; clean up after them."""
     config = run.plan.config
     tuning = config.finetuning.model_copy(
-        update={"run_configuration": chosen.model_copy(update={"config_file": config})}
+        update={"run_configuration": run_config.model_copy(update={"config_file": config})}
     )
     only = config.model_copy(update={"functions": {}, "function_groups": {}, "llms": {}})
     async with WorkflowBuilder() as workflow:
@@ -166,13 +166,13 @@ async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Compo
 @asynccontextmanager
 async def begin_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIterator[Run]:
     """Start the processes of a run of `nat finetune`, and open it."""
-    chosen = tuning.run_configuration
-    assert chosen is not None
-    config = chosen.config_file
+    run_config = tuning.run_configuration
+    assert run_config is not None
+    config = run_config.config_file
     if not isinstance(config, Config):
         raise ConfigurationError("the trainer needs the configuration; run `nat finetune` or `rollbus finetune`")
     plan = Plan(config, getattr(trainer, "bus", BusConfig()))
-    record = _record(plan, chosen, None)
+    record = _record(plan, run_config, None)
     with hold_processes(plan, record) as processes:
         async with opened_run(plan, record, processes, resume=False) as run:
             yield run
@@ -192,12 +192,12 @@ def concluded_well(
     statuses: Sequence[TrainingJobStatus], untrained: Mapping[int, Mapping[str, int]] = MappingProxyType({})
 ) -> bool:
     """Say how a run ended, and whether it ended well; `untrained` are the epochs of which nothing was trained."""
-    failed = [status for status in statuses if status.status is TrainingStatusEnum.FAILED]
+    failed_epochs = [status for status in statuses if status.status is TrainingStatusEnum.FAILED]
     if not statuses:
         logger.warning("Finetuning completed with no jobs executed.")
-    elif failed:
+    elif failed_epochs:
         message = "Finetuning completed with %d failed job(s) out of %d total. %s"
-        logger.error(message, len(failed), len(statuses), failed[-1].message)
+        logger.error(message, len(failed_epochs), len(statuses), failed_epochs[-1].message)
     elif any(status.status is TrainingStatusEnum.CANCELED for status in statuses):
         logger.warning("Finetuning was canceled...")
     elif untrained:
@@ -208,16 +208,16 @@ def concluded_well(
     return False
 
 
-def _record(plan: Plan, chosen: FinetuneRunConfig, resumed: RunRecord | None) -> RunRecord:
+def _record(plan: Plan, run_config: FinetuneRunConfig, resumed: RunRecord | None) -> RunRecord:
     """Return the record of a run that begins, or of one that continues."""
     if resumed is not None:
         return replace(resumed, state="running", ended_at=None)
     run_id = name_run(plan.bus)
-    path, settings_file = chosen.config_file, plan.bus.settings_file
+    path, settings_file = run_config.config_file, plan.bus.settings_file
     return RunRecord(
         run_id=run_id,
         config_file="" if isinstance(path, BaseModel) else str(Path(path).resolve()),
-        options=chosen.model_dump(mode="json", exclude={"config_file"}),
+        options=run_config.model_dump(mode="json", exclude={"config_file"}),
         output_dir=str(plan.config.finetuning.output_dir.resolve()),
         model=plan.model,
         settings_file=None if settings_file is None else str(settings_file.resolve()),

@@ -92,8 +92,8 @@ def active_function() -> str:
     return str(Context.get().active_function.function_name)
 
 
-def with_recorded_models(config: Config, trained: "tuple[str, str] | None") -> Config:
-    """Return the configuration with recorded models; `trained` is the base model's name and the trained one's.
+def with_recorded_models(config: Config, trained_model: "tuple[str, str] | None") -> Config:
+    """Return the configuration with recorded models; `trained_model` is the base model's name and the trained one's.
 
     Requests for the base model go to the trained one: the base would never improve.
     """
@@ -103,8 +103,8 @@ def with_recorded_models(config: Config, trained: "tuple[str, str] | None") -> C
             values = llm.model_dump(exclude={"type"}, exclude_unset=True)
             if llm.api_key is None and (token := token_for(llm.base_url)):
                 values["api_key"] = token
-            if trained is not None and llm.model_name == trained[0]:
-                values["model_name"] = trained[1]
+            if trained_model is not None and llm.model_name == trained_model[0]:
+                values["model_name"] = trained_model[1]
             llms[name] = RecordedOpenAIConfig.model_validate(values)
         else:
             llms[name] = llm

@@ -24,7 +24,7 @@ from nat.finetuning.interfaces.finetuning_runner import Trainer
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publishing import count, has_pairs, rewards_of, summary_of, total
 from rollbus.nemo.components import BusTrainerConfig
-from rollbus.nemo.curriculum import Chosen, choose, describe_choice
+from rollbus.nemo.curriculum import CurriculumChoice, choose, describe_choice
 from rollbus.nemo.evaluation import CrashedExample
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.outputs import Outputs
@@ -69,8 +69,8 @@ class BusTrainer(Trainer):
         if CURRENT.get() is None:
             from rollbus.nemo.finetune import begin_run
 
-            opened = await self._own_run.enter_async_context(begin_run(run_config, self.trainer_config))
-            opened.attach(self.trajectory_builder)
+            new_run = await self._own_run.enter_async_context(begin_run(run_config, self.trainer_config))
+            new_run.attach(self.trajectory_builder)
         run = current_run("rollbus_trainer")
         self._ledger = on_ledger(self.trainer_adapter)
         await super().initialize(run_config)
@@ -115,13 +115,13 @@ class BusTrainer(Trainer):
             run = self._run
             reasons, summary = run.reasons.get(epoch, {}), run.tally.summary(run.plan.reward)
             raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons, summary)
-        chosen = await self._choose(collection, epoch)
-        self._metrics[epoch] = self._epoch_metrics(collection, chosen)
-        self._stop_where_flat(collection, chosen)
-        if not count(chosen):
+        chosen_collection = await self._choose(collection, epoch)
+        self._metrics[epoch] = self._epoch_metrics(collection, chosen_collection)
+        self._stop_where_flat(collection, chosen_collection)
+        if not count(chosen_collection):
             logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
         on_bus = self._run.plan.curriculum_on_bus  # the run's curriculum has chosen from the collection already
-        ref = self._refs[epoch] = await self._ledger.submit(collection if on_bus else chosen)
+        ref = self._refs[epoch] = await self._ledger.submit(collection if on_bus else chosen_collection)
         return ref
 
     def apply_curriculum_learning(
@@ -129,10 +129,10 @@ class BusTrainer(Trainer):
     ) -> TrajectoryCollection:
         """Return the groups to train on, and remember what was decided."""
         seed = self._run.plan.bus.seed
-        chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config, seed)
-        self._log_choice(trajectory_collection, chosen, epoch)
-        self._remember(chosen)
-        return chosen.collection
+        choice = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config, seed)
+        self._log_choice(trajectory_collection, choice, epoch)
+        self._remember(choice)
+        return choice.collection
 
     async def get_metrics(self, run_id: str) -> dict[str, Any]:
         """Return the run's jobs and how each ended, its epochs' metrics, and the curriculum's state."""
@@ -192,8 +192,8 @@ class BusTrainer(Trainer):
         finally:
             builder.run_config = self.run_config
         items = results[run.plan.reward].eval_output_items if run.plan.reward in results else ()
-        failed = run.plan.attempts.failure_reward or 0.0
-        worths = (failed if isinstance(item, CrashedExample) else troubles.worth_of(item) for item in items)
+        failure_reward = run.plan.attempts.failure_reward or 0.0
+        worths = (failure_reward if isinstance(item, CrashedExample) else troubles.worth_of(item) for item in items)
         rewards = [worth for worth in worths if worth is not None]
         if not rewards:
             why = run.tally.evaluator_errors.get(run.plan.reward)
@@ -241,9 +241,11 @@ class BusTrainer(Trainer):
         if has_pairs(collection):
             raise troubles.preference_pairs()
         if not self._run.plan.curriculum_on_bus:
-            chosen = self.apply_curriculum_learning(collection, epoch)
-            troubles.require_type(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
-            return chosen
+            chosen_collection = self.apply_curriculum_learning(collection, epoch)
+            troubles.require_type(
+                chosen_collection, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning"
+            )
+            return chosen_collection
         decided = await self._ledger.decide(collection, epoch)
         self._log_choice(collection, decided, epoch)
         self._remember(decided)
@@ -253,38 +255,40 @@ class BusTrainer(Trainer):
         state = self._curriculum_state
         return Memory(state["current_percentile"], state["last_expansion_epoch"], state["total_groups"] or None)
 
-    def _log_choice(self, collection: TrajectoryCollection, chosen: Chosen, epoch: int) -> None:
+    def _log_choice(self, collection: TrajectoryCollection, choice: CurriculumChoice, epoch: int) -> None:
         """Log what the curriculum did."""
         if self.curriculum_config.enabled:
-            for line in describe_choice(collection, chosen, self._memory(), epoch, self.curriculum_config):
+            for line in describe_choice(collection, choice, self._memory(), epoch, self.curriculum_config):
                 logger.info(line)
 
-    def _remember(self, chosen: Chosen) -> None:
+    def _remember(self, choice: CurriculumChoice) -> None:
         self._curriculum_state = {
-            "current_percentile": chosen.memory.percentile,
-            "last_expansion_epoch": chosen.memory.last_expansion,
-            "total_groups": chosen.memory.total_groups or 0,
-            "included_groups": set(chosen.included),
+            "current_percentile": choice.memory.percentile,
+            "last_expansion_epoch": choice.memory.last_expansion,
+            "total_groups": choice.memory.total_groups or 0,
+            "included_groups": set(choice.included),
         }
 
-    def _epoch_metrics(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> dict[str, Any]:
+    def _epoch_metrics(
+        self, collection: TrajectoryCollection, chosen_collection: TrajectoryCollection
+    ) -> dict[str, Any]:
         enabled = self.curriculum_config.enabled
-        filtered = {f"filtered_{name}": value for name, value in summary_of(rewards_of(chosen)).items()}
+        filtered = {f"filtered_{name}": value for name, value in summary_of(rewards_of(chosen_collection)).items()}
         return {
             **summary_of(rewards_of(collection)),
             "num_trajectories": count(collection),
             "num_groups": len([*filter(None, collection.trajectories)]),
-            "filtered_trajectories": count(chosen),
-            "filtered_groups": len(chosen.trajectories),
+            "filtered_trajectories": count(chosen_collection),
+            "filtered_groups": len(chosen_collection.trajectories),
             **filtered,
             "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
         }
 
-    def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
+    def _stop_where_flat(self, collection: TrajectoryCollection, chosen_collection: TrajectoryCollection) -> None:
         plan, rewards = self._run.plan, rewards_of(collection)
         single = plan.is_from_log or plan.attempts.num_generations < 2
         differ = single or any(len(set(map(total, group))) > 1 for group in collection.trajectories)
-        self._flat = 0 if count(chosen) and differ else self._flat + 1
+        self._flat = 0 if count(chosen_collection) and differ else self._flat + 1
         if self._flat >= FLAT_EPOCHS and min(rewards) < SOLVED:
             raise troubles.rewards_flat(self._flat, fmean(rewards))
 

@@ -27,7 +27,7 @@ from rollbus.nemo.art_server import is_healthy, register
 from rollbus.nemo.bus.publishing import count, id_of
 from rollbus.nemo.bus.run_view import RunView
 from rollbus.nemo.components import BusTrainerAdapterConfig
-from rollbus.nemo.curriculum import Chosen
+from rollbus.nemo.curriculum import CurriculumChoice
 from rollbus.nemo.runs.outputs import append_line
 from rollbus.nemo.runs.run import Run, current_run
 from rollbus.schemas.records.steps import StepCompleted
@@ -50,19 +50,19 @@ class LedgerAdapter(TrainerAdapter):
     async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
         """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
         epoch = self._epoch(trajectories)
-        chosen = await self.decide(trajectories, epoch)
-        number, groups = count(chosen.collection), len(chosen.collection.trajectories)
+        choice = await self.decide(trajectories, epoch)
+        number, groups = count(choice.collection), len(choice.collection.trajectories)
         logger.info("Submitted %d trajectories in %d groups for training", number, groups)
         return self.job_of(epoch, run_id=trajectories.run_id, num_trajectories=number, num_groups=groups)
 
-    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> CurriculumChoice:
         """Close the epoch's window and return what the run's curriculum lets through."""
         await self.run.publish(trajectories, epoch)
         await self._exclude_left_out(trajectories, epoch)
         await self.run.log.end_epoch(epoch)
         return self.decided(trajectories, epoch)
 
-    def decided(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+    def decided(self, trajectories: TrajectoryCollection, epoch: int) -> CurriculumChoice:
         """Return what the run's curriculum has let through of an epoch."""
         view = self.run.log.view
         window, groups = view.windows[epoch], trajectories.trajectories
@@ -71,7 +71,7 @@ class LedgerAdapter(TrainerAdapter):
         chosen_groups = [[member for member in groups[index] if not _is_left_out(view, member)] for index in included]
         memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
         collection = TrajectoryCollection(trajectories=[*filter(None, chosen_groups)], run_id=trajectories.run_id)
-        return Chosen(collection, memory, tuple(included))
+        return CurriculumChoice(collection, memory, tuple(included))
 
     def job_of(self, epoch: int, *, run_id: str = "", **metadata: int) -> TrainingJobRef:
         """Return the job of an epoch whose window is closed."""
@@ -168,8 +168,8 @@ class BusTrainerAdapter(LedgerAdapter):
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Append a line to trainer_adapter_<run>.jsonl."""
-        trained = self.config.backend.model_dump(include={"base_model", "project", "name"})
-        line = {"run_id": ref.run_id, "backend": ref.backend, "trainer_config": trained, **metrics}
+        trainer_config = self.config.backend.model_dump(include={"base_model", "project", "name"})
+        line = {"run_id": ref.run_id, "backend": ref.backend, "trainer_config": trainer_config, **metrics}
         folder = output_dir or self.run_config.output_dir
         append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
 

@@ -120,7 +120,7 @@ def worth_of(item: Any) -> float | None:
     return worth if is_reward(worth) else None
 
 
-def require_type(value: Any, expected: Any, method: str, words: str = "") -> None:
+def require_type(value: Any, expected_type: Any, method: str, words: str = "") -> None:
     """Raise RunStoppedError where a user's method returned something else than is expected."""
-    if not isinstance(value, expected):
-        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {words or expected.__name__}")
+    if not isinstance(value, expected_type):
+        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {words or expected_type.__name__}")

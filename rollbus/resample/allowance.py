@@ -53,24 +53,24 @@ class Allowance:
             named_fields = [name for name in fields if body.get(name) is not None] or [fields[0]]
             for name in named_fields:
                 body[name] = min(int(body.get(name) or share), share)
-            taken = answers * min(body[name] for name in named_fields)
-            self.left -= taken
-            return int(taken)
+            taken_tokens = answers * min(body[name] for name in named_fields)
+            self.left -= taken_tokens
+            return int(taken_tokens)
 
-    def settle(self, taken: int, answer: Any) -> None:
+    def settle(self, taken_tokens: int, answer: Any) -> None:
         """Give back what a call did not sample, if its answer has counts."""
         usage = getattr(answer, "usage", None)
         counts = (getattr(usage, name, None) for name in ("completion_tokens", "output_tokens"))
         sampled = [count for count in counts if isinstance(count, int)]
-        if taken and sampled:
-            self._give_back(taken - max(sampled))  # a gateway that fills both may leave one at 0
+        if taken_tokens and sampled:
+            self._give_back(taken_tokens - max(sampled))  # a gateway that fills both may leave one at 0
 
-    def failed(self, taken: int, error: BaseException) -> None:
+    def failed(self, taken_tokens: int, error: BaseException) -> None:
         """Give back what a call took that the server refused; any other failure may come after sampling."""
         status = getattr(error, "status_code", None)
         if isinstance(status, int) and 400 <= status < 500:
-            self._give_back(taken)
-        elif taken:
+            self._give_back(taken_tokens)
+        elif taken_tokens:
             self.unsure = True
 
     def _give_back(self, tokens: int) -> None:
@@ -106,18 +106,18 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
         @functools.wraps(post)
         async def post_async(self: Any, path: str, **call: Any) -> Any:
-            with _charged(path, call, allowance) as taken:
+            with _charged(path, call, allowance) as taken_tokens:
                 answer = await post(self, path, **call)
-            allowance.settle(taken, answer)
+            allowance.settle(taken_tokens, answer)
             return answer
 
         return post_async
 
     @functools.wraps(post)
     def post_sync(self: Any, path: str, **call: Any) -> Any:
-        with _charged(path, call, allowance) as taken:
+        with _charged(path, call, allowance) as taken_tokens:
             answer = post(self, path, **call)
-        allowance.settle(taken, answer)
+        allowance.settle(taken_tokens, answer)
         return answer
 
     return post_sync
@@ -126,11 +126,11 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 @contextlib.contextmanager
 def _charged(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[int]:
     """Take what a call may sample from the allowance, and report a failure to it."""
-    taken = _limit(path, call, allowance)
+    taken_tokens = _limit(path, call, allowance)
     try:
-        yield taken
+        yield taken_tokens
     except BaseException as error:
-        allowance.failed(taken, error)
+        allowance.failed(taken_tokens, error)
         raise
 
 

@@ -72,14 +72,14 @@ class Resampler:
         self._timeout_s = timeout_s
         self._threads = ScoringThreads("attempt")
         self._tasks: set[asyncio.Task[None]] = set()
-        self.left: set[asyncio.Task[None]] = set()
+        self.left_behind: set[asyncio.Task[None]] = set()
         """Calls of an agent that ignored its cancellation."""
         self.counts: Counter[str] = Counter()
         """`made`, `failed` and `too_late`."""
 
     def report(self, run_id: str) -> Report:
         """Say whose attempts are made, and whether any is under way."""
-        hung = f"{len(self.left)} attempts go on after their cancellation" if self.left else None
+        hung = f"{len(self.left_behind)} attempts go on after their cancellation" if self.left_behind else None
         return Report((f"run {run_id}",), {}, sum(self.counts.values()), bool(self._tasks), hung)
 
     async def wait_for_room(self) -> None:
@@ -121,9 +121,9 @@ class Resampler:
         except BaseException as error:  # a user's agent may raise anything
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise  # the attempt was cancelled, and not a task of the agent
-            self._failed(request, error)
+            self._log_failure(request, error)
 
-    def _failed(self, request: ResampleRequested, error: BaseException) -> None:
+    def _log_failure(self, request: ResampleRequested, error: BaseException) -> None:
         self.counts["failed"] += 1
         logger.warning("attempt %s of task %s failed: %r", request.episode_id, request.task, error)
 
@@ -153,9 +153,9 @@ class Resampler:
 
     async def _within_time(self, attempt: Attempt) -> None:
         """Call the agent in its own task; one that continues after its cancellation is left behind."""
-        if len(self.left) >= MAX_HUNG:
+        if len(self.left_behind) >= MAX_HUNG:
             raise RuntimeError(
-                f"{len(self.left)} agents continue after their cancellation; repair the agent and restart"
+                f"{len(self.left_behind)} agents continue after their cancellation; repair the agent and restart"
             )
         call = asyncio.create_task(self._run(attempt), name=f"agent {attempt.episode.id}")
         try:
@@ -165,13 +165,13 @@ class Resampler:
             raise TimeoutError(f"the agent took more than {self._timeout_s} s")
         finally:
             if not call.done():
-                self.left.add(call)
+                self.left_behind.add(call)
                 call.add_done_callback(self._came_back)
                 call.cancel()
                 await asyncio.wait([call], timeout=CANCEL_S)
 
     def _came_back(self, call: asyncio.Task[None]) -> None:
-        self.left.discard(call)
+        self.left_behind.discard(call)
         if not call.cancelled() and call.exception() is not None:
             logger.info("an agent that was left behind raised %r", call.exception())
 

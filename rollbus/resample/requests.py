@@ -51,16 +51,16 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         async with running(settings.kafka, consumer):
             while not stop.is_set():
                 await resampler.wait_for_room()
-                taken = await requests.next(stopping)
-                if taken is None:
+                next_request = await requests.next(stopping)
+                if next_request is None:
                     return
-                resampler.begin(taken.request, taken.written_ms)
+                resampler.begin(next_request.request, next_request.written_ms)
     finally:
         stopping.cancel()
         await resampler.finish()
 
 
-class Taken(NamedTuple):
+class TakenRequest(NamedTuple):
     """A request that was marked as taken."""
 
     request: ResampleRequested
@@ -74,7 +74,7 @@ class Requests:
     def __init__(self, consumer: Any, marked: MarkedConsumer, run_id: str) -> None:
         self._consumer, self._marked, self._run_id = consumer, marked, run_id
 
-    async def next(self, stopping: asyncio.Task[bool]) -> Taken | None:
+    async def next(self, stopping: asyncio.Task[bool]) -> TakenRequest | None:
         """Return the next request of the run; None once stopped."""
         while True:
             reading = asyncio.create_task(self._consumer.getone())
@@ -95,4 +95,4 @@ class Requests:
                 logger.warning("a request at offset %d cannot be read: %s", message.offset, error)
                 continue
             if isinstance(record, ResampleRequested) and record.run_id == self._run_id:
-                return Taken(record, message.timestamp)
+                return TakenRequest(record, message.timestamp)

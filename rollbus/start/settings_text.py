@@ -17,17 +17,17 @@ def set_value(text: str, place: Place, value: Any) -> str:
 
     Raises ConfigurationError for a place that the text cannot have.
     """
-    expected = _with_value(parse_yaml(text), place, value)
-    changed = _change(text, place, value)
+    expected_values = _with_value(parse_yaml(text), place, value)
+    changed_text = _change(text, place, value)
     try:
-        is_meant = parse_yaml(changed) == expected
+        is_meant = parse_yaml(changed_text) == expected_values
     except (yaml.YAMLError, ValueError):
         is_meant = False
     if not is_meant:
         raise ConfigurationError(
             f"the file cannot be changed at {dotted(place)}; set it there yourself: {_flow(value)}"
         )
-    return changed
+    return changed_text
 
 
 def _with_value(document: Any, place: Place, value: Any) -> Any:

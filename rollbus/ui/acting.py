@@ -95,34 +95,35 @@ class Acting:
 
     def make_report(self, judge: PageJudge, values: Mapping[str, Any]) -> RewardReported:
         """Return the record of a verdict, which replaces the judge's own before it; raises ConfigurationError."""
-        given = _read(VerdictForm, values)
-        newest = self._newest.get((judge.name, given.episode_id, given.name), given.supersedes)
-        is_withdrawn = given.value is None
+        verdict = _read(VerdictForm, values)
+        newest = self._newest.get((judge.name, verdict.episode_id, verdict.name), verdict.supersedes)
+        is_withdrawn = verdict.value is None
         return RewardReported(
-            event_id=ids.reward_event_id(given.episode_id, given.name, f"{judge.name} {uuid.uuid4()}"),
-            episode_id=given.episode_id,
-            root_episode_id=root_of(given.episode_id),
+            event_id=ids.reward_event_id(verdict.episode_id, verdict.name, f"{judge.name} {uuid.uuid4()}"),
+            episode_id=verdict.episode_id,
+            root_episode_id=root_of(verdict.episode_id),
             writer_id=PRODUCER,
             sequence=KEYED,
             occurred_at_ms=self._clock_ms(),
             episode_started_at_ms=0,
             producer=PRODUCER,
-            name=given.name,
-            value=given.value,
+            name=verdict.name,
+            value=verdict.value,
             source=judge.source,
             retracted=is_withdrawn,
             supersedes=None if is_withdrawn else newest,
-            comment=given.comment,
+            comment=verdict.comment,
         )
 
     async def change_member(self, values: Mapping[str, Any]) -> None:
         """Put a trajectory into a data set, or take it out; raises ConfigurationError, UnavailableError."""
-        given = _read(Membership, values)
-        if not _NAME.fullmatch(given.data_set):
+        membership = _read(Membership, values)
+        if not _NAME.fullmatch(membership.data_set):
             raise ConfigurationError(
-                f"{given.data_set[:120]!r} cannot name a data set; take letters, digits, `.`, `_` and `-`, at most 100"
+                f"{membership.data_set[:120]!r} cannot name a data set; "
+                "take letters, digits, `.`, `_` and `-`, at most 100"
             )
-        record = DataSetMember(**given.model_dump(), changed_at_ms=self._clock_ms())
+        record = DataSetMember(**membership.model_dump(), changed_at_ms=self._clock_ms())
         row = Row(DATA_SETS.full_name(self._namespace), 0, record.data_set.encode(), encode(record))
         await send_each(self._kafka, [row], "data set")
 

@@ -74,10 +74,10 @@ class Asking:
         query = questions().get(name)
         if query is None:
             raise ConfigurationError(f"no question {name!r}")
-        chosen: dict[str, Any] = dict(values)
+        query_values: dict[str, Any] = dict(values)
         if any(parameter.name == "namespace" for parameter in query.parameters):
-            chosen.setdefault("namespace", self._namespace)
-        bound = bind(query, chosen)
+            query_values.setdefault("namespace", self._namespace)
+        bound = bind(query, query_values)
         with self._places, connection(self._settings) as client:
             if values.get("run"):
                 require_run(client, self._namespace, values["run"], self._runs)

@@ -26,8 +26,8 @@ def page_door(token: str | None, sessions: Sessions) -> Door:
         if head.method == "POST" and head.path == SESSION:
             sessions.check_token(head.bearer())
             return FORM_BYTES
-        given = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
-        if token is not None and not same(given, token):
+        given_token = head.bearer() or (head.query.get("token", "") if head.path == "/api/live" else "")
+        if token is not None and not same(given_token, token):
             raise RefusedError(401, "open the address that `rollbus ui` has printed")
         if head.method != "POST" or head.path not in WRITING:
             return 0
@@ -41,7 +41,7 @@ def page_door(token: str | None, sessions: Sessions) -> Door:
     return Door(
         admit,
         FORM_BYTES,
-        describe=lambda refused, head: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()),
+        describe=lambda refusal, head: ({"content-type": "text/plain"}, f"{refusal.message}\n".encode()),
     )
 
 

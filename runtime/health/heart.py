@@ -57,10 +57,10 @@ class Report:
 
 def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = False) -> Heartbeat:
     """Return the next beat. Work that is there and does not move is waiting since the beat that first saw it so."""
-    moved, waiting_since_ms = report.work != last.work, None
+    has_moved, waiting_since_ms = report.work != last.work, None
     if report.waits is not None:
         waiting_since_ms = now_ms - round(report.waits[1] * 1000)
-    elif report.is_behind and not moved:
+    elif report.is_behind and not has_moved:
         waiting_since_ms = now_ms if last.waiting_since_ms is None else last.waiting_since_ms
     return replace(
         last,
@@ -70,7 +70,7 @@ def advance(last: Heartbeat, report: Report, *, now_ms: int, is_last: bool = Fal
         holds=report.holds,
         positions=report.positions,
         work=report.work,
-        last_work_ms=now_ms if moved else last.last_work_ms,
+        last_work_ms=now_ms if has_moved else last.last_work_ms,
         waiting_since_ms=waiting_since_ms,
         waiting_at=None if report.waits is None else report.waits[0],
         trouble=None if report.trouble is None else report.trouble[:MOST_TROUBLE],

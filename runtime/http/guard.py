@@ -72,9 +72,9 @@ Admit = Callable[[RequestHead], int | None]
 """Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
 
 
-def json_refusal(refused: RefusedError, head: RequestHead) -> Answered:
+def json_refusal(refusal: RefusedError, head: RequestHead) -> Answered:
     """Write a refusal as OpenAI's clients read it."""
-    return as_json({"error": {"message": refused.message, "type": "refused"}})
+    return as_json({"error": {"message": refusal.message, "type": "refused"}})
 
 
 def as_json(content: Any) -> Answered:
@@ -123,10 +123,10 @@ def token_admits(
     """
 
     def admit(head: RequestHead) -> None:
-        given = head.bearer()
-        if token is None or head.path in open_paths or same(given, token):
+        given_token = head.bearer()
+        if token is None or head.path in open_paths or same(given_token, token):
             return
-        principal = find_principal(given) if find_principal is not None else None
+        principal = find_principal(given_token) if find_principal is not None else None
         if principal is None:
             raise RefusedError(401, KEY_REFUSED, {"www-authenticate": "Bearer"})
         if needs is None or (grant := needs(head)) not in principal.may:
@@ -147,9 +147,9 @@ def needs_record(head: RequestHead) -> Grant:
     return "record"
 
 
-def same(given: str, expected: str) -> bool:
+def same(given_token: str, expected_token: str) -> bool:
     """Whether two secrets are equal, in a time that does not say where they differ."""
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+    return hmac.compare_digest(given_token.encode(errors="replace"), expected_token.encode())
 
 
 class Guard:
@@ -178,8 +178,8 @@ class Guard:
 
         try:
             body = await self._read_admitted(head, receive, hold)
-        except RefusedError as refused:
-            await self._refuse(refused, head, receive, send)
+        except RefusedError as refusal:
+            await self._refuse(refusal, head, receive, send)
         else:
             await self.app(scope, _replay(body, receive), send)
         finally:
@@ -198,8 +198,8 @@ class Guard:
         body = await _read_body(receive, most, door.body_s, hold)
         return _expand(body, head, most, hold) if _encoding_of(head) in door.encodings else body
 
-    async def _refuse(self, refused: RefusedError, head: RequestHead, receive: Receive, send: Send) -> None:
-        described, body = self._door.describe(refused, head)
+    async def _refuse(self, refusal: RefusedError, head: RequestHead, receive: Receive, send: Send) -> None:
+        described, body = self._door.describe(refusal, head)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 while "expect" not in head.headers and (await receive()).get("more_body"):
@@ -208,10 +208,10 @@ class Guard:
             **described,
             "content-length": str(len(body)),
             "connection": "close",
-            **refused.headers,
+            **refusal.headers,
         }
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+        await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
         await send({"type": "http.response.body", "body": body})
 
 
@@ -264,9 +264,11 @@ def _is_of(origin: str, host: str) -> bool:
 def _check_kind(head: RequestHead, media_types: Collection[str] | None, encodings: Collection[str]) -> None:
     if media_types is None:
         return
-    given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given not in media_types:
-        raise RefusedError(415, f"the content type is {given or 'missing'}; send {' or '.join(sorted(media_types))}")
+    media_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in media_types:
+        raise RefusedError(
+            415, f"the content type is {media_type or 'missing'}; send {' or '.join(sorted(media_types))}"
+        )
     if _encoding_of(head) not in ("identity", *encodings):
         hint = f"; {' or '.join(sorted(encodings))} is read" if encodings else ""
         raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{hint}")

@@ -127,9 +127,11 @@ def kafka_errors(
     except OffsetOutOfRangeError as error:
         if not error.args:  # of an admin client, which asked for records to be deleted
             raise connection.unavailable(error, what) from error
-        gone = ", ".join(f"{topic}[{number}] from {at}" for (topic, number), at in sorted(dict(error.args[0]).items()))
+        missing_places = ", ".join(
+            f"{topic}[{number}] from {at}" for (topic, number), at in sorted(dict(error.args[0]).items())
+        )
         raise DataLossError(
-            f"retention has deleted records before they were read: {gone}; give the command again"
+            f"retention has deleted records before they were read: {missing_places}; give the command again"
         ) from error
     except (KafkaError, IllegalOperation, OSError) as error:
         raise connection.unavailable(error, what) from error
@@ -217,10 +219,12 @@ def _see_failures(producer: AIOKafkaProducer) -> None:
     Whoever was writing has received the error.
     """
     transactions, waiting = producer._txn_manager, producer._message_accumulator._batches.values()
-    left = [future for batches in waiting for batch in batches for future in (batch.future, batch._drain_waiter)]
+    open_futures = [
+        future for batches in waiting for batch in batches for future in (batch.future, batch._drain_waiter)
+    ]
     if transactions is not None and transactions._transaction_waiter is not None:
-        left.append(transactions._transaction_waiter)
-    for future in left:
+        open_futures.append(transactions._transaction_waiter)
+    for future in open_futures:
         if future.done() and not future.cancelled():
             future.exception()
 

@@ -101,8 +101,10 @@ class Positions:
             return losses
         async with running(self.connection, new_admin(self.connection), what="looking for members") as admin:
             if members := (await describe_groups(admin, [self.group]))[self.group].members:
-                who = ", ".join(f"{member.client_id} at {member.host}" for member in members)
-                raise ConfigurationError(f"group {self.group} is read by {who}; stop it, and give the command again")
+                members_text = ", ".join(f"{member.client_id} at {member.host}" for member in members)
+                raise ConfigurationError(
+                    f"group {self.group} is read by {members_text}; stop it, and give the command again"
+                )
         async with running(self.connection, new_producer(self.connection), what="accepting a loss") as producer:
             for place, loss in losses.items():
                 letter = encode(loss_letter(place, loss, stage=stage, now_ms=now_ms))
@@ -119,11 +121,11 @@ class Positions:
     async def _compare(
         self, places: Collection[TopicPartition], witnesses: Mapping[TopicPartition, LogMark]
     ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, AcceptedLoss]]:
-        what = f"reading the positions of group {self.group}"
-        async with running(self.connection, new_admin(self.connection), what=what) as admin:
+        activity = f"reading the positions of group {self.group}"
+        async with running(self.connection, new_admin(self.connection), what=activity) as admin:
             committed = await committed_offsets(admin, self.group)
             logs = await read_log_ids(admin, {place.topic for place in places})
-        async with open_reader(self.connection, what) as reader:
+        async with open_reader(self.connection, activity) as reader:
             assign_paused(reader, places)
             bounds = await read_bounds(reader, places)
         has_marks = any(parse_note(entry.metadata) is not None for entry in committed.values())

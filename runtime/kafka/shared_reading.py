@@ -24,7 +24,7 @@ CLOSE_S = 2.0
 """How long a close waits for the client to stop: a group that gives its partitions back waits for it."""
 PATIENCE_S = 30.0
 """How long a partition that has more may give nothing, as one without a leader does."""
-_CLOSED = "the partitions were given back"
+_CLOSED_MESSAGE = "the partitions were given back"
 Take = Callable[[Any], None]
 """Takes in one record; what it raises ends the reading of its partition."""
 
@@ -35,7 +35,7 @@ class _Waiting:
     take: Take
     only: int | None = None
     """The one offset to read; None reads all."""
-    done: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    outcome: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class SharedReading:
@@ -65,17 +65,17 @@ class SharedReading:
 
     async def _wait_for(self, waiting: _Waiting) -> None:
         if self._closed:
-            raise UnavailableError(_CLOSED)
+            raise UnavailableError(_CLOSED_MESSAGE)
         self._waiting.append(waiting)
         if self._reading is None or self._reading.done():
             self._reading = start_task(self._read_waiting(), f"reading {waiting.place.topic}", endless=False)
-        await waiting.done
+        await waiting.outcome
 
     async def close(self) -> None:
         """Stop reading; each reader that waits gets an UnavailableError."""
         self._closed = True
-        unread = [reader for reader in (*self._together, *self._waiting) if not reader.done.done()]
-        _fail(unread, UnavailableError(_CLOSED))
+        unread = [reader for reader in (*self._together, *self._waiting) if not reader.outcome.done()]
+        _fail(unread, UnavailableError(_CLOSED_MESSAGE))
         if self._reading is not None:
             if unread:  # else its client is just being closed
                 self._reading.cancel()
@@ -83,7 +83,7 @@ class SharedReading:
 
     async def _read_waiting(self) -> None:
         try:
-            while waiting := [reader for reader in self._waiting if not reader.done.done()]:
+            while waiting := [reader for reader in self._waiting if not reader.outcome.done()]:
                 self._together = [reader for reader in waiting if reader.place not in self._alone] or waiting[:1]
                 self._waiting = [reader for reader in waiting if reader not in self._together]
                 try:
@@ -93,7 +93,7 @@ class SharedReading:
                         raise
                     _fail(self._together, error)
         finally:
-            _fail([*self._together, *self._waiting], UnavailableError(_CLOSED))
+            _fail([*self._together, *self._waiting], UnavailableError(_CLOSED_MESSAGE))
 
     async def _read(self, together: list[_Waiting]) -> None:
         places = [reader.place for reader in together]
@@ -106,14 +106,14 @@ class SharedReading:
                 if reader.only is not None:
                     begin, end = max(begin, min(reader.only, end)), min(end, reader.only + 1)
                 consumer.seek(reader.place, begin)
-                if not reader.done.done():  # its partition may have been closed while it waited
+                if not reader.outcome.done():  # its partition may have been closed while it waited
                     await self._read_one(consumer, reader, end)
                 self._alone.discard(reader.place)
 
     async def _read_one(self, consumer: AIOKafkaConsumer, reader: _Waiting, end: int) -> None:
         async with aclosing(read_on(consumer, {reader.place: end}, patience_s=PATIENCE_S)) as records:
             async for record in records:
-                if reader.done.done():
+                if reader.outcome.done():
                     break
                 if record.offset >= end:
                     continue
@@ -123,11 +123,11 @@ class SharedReading:
                 except BaseException as error:
                     _fail([reader], error)
         consumer.pause(reader.place)
-        if not reader.done.done():
-            reader.done.set_result(None)
+        if not reader.outcome.done():
+            reader.outcome.set_result(None)
 
 
 def _fail(several: Iterable[_Waiting], error: BaseException) -> None:
     for reader in several:
-        if not reader.done.done():
-            reader.done.set_exception(error)
+        if not reader.outcome.done():
+            reader.outcome.set_exception(error)

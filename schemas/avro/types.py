@@ -184,15 +184,15 @@ def write_schemas(*, replace: bool) -> list[Path]:
 
     `replace` writes the newest version again in place of a next one.
     """
-    written = []
+    written_paths = []
     for record in RECORDS:
         version, text = newest_version(record), avsc_text(avro_schema(record))
         if version and avsc_path(record, version).read_text() == text:
             continue
         path = avsc_path(record, version if replace and version else version + 1)
         path.write_text(text)
-        written.append(path)
-    return written
+        written_paths.append(path)
+    return written_paths
 
 
 if __name__ == "__main__":

@@ -96,5 +96,5 @@ def route(decision: PolicyDecision, episode_id: str) -> int | None:
 
 def is_drawn(model: str, canary: int, episode_id: str, share: float, salt: str = "") -> bool:
     """Say whether an episode is among the canary's share: always the same, and more episodes where the share grows."""
-    named = f"{model}@{canary}\0{episode_id}".encode()
-    return int.from_bytes(blake2b(named, digest_size=7, key=salt.encode()[:64]).digest(), "big") < share * 2**56
+    hashed_name = f"{model}@{canary}\0{episode_id}".encode()
+    return int.from_bytes(blake2b(hashed_name, digest_size=7, key=salt.encode()[:64]).digest(), "big") < share * 2**56

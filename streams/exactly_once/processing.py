@@ -44,7 +44,7 @@ APPEND_TIME = 1
 LEAP_MS = 60_000
 """How far clocks may differ."""
 
-Refused = tuple[RawRecord, RecordError]
+RefusedRecord = tuple[RawRecord, RecordError]
 """A record that the stage cannot process, and the reason."""
 
 
@@ -127,11 +127,11 @@ class StagePartition:
 
         If nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
         """
-        result, refused = Processed(quiet=True), list[Refused]()
+        result, refusals = Processed(quiet=True), list[RefusedRecord]()
         at_once = CACHED if isinstance(self._stage, PureAsEffects) else max(1, len(records))
         for first in range(0, len(records), at_once):
-            await self._take_in(records[first : first + at_once], result, refused)
-        for raw, refusal in sorted(refused, key=lambda pair: pair[0].offset):  # independent of how the batch was cut
+            await self._take_in(records[first : first + at_once], result, refusals)
+        for raw, refusal in sorted(refusals, key=lambda pair: pair[0].offset):  # independent of how the batch was cut
             self._dead_letter(raw, refusal, result)
         result.forgotten = self.state.forgotten
         result.quiet = result.quiet and not result.outputs
@@ -139,8 +139,8 @@ class StagePartition:
             self._drain(result)
         return result
 
-    async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:
-        pieces = await self._read_in_rounds(records, result, refused)
+    async def _take_in(self, records: Sequence[RawRecord], result: Processed, refusals: list[RefusedRecord]) -> None:
+        pieces = await self._read_in_rounds(records, result, refusals)
         answers = await self._answers([piece.incoming for piece in pieces])
         for number, (piece, answer) in enumerate(zip(pieces, answers, strict=True)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just given the others their turn
@@ -150,17 +150,17 @@ class StagePartition:
             try:
                 outputs = self._stage.step(self.state, piece.incoming, answer)
             except RecordError as error:
-                refused.append((piece.raw, error))
+                refusals.append((piece.raw, error))
                 continue
             for outgoing in outputs:
                 try:
                     self._write(outgoing, result, max(self.last_tick, piece.round))
                 except RecordError as error:  # the others of this step still go out
-                    refused.append((piece.raw, error))
+                    refusals.append((piece.raw, error))
         result.quiet = result.quiet and all(type(piece.incoming.record) is Tick for piece in pieces)
 
     async def _read_in_rounds(
-        self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]
+        self, records: Sequence[RawRecord], result: Processed, refusals: list[RefusedRecord]
     ) -> "list[_Piece]":
         """Decode what may be taken now: early records wait, and follow the tick of their round."""
         pieces: list[_Piece] = []
@@ -173,23 +173,23 @@ class StagePartition:
                 self._early.keep(raw, round_number)
                 result.quiet = False
                 continue
-            piece = self._read(raw, round_number, result, refused)
+            piece = self._read(raw, round_number, result, refusals)
             if piece is None:
                 continue
             pieces.append(piece)
             if type(piece.incoming.record) is Tick:
                 now = max(now, piece.incoming.record.number)
-                released = (self._read(early, early.round, result, refused) for early in self._early.release(now))
+                released = (self._read(early, early.round, result, refusals) for early in self._early.release(now))
                 pieces += filter(None, released)
         return pieces
 
     def _read(
-        self, raw: RawRecord, round_number: int | None, result: Processed, refused: list[Refused]
+        self, raw: RawRecord, round_number: int | None, result: Processed, refusals: list[RefusedRecord]
     ) -> "_Piece | None":
         try:
             incoming = read_record(raw, self._partition, self._max_bytes, self._signer_of)
         except RecordError as error:
-            refused.append((raw, error))
+            refusals.append((raw, error))
             return None
         if type(incoming.record) is Tick:
             tick = incoming.record

@@ -27,8 +27,8 @@ IN_ROUNDS = frozenset(topic.name for topic in STAGE_INPUTS.values() if not topic
 
 def round_of(raw: RawRecord) -> int | None:
     """Return the round that a record names; None for one from outside, which belongs where it lies."""
-    named: Sequence[tuple[str, bytes]] = getattr(raw, "headers", ())
-    return next((int(value) for name, value in named if name == HEADER and value.isdigit()), None)
+    headers: Sequence[tuple[str, bytes]] = getattr(raw, "headers", ())
+    return next((int(value) for name, value in headers if name == HEADER and value.isdigit()), None)
 
 
 def follows_early(raw: RawRecord) -> bool:

@@ -351,10 +351,11 @@ class Runner:
         topic = self._settings.namespace + output.topic
         assert self._session is not None
         count = await self._session.partition_count(topic)
-        expected = 1 if topic_of(output.topic).partitions == "one" else self._settings.event_partitions
-        if count != expected:
+        expected_count = 1 if topic_of(output.topic).partitions == "one" else self._settings.event_partitions
+        if count != expected_count:
             raise ConfigurationError(
-                f"topic {topic} has {count} partitions, not {expected}; keys would move: see `rollbus topics check`"
+                f"topic {topic} has {count} partitions, not {expected_count}; "
+                "keys would move: see `rollbus topics check`"
             )
         headers = header_of(output.topic, output.round)
         if output.signer:

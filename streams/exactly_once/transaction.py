@@ -34,8 +34,8 @@ STEP_S = 0.02
 CLOSE_S = 2.0
 """How long a session that is closed waits for its running transaction."""
 FENCED = (ProducerFenced, InvalidProducerEpoch)
-_CLOSED = "the partitions were given back"
-_OTHERS = "a transaction of other partitions has failed, and with it the producer that all of them share"
+_CLOSED_MESSAGE = "the partitions were given back"
+_OTHERS_FAILED_MESSAGE = "a transaction of other partitions has failed, and with it the producer that all of them share"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class ProducerSession:
 
     async def stop(self) -> None:
         """Wait a moment for the running transaction, then disconnect. Its successor ends what is left open."""
-        self._ended = self._ended or UnavailableError(_CLOSED)
+        self._ended = self._ended or UnavailableError(_CLOSED_MESSAGE)
         if self._writing is not None:
             await asyncio.wait([self._writing], timeout=CLOSE_S)
             self._writing.cancel()
@@ -147,7 +147,7 @@ class ProducerSession:
                 if parts:
                     await self._write(parts)
             except BaseException as error:  # whatever it is, its partitions wait for the news
-                self._ended = error if isinstance(error, FENCED) else UnavailableError(_OTHERS)
+                self._ended = error if isinstance(error, FENCED) else UnavailableError(_OTHERS_FAILED_MESSAGE)
                 _fail_parts(parts, error)
                 _fail_parts(self._waiting, self._ended)
                 if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
@@ -207,9 +207,9 @@ class ProducerSessions:
         """Return the session, or a new one if the last has ended."""
         async with self._lock:
             if self._session is None or self._session.ended:
-                failed = self._session is not None
+                after_failure = self._session is not None
                 await self._stop()
-                session = ProducerSession(self._settings, self._group, self._id, after_failure=failed)
+                session = ProducerSession(self._settings, self._group, self._id, after_failure=after_failure)
                 try:
                     await session.start()
                 except BaseException:

@@ -11,7 +11,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 HOUR_MS = 3_600_000
 SEGMENT_MS = HOUR_MS
 """Compaction skips the newest segment, so a changelog's segments must end after some time."""
-NAMED = 3
+MOST_NAMED = 3
 """So many of the topics that do not exist are named: on an empty broker it is all of them."""
 COMPACTION_LAG_MS = 24 * HOUR_MS
 """Until when what is deleted from a changelog is also gone from the broker's disk."""
@@ -38,8 +38,10 @@ def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[To
     """Return every topic of the namespace: the table's, a changelog per stage, the ticker's own, the heartbeats."""
     specs = [_spec(topic.full_name(settings.namespace), topic, topic.retention, settings) for topic in TOPICS]
     if settings.signing.signed_since:  # what came before is believed by the broker's clock
-        opened = {topic.full_name(settings.namespace) for topic in TOPICS if topic.is_open}
-        specs = [replace(spec, config=(*spec.config, BROKERS_CLOCK)) if spec.name in opened else spec for spec in specs]
+        open_topics = {topic.full_name(settings.namespace) for topic in TOPICS if topic.is_open}
+        specs = [
+            replace(spec, config=(*spec.config, BROKERS_CLOCK)) if spec.name in open_topics else spec for spec in specs
+        ]
     for stage in stages:
         changelog = names.changelog_topic(settings.namespace, stage.name)
         specs.append(_compacted(_spec(changelog, stage.input, "compact", settings)))
@@ -75,10 +77,10 @@ def find_mistakes(
 ) -> list[str]:
     """Describe what is wrong with the topics, a line for all that do not exist and each other mistake."""
     missing = [spec.name for spec in specs if spec.name not in partitions]
-    named, more = ", ".join(missing[:NAMED]), len(missing) - NAMED
-    named += f" and {more} more" if more > 0 else ""
+    first_missing, more = ", ".join(missing[:MOST_NAMED]), len(missing) - MOST_NAMED
+    first_missing += f" and {more} more" if more > 0 else ""
     verb = "does" if len(missing) == 1 else "do"
-    wrong = [f"{named} {verb} not exist; run `rollbus topics create`"] if missing else []
+    wrong = [f"{first_missing} {verb} not exist; run `rollbus topics create`"] if missing else []
     for spec in specs:
         if spec.name in partitions:
             wrong += mismatches(spec, partitions=partitions[spec.name], config=configs.get(spec.name, {}))
@@ -93,19 +95,21 @@ def mismatches(spec: TopicSpec, *, partitions: int, config: dict[str, str]) -> l
             f"{spec.name} has {partitions} partitions, not {spec.partitions}: keys of topics that belong together "
             "would not meet; set `event_partitions` to the first number, or use a new namespace"
         )
-    for key, expected in spec.config:
+    for key, expected_value in spec.config:
         actual = config.get(key)
-        if actual is None or _satisfies(key, actual, expected):
+        if actual is None or _satisfies(key, actual, expected_value):
             continue
-        wrong.append(f"{spec.name} has {key}={actual}, not {expected}; change it with your Kafka tools or the settings")
+        wrong.append(
+            f"{spec.name} has {key}={actual}, not {expected_value}; change it with your Kafka tools or the settings"
+        )
     return wrong
 
 
-def _satisfies(key: str, actual: str, expected: str) -> bool:
+def _satisfies(key: str, actual: str, expected_value: str) -> bool:
     """Say whether a setting is good enough: a larger limit is, and segments may have any length."""
     if key == "max.message.bytes":
-        return int(actual) >= int(expected)
-    return key == "segment.ms" or actual == expected
+        return int(actual) >= int(expected_value)
+    return key == "segment.ms" or actual == expected_value
 
 
 def topology_mermaid() -> str:

@@ -27,5 +27,5 @@ async def allow(kafka: KafkaConnection, user: str, acls: Iterable[Acl]) -> None:
                 answer = await admin._send_request(request)
                 for code, message in answer.creation_responses:
                     if code:
-                        what = f"User:{user} could not be allowed to {operation} {acl.resource} {acl.name}"
-                        raise RejectedError(f"{what}: {for_code(code).__name__} {message or ''}")
+                        refusal = f"User:{user} could not be allowed to {operation} {acl.resource} {acl.name}"
+                        raise RejectedError(f"{refusal}: {for_code(code).__name__} {message or ''}")

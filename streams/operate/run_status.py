@@ -30,13 +30,13 @@ class RunStatus:
 def run_statuses(records: Iterable[tuple[str, Any]]) -> dict[str, RunStatus]:
     """Fold (key, record) pairs of both topics."""
     statuses: dict[str, RunStatus] = {}
-    seen: set[tuple[str, str]] = set()
+    seen_records: set[tuple[str, str]] = set()
     for key, record in records:
         run_id = getattr(record, "run_id", None) or key
         if not run_id or isinstance(record, PolicyVersion) or (identity := _identity_of(record)) is None:
             continue
-        if (run_id, identity) not in seen:
-            seen.add((run_id, identity))
+        if (run_id, identity) not in seen_records:
+            seen_records.add((run_id, identity))
             statuses[run_id] = _status_after(statuses.get(run_id) or RunStatus(run_id), record)
     return statuses
 

@@ -24,12 +24,12 @@ def exact_match(trajectory: Trajectory, context: RewardContext) -> float | None:
     not count, nor case where `ignore_case` is set.
     """
     options = context.options
-    expected = options.get("answer")
-    if expected is None:
-        expected = trajectory.labels.get(str(options.get("label") or "answer"))
-    if expected is None:
+    expected_answer = options.get("answer")
+    if expected_answer is None:
+        expected_answer = trajectory.labels.get(str(options.get("label") or "answer"))
+    if expected_answer is None:
         return None
-    answer, expected_text = last_text(trajectory).strip(), str(expected).strip()
+    answer, expected_text = last_text(trajectory).strip(), str(expected_answer).strip()
     if options.get("ignore_case"):
         answer, expected_text = answer.casefold(), expected_text.casefold()
     return float(answer == expected_text)

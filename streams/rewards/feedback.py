@@ -75,8 +75,8 @@ def _turns_of(reports: Sequence[Reward], context: RewardContext, parts: int) -> 
     if combine in ("sum", "mean"):
         share = 1.0 if combine == "sum" else 1 / len(values)
         return [_turn_reward(report, context, share, parts) for report in reports]
-    chosen = len(values) - 1 if combine == "last" else values.index(_COMBINE[combine](values))
-    return [_turn_reward(report, context, float(place == chosen), parts) for place, report in enumerate(reports)]
+    chosen_place = len(values) - 1 if combine == "last" else values.index(_COMBINE[combine](values))
+    return [_turn_reward(report, context, float(place == chosen_place), parts) for place, report in enumerate(reports)]
 
 
 def _turn_reward(report: Reward, context: RewardContext, share: float, parts: int) -> TurnReward:

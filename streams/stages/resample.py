@@ -191,16 +191,16 @@ class ResampleStage(RunStage[ResampleState]):
 
 def _is_wanted(trajectory: Trajectory, config: RunConfig) -> bool:
     """Say whether a trajectory needs attempts in this run: trainable, targeted, and in no explicit group."""
-    chosen = config.filter
+    run_filter = config.filter
     return (
         trajectory.trainable
         and trajectory.group_id is None
         and trajectory.parent_episode_id is None
         and bool(trajectory.turns)
-        and (not chosen.tasks or trajectory.task in chosen.tasks)
-        and (not chosen.agents or trajectory.agent in chosen.agents)
-        and _model(trajectory) in (chosen.models or (config.model,))
-        and all(trajectory.labels.get(name) == value for name, value in chosen.labels.items())
+        and (not run_filter.tasks or trajectory.task in run_filter.tasks)
+        and (not run_filter.agents or trajectory.agent in run_filter.agents)
+        and _model(trajectory) in (run_filter.models or (config.model,))
+        and all(trajectory.labels.get(name) == value for name, value in run_filter.labels.items())
     )
 
 
@@ -209,8 +209,8 @@ def _opening(trajectory: Trajectory) -> str:
 
 
 def _model(trajectory: Trajectory) -> str:
-    trained = next((turn for turn in trajectory.turns if turn.trainable), trajectory.turns[0])
-    return trained.model.partition("@")[0]
+    trained_turn = next((turn for turn in trajectory.turns if turn.trainable), trajectory.turns[0])
+    return trained_turn.model.partition("@")[0]
 
 
 def _allowance(trajectory: Trajectory, config: RunConfig) -> int | None:

@@ -104,9 +104,9 @@ class Watermarks:
         return self.members != before
 
     def _has_caught_up(self, stage: str, topic: Topic) -> bool:
-        written = [self.reached.get(hop.topic.name, NO_TICK) for hop in self.hops if stage in dict(hop.writers)]
+        written_ticks = [self.reached.get(hop.topic.name, NO_TICK) for hop in self.hops if stage in dict(hop.writers)]
         ticks = self.passed.get(stage, {})
-        return all(ticks.get(number, NO_TICK) >= max(written) for number in range(self.partitions_of(topic)))
+        return all(ticks.get(number, NO_TICK) >= max(written_ticks) for number in range(self.partitions_of(topic)))
 
 
 def shortened(ticks: Mapping[int, int]) -> list[list[int]]:

@@ -79,27 +79,27 @@ class TickReporter(_Loop):
         self._settings, self._log, self._process = settings, TickerLog(settings), process
         self._passed: Passed = {}
         self._busy = False
-        self._moved = asyncio.Event()
+        self._has_moved = asyncio.Event()
 
     def note(self, stage: str, partition: int, tick: int, *, is_busy: bool) -> None:
         """Take note that a stage has committed what it made of its records before a tick."""
         ticks = self._passed.setdefault(stage, {})
         ticks[partition] = max(tick, ticks.get(partition, tick))
         self._busy = self._busy or is_busy
-        self._moved.set()
+        self._has_moved.set()
 
     async def _run(self) -> None:
-        await self._moved.wait()
+        await self._has_moved.wait()
         async with running(self._settings.kafka, new_producer(self._settings.kafka)) as producer:
             try:
                 while True:
-                    await self._moved.wait()
+                    await self._has_moved.wait()
                     await asyncio.sleep(TOGETHER_S)
-                    self._moved.clear()
+                    self._has_moved.clear()
                     busy, self._busy = self._busy, False
                     await write(producer, [self._log.passed_row(self._process, self._passed, is_busy=busy)])
             finally:
-                self._moved.set()  # what was not written is written by the next attempt
+                self._has_moved.set()  # what was not written is written by the next attempt
 
 
 class TickReportReader(_Loop):

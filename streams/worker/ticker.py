@@ -72,7 +72,7 @@ class Ticker:
         self.watermarks = Watermarks(hops(configs), lambda topic: partitions_of(topic, settings))
         self._pulses: list[Pulse] = []
         """Those that some input does not have yet."""
-        self._moved = asyncio.Event()
+        self._has_moved = asyncio.Event()
         self._pace = Pace(settings.tick_interval_ms / 1000)
         self._moved_at_s: dict[str, float] = {}
         """By topic: when it got its last tick."""
@@ -150,25 +150,25 @@ class Ticker:
             await asyncio.sleep(pause)
 
     async def _restore(self) -> None:
-        written, fingerprint = await self._log.read(), self._settings.signing.fingerprint
-        self.last, self._pulses = written.tick, written.pulses()
+        written_ticks, fingerprint = await self._log.read(), self._settings.signing.fingerprint
+        self.last, self._pulses = written_ticks.tick, written_ticks.pulses()
         self._applied = {  # a configuration that another key signed may not have counted
             place: config_hash
-            for place, (config_hash, signed_with) in written.configs.items()
+            for place, (config_hash, signed_with) in written_ticks.configs.items()
             if signed_with == fingerprint
         }
-        self._removed = removed_runs(self._configs, written.configs) if self._configs else {}
+        self._removed = removed_runs(self._configs, written_ticks.configs) if self._configs else {}
         topics = [hop.topic for hop in self.watermarks.hops]
         if self.last is None and (last := await self._log.last_in(topics)) is not None:
             logger.warning("%s has lost the last tick, continuing from tick=%d", self._log.topic, last.number)
             self.last = last
         newest, now_s = self.last.number if self.last else NO_TICK, time.monotonic()
-        self.watermarks.reached = {topic.name: written.reached.get(topic.name, newest) for topic in topics}
-        self.watermarks.members = written.members
+        self.watermarks.reached = {topic.name: written_ticks.reached.get(topic.name, newest) for topic in topics}
+        self.watermarks.members = written_ticks.members
         self._moved_at_s = dict.fromkeys(self.watermarks.reached, now_s)
-        for passed in written.passed.values():
+        for passed in written_ticks.passed.values():
             self.watermarks.note_all(passed)
-        self._old_reports = tuple(written.passed)
+        self._old_reports = tuple(written_ticks.passed)
         logger.info("ticking from tick=%s", self.last and self.last.number)
 
     async def _tick_while_active(self, producer: AIOKafkaProducer) -> None:
@@ -196,9 +196,9 @@ class Ticker:
             if self._pace.is_busy(now_s=now_s) and any(self._pulses_for(hop) for hop in self.watermarks.hops):
                 await asyncio.sleep(min(TOGETHER_S, remaining))
                 return
-            self._moved.clear()
+            self._has_moved.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), remaining)
+                await asyncio.wait_for(self._has_moved.wait(), remaining)
 
     def _needs_reports(self) -> bool:
         """Say whether another worker has a partition that time waits for."""
@@ -217,7 +217,7 @@ class Ticker:
     def _note_work(self, *, is_busy: bool) -> None:
         if is_busy:
             self._pace.note_work(now_s=time.monotonic())
-        self._moved.set()
+        self._has_moved.set()
 
     def _pulses_for(self, hop: Hop, new: Pulse | None = None) -> list[Pulse]:
         """Return the ticks that an input may have now and does not have yet."""

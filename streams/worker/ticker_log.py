@@ -145,12 +145,12 @@ class TickerLog:
 
     async def read(self) -> WrittenTicks:
         """Return what is there."""
-        written = WrittenTicks()
+        written_ticks = WrittenTicks()
         async with aclosing(read_from(self._settings.kafka, {TopicPartition(self.topic, 0): 0})) as rows:
             async for row in rows:
                 if row.key is not None:
-                    written.take(row.key, row.value)
-        return written
+                    written_ticks.take(row.key, row.value)
+        return written_ticks
 
     async def last_in(self, topics: Iterable[Topic]) -> Tick | None:
         """Return the newest tick in these inputs: stages ignore ticks that are not later."""
@@ -194,8 +194,8 @@ async def require_owner_key(settings: StreamSettings) -> None:
     """
     if settings.signing.fingerprint:
         return
-    written = await TickerLog(settings).read()
-    if any(signed_with for _, signed_with in written.configs.values()):
+    written_ticks = await TickerLog(settings).read()
+    if any(signed_with for _, signed_with in written_ticks.configs.values()):
         raise ConfigurationError(
             f"the owner has signed the configurations in the log of {settings.kafka.bootstrap_servers}, and this "
             "worker has no key: the others would refuse its ticks. Set `signing: owner:`, or start the worker where "

@@ -93,7 +93,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         except NoOffsetForPartitionError:
             return {}  # from before the runner's first seek
         except OffsetOutOfRangeError as error:
-            return {tp: [_lost(Partition(*tp), offset)] for tp, offset in dict(error.args[0]).items()}
+            return {tp: [_lost_batch(Partition(*tp), offset)] for tp, offset in dict(error.args[0]).items()}
         batches = {}
         for tp, records in fetched.items():
             if tp not in consumer.assignment():
@@ -264,7 +264,7 @@ class BatchApp(faust.App):
         return self.topic(name, schema=BatchSchema(key_serializer="raw", value_serializer="raw"), acks=False)
 
 
-def _lost(partition: Partition, offset: int) -> Batch:
+def _lost_batch(partition: Partition, offset: int) -> Batch:
     """Return a batch that continues nothing, so that the runner checks its position."""
     return Batch(partition, None, offset, [])
 

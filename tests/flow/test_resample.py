@@ -170,9 +170,9 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
             await resampler.wait_for_room()
             resampler.begin(resample_request)
         await resampler.finish()
-    assert len(resampler.left) == 2
+    assert len(resampler.left_behind) == 2
     over.set()
-    await asyncio.wait(resampler.left)
+    await asyncio.wait(resampler.left_behind)
     await asyncio.to_thread(recorder.close)
     assert resampler.counts["failed"] + resampler.counts["made"] == 3
     assert resampler.counts["failed"] >= 2

@@ -99,15 +99,16 @@ class Ledger:
             return AlreadyDone(step)
         if (base := self.lineage.head) is None:
             raise DataLossError(f"no policy version of model {self.model!r} is on record, so step 1 has no base")
-        opened = self.open_step
-        if opened is None:
+        open_step = self.open_step
+        if open_step is None:
             return RunStep(self.closed_steps + 1, self.attempts + 1, base, ask_journal=False)
-        if opened.batch_hash != batch.batch_hash:
+        if open_step.batch_hash != batch.batch_hash:
             raise DataLossError(
-                f"step {opened.step} of run {self.run_id!r} was started with batch {opened.batch_hash}, but next is "
-                f"batch {batch.number} ({batch.batch_hash}); the offset was moved past an open step: move it back"
+                f"step {open_step.step} of run {self.run_id!r} was started with batch {open_step.batch_hash}, "
+                f"but next is batch {batch.number} ({batch.batch_hash}); "
+                "the offset was moved past an open step: move it back"
             )
-        return RunStep(opened.step, self.attempts + 1, base, ask_journal=True)
+        return RunStep(open_step.step, self.attempts + 1, base, ask_journal=True)
 
     def _start(self, record: StepStarted) -> None:
         self._check_number(record.step, "started")

@@ -133,7 +133,9 @@ class KafkaTrainerLog:
         while True:
             remaining_ms = max(0, int((deadline - asyncio.get_running_loop().time()) * 1000))
             with self._kafka_errors(f"reading {self._batches.topic}"), self._no_gap():
-                polled = await _opened(self._consumer).getmany(self._batches, timeout_ms=remaining_ms, max_records=1)
+                polled = await _require_open(self._consumer).getmany(
+                    self._batches, timeout_ms=remaining_ms, max_records=1
+                )
             records = polled.get(self._batches, [])
             if not records and remaining_ms == 0:
                 return None
@@ -147,15 +149,15 @@ class KafkaTrainerLog:
                         return ReceivedBatch(batch, record.offset + 1)
                 except RecordError as error:
                     if not skip_unreadable:
-                        _opened(self._consumer).seek(self._batches, record.offset)
+                        _require_open(self._consumer).seek(self._batches, record.offset)
                         return None
                     await self._dead_letter(record, error)
 
     async def at_end(self) -> bool:
         """Compare the position, which also passes the marks of commits, with the end of all records."""
-        consumer, what = _opened(self._consumer), f"asking for the end of {self._batches.topic}"
-        ends = await read_ends(self._connection, [self._batches], what=what)
-        with self._kafka_errors(what):
+        consumer, activity = _require_open(self._consumer), f"asking for the end of {self._batches.topic}"
+        ends = await read_ends(self._connection, [self._batches], what=activity)
+        with self._kafka_errors(activity):
             return bool(await consumer.position(self._batches) >= ends[self._batches])
 
     async def publish(
@@ -172,12 +174,12 @@ class KafkaTrainerLog:
 
         After an error the producer is thrown away: the commit may have arrived or not, and the next `open` finds out.
         """
-        producer = _opened(self._producer)
-        what = f"publishing {names(publications) or 'an offset'}"
+        producer = _require_open(self._producer)
+        activity = f"publishing {names(publications) or 'an offset'}"
         try:
-            with self._kafka_errors(what):
+            with self._kafka_errors(activity):
                 await producer.begin_transaction()
-                written = await self._send_all(producer, publications, last)
+                written_records = await self._send_all(producer, publications, last)
                 if next_offset is not None:
                     position = Position(next_offset, self._taken.get(next_offset, self._mark))
                     await producer.send_offsets_to_transaction(
@@ -190,12 +192,12 @@ class KafkaTrainerLog:
             if isinstance(error, FencedError):
                 await self.require_charge()  # the claim decides, and says who it is
                 raise UnavailableError(
-                    f"{what}: a process that has ended since had the producer; opening again"
+                    f"{activity}: a process that has ended since had the producer; opening again"
                 ) from error
             raise
         if next_offset is not None:
             self._mark = self._taken.pop(next_offset, self._mark)
-        return written
+        return written_records
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Read payload by location."""
@@ -295,8 +297,8 @@ class KafkaTrainerLog:
     ) -> None:
         for publication in publications:
             topic = publication.topic.full_name(self._namespace)
-            sent = await producer.send(topic, encode(publication.record), key=publication.key.encode())
-            waiting.append(sent)
+            acknowledgement = await producer.send(topic, encode(publication.record), key=publication.key.encode())
+            waiting.append(acknowledgement)
 
     async def _dead_letter(self, record: Any, error: RecordError) -> None:
         logger.error("batch at offset %d of %s cannot be read: %s", record.offset, self._batches.topic, error)
@@ -314,7 +316,7 @@ class KafkaTrainerLog:
         await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=record.offset + 1)
 
 
-def _opened(client: T | None) -> T:
+def _require_open(client: T | None) -> T:
     if client is None:
         raise UnavailableError("the trainer's log is not open")
     return client

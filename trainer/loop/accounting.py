@@ -126,25 +126,25 @@ def split_members(
     """Give every member of the batch its fate."""
     trained_ids, reasons = frozenset(result.trained_ids), _reasons_by_trajectory(door, result)
     admitted = {trajectory.trajectory_id: trajectory for trajectory in door.admitted}
-    trained: list[TrainedMember] = []
-    dropped: list[DroppedMember] = []
+    trained_members: list[TrainedMember] = []
+    dropped_members: list[DroppedMember] = []
     for group_id, member in distinct_members(batch):
         if member.trajectory_id in trained_ids:
             lag = _oldest_lag(member, admitted.get(member.trajectory_id), lags)
-            trained.append(_trained_member(member, group_id, lag))
+            trained_members.append(_trained_member(member, group_id, lag))
         else:
             reason = reasons.get(member.trajectory_id, DropReason.REJECTED_BY_BACKEND)
-            dropped.append(_dropped_member(member, group_id, reason))
-    return tuple(trained), tuple(dropped)
+            dropped_members.append(_dropped_member(member, group_id, reason))
+    return tuple(trained_members), tuple(dropped_members)
 
 
 def distinct_members(batch: TrainingBatch) -> Iterable[tuple[str, GroupMember]]:
     """Yield every member with its group's id; one that is named twice counts once."""
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     for group in batch.groups:
         for member in group.members:
-            if member.trajectory_id not in seen:
-                seen.add(member.trajectory_id)
+            if member.trajectory_id not in seen_ids:
+                seen_ids.add(member.trajectory_id)
                 yield group.group_id, member
 
 

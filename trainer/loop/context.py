@@ -51,12 +51,12 @@ class StepContext:
         next_offset: int | None = None,
     ) -> Sequence[Publication]:
         """Write to the log, then apply the same records to the ledger; return them."""
-        written = await self.log.publish(publications, last=last, next_offset=next_offset)
-        for publication in written:
+        written_records = await self.log.publish(publications, last=last, next_offset=next_offset)
+        for publication in written_records:
             if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
                 self.ledger.apply(publication.record)
             _measure(publication.record)
-        return written
+        return written_records
 
 
 def _measure(record: object) -> None:

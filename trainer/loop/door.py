@@ -54,19 +54,21 @@ def check_batch(
     dropped: list[DroppedMember] = []
     seen_ids: set[str] = set()
     for group in batch.groups:
-        trajectories, lost = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
+        trajectories, lost_members = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
         admitted.extend(trajectories)
-        dropped.extend(lost)
+        dropped.extend(lost_members)
     while over := over_share(
         [_sources_of(payloads[trajectory.trajectory_id].payload) for trajectory in admitted], rules.max_share_per_source
     ):
         dropped += _drop(
             [trajectory for position, trajectory in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE
         )
-        left = [trajectory for position, trajectory in enumerate(admitted) if position not in over]
-        admitted = left if rules.trains_text else _with_signal(left)
+        trajectories_left = [trajectory for position, trajectory in enumerate(admitted) if position not in over]
+        admitted = trajectories_left if rules.trains_text else _with_signal(trajectories_left)
         groups = {trajectory.group_id for trajectory in admitted}
-        dropped += _drop([trajectory for trajectory in left if trajectory.group_id not in groups], DropReason.NO_SIGNAL)
+        dropped += _drop(
+            [trajectory for trajectory in trajectories_left if trajectory.group_id not in groups], DropReason.NO_SIGNAL
+        )
     return DoorResult(tuple(admitted), tuple(dropped))
 
 
@@ -97,7 +99,7 @@ def _check_group(
     rules: DoorRules,
 ) -> tuple[list[TrainTrajectory], list[DroppedMember]]:
     trajectories: list[TrainTrajectory] = []
-    lost: list[DroppedMember] = []
+    lost_members: list[DroppedMember] = []
     for member in group.members:
         if member.trajectory_id in seen_ids:
             continue  # a member named twice has one fate
@@ -115,10 +117,12 @@ def _check_group(
                 )
             )
         else:
-            lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
+            lost_members.append(
+                DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason))
+            )
     if rules.trains_text or _with_signal(trajectories):
-        return trajectories, lost
-    return [], lost + _drop(trajectories, DropReason.NO_SIGNAL)
+        return trajectories, lost_members
+    return [], lost_members + _drop(trajectories, DropReason.NO_SIGNAL)
 
 
 def _trained_turns(inspected: Inspected, member: GroupMember) -> tuple[TurnTokens, ...]:

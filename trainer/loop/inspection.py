@@ -55,10 +55,10 @@ def _find_refusal(payload: Trajectory) -> DropReason | None:
         return DropReason.UNTRAINABLE
     if not all(map(_numbers_hold, payload.histories)) or _names_missing_turn(payload):
         return DropReason.UNTRAINABLE
-    trained = _list_trained_turns(payload)
-    if not all(map(_temperature_holds, trained)):
+    trained_turns = _list_trained_turns(payload)
+    if not all(map(_temperature_holds, trained_turns)):
         return DropReason.TEMPERATURE
-    return None if all(map(_samples_plainly, trained)) else DropReason.SAMPLING
+    return None if all(map(_samples_plainly, trained_turns)) else DropReason.SAMPLING
 
 
 def _names_missing_turn(payload: Trajectory) -> bool:
@@ -68,8 +68,8 @@ def _names_missing_turn(payload: Trajectory) -> bool:
 
 def _list_trained_turns(payload: Trajectory) -> list[Turn]:
     """Return the turns with trained tokens; the others may have been sampled in any way."""
-    trained = {span.turn for history in payload.histories for span in history.spans}
-    return [turn for index, turn in enumerate(payload.turns) if index in trained]
+    trained_turns = {span.turn for history in payload.histories for span in history.spans}
+    return [turn for index, turn in enumerate(payload.turns) if index in trained_turns]
 
 
 def _temperature_holds(turn: Turn) -> bool:

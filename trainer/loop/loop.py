@@ -112,15 +112,15 @@ class Trainer:
         """
         self._settling = True
         await self._open()
-        opened = None
+        step = None
         try:
-            while (opened := self.ledger.open_step) is not None and opened.base_version == self.ledger.lineage.head:
+            while (step := self.ledger.open_step) is not None and step.base_version == self.ledger.lineage.head:
                 received = await self._ahead.next_batch(self._settings.batch_wait_s)
                 if received is None:
-                    raise UnavailableError(f"the batch of open step {opened.step} does not come; try again")
+                    raise UnavailableError(f"the batch of open step {step.step} does not come; try again")
                 await self._train_batch(received)
         except RunStoppedError as error:
-            if opened is not None and await self._is_under_way(opened.batch_hash):
+            if step is not None and await self._is_under_way(step.batch_hash):
                 raise
             logger.warning("left to the next trainer: %s", error)
         finally:
@@ -175,16 +175,16 @@ class Trainer:
         )
 
     async def _train_batches(self, *, until_idle: bool) -> None:
-        opened: ReadyStep | None = None
+        ready_step: ReadyStep | None = None
         while not self._stop.requested:
-            if opened is not None:
-                opened = await self._train_batch(opened.received, opened)
+            if ready_step is not None:
+                ready_step = await self._train_batch(ready_step.received, ready_step)
                 continue
             await self._between.measure_and_promote(self._context)
             pause = await self._between.find_pause(self._context)
             received = None if pause else await self._ahead.next_batch(self._settings.batch_wait_s)
             if received is not None:
-                opened = await self._train_batch(received)
+                ready_step = await self._train_batch(received)
             elif until_idle and await self._is_done(pause):
                 await self._between.measure_and_promote(self._context, to_the_end=True)
                 return
@@ -202,32 +202,32 @@ class Trainer:
             raise _paused_error(pause)
         return True
 
-    async def _train_batch(self, received: ReceivedBatch, opened: ReadyStep | None = None) -> ReadyStep | None:
+    async def _train_batch(self, received: ReceivedBatch, ready_step: ReadyStep | None = None) -> ReadyStep | None:
         """Bring one batch to its outcome; record a failed attempt and repeat it after a growing pause.
 
         Return the next step if it was opened with the end of this one.
         """
         batch, context = received.batch, self._context
         head = None
-        if opened is None:
+        if ready_step is None:
             self._check_batch_model(batch)
             head = await self._reload_if_head_moved()
         pauses = iter(() if self._settling else self._settings.retry_pauses_s)
         while True:
             try:
-                if opened is None:
+                if ready_step is None:
                     decision = context.ledger.decide(batch)
                     if isinstance(decision, AlreadyDone):
                         logger.info("batch %s is step %d already", batch.batch_hash, decision.step)
                         await context.publish((), next_offset=received.next_offset)
                         return None
-                    opened = await open_step(context, received, decision, head=head)
-                next_opened = await train_step(context, opened)
+                    ready_step = await open_step(context, received, decision, head=head)
+                next_opened = await train_step(context, ready_step)
                 self._trouble = None
                 break
             except StepFailureError as failure:
                 self._trouble = f"batch {batch.number}: {failure}"
-                head = opened = None
+                head = ready_step = None
                 pause = next(pauses, None) if failure.retriable else None
                 await record_failure(context, batch, failure, final=pause is None)
                 if pause is not None:

@@ -102,15 +102,15 @@ async def open_step(
 
 
 @asynccontextmanager
-async def sending_ahead(context: StepContext, opened: ReadyStep) -> AsyncIterator[SentEarly]:
+async def sending_ahead(context: StepContext, ready_step: ReadyStep) -> AsyncIterator[SentEarly]:
     """While the backend trains a step, read the next batch and send it there; give up when the step ends."""
-    sent = SentEarly()
+    sent_early = SentEarly()
     if context.capabilities is None or not context.capabilities.prepares:
-        yield sent
+        yield sent_early
         return
-    sending = asyncio.create_task(_send_ahead(context, opened, sent))
+    sending = asyncio.create_task(_send_ahead(context, ready_step, sent_early))
     try:
-        yield sent
+        yield sent_early
     finally:
         sending.cancel()
         await asyncio.wait([sending])
@@ -134,7 +134,9 @@ def request_for(
     )
 
 
-async def find_next_step(context: StepContext, lags: Mapping[int, int], sent: SentEarly) -> NextStepCandidate | None:
+async def find_next_step(
+    context: StepContext, lags: Mapping[int, int], sent_early: SentEarly
+) -> NextStepCandidate | None:
     """Return the next batch if its step can be opened with the end of this one; `lags` are those from its base.
 
     It can if batch and payload have been read, no pause holds, and nothing has to be done in between.
@@ -146,8 +148,8 @@ async def find_next_step(context: StepContext, lags: Mapping[int, int], sent: Se
     if paused is not None or not context.free(context.ledger):
         return None
     payloads = await _load_payloads(context, received.batch)
-    if sent.still_holds(received.batch, excluded):
-        return NextStepCandidate(received, lags, sent.door)
+    if sent_early.still_holds(received.batch, excluded):
+        return NextStepCandidate(received, lags, sent_early.door)
     return NextStepCandidate(received, lags, _check_payloads(context, received.batch, payloads, lags, excluded))
 
 
@@ -174,22 +176,22 @@ def make_started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Pu
     return Publication(TRAINING_STEPS, batch.run_id, record)
 
 
-async def _send_ahead(context: StepContext, opened: ReadyStep, sent: SentEarly) -> None:
+async def _send_ahead(context: StepContext, ready_step: ReadyStep, sent_early: SentEarly) -> None:
     """Check the next batch by its lags from the version that is being made, and send it."""
     try:
         received = await context.ahead.until_ready()
         if received is None or not _may_follow(context, received.batch):
             return
-        lags = {version: lag + 1 for version, lag in opened.lags.items()}
+        lags = {version: lag + 1 for version, lag in ready_step.lags.items()}
         excluded = context.ahead.excluded_before
         payloads = await _load_payloads(context, received.batch, keep=True)
         door = _check_payloads(context, received.batch, payloads, lags, excluded)
-        sent.batch_hash, sent.door, sent.excluded = received.batch.batch_hash, door, excluded
+        sent_early.batch_hash, sent_early.door, sent_early.excluded = received.batch.batch_hash, door, excluded
         if door.admitted:
             serve = context.serves_on_request
-            await context.backend.prepare(request_for(context, received.batch, opened.base, door, serve=serve))
+            await context.backend.prepare(request_for(context, received.batch, ready_step.base, door, serve=serve))
     except Exception as error:  # the step itself meets the same failure, and writes it down
-        logger.info("the batch after step %d is not sent ahead: %s", opened.step, error)
+        logger.info("the batch after step %d is not sent ahead: %s", ready_step.step, error)
 
 
 def _may_follow(context: StepContext, batch: TrainingBatch) -> bool:

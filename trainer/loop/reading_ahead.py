@@ -45,8 +45,8 @@ class ReadingAhead:
     @property
     def ready(self) -> ReceivedBatch | None:
         """The next batch, once its payload has been read too; `next_batch` hands it out."""
-        done = self._task is None or (self._task.done() and self._task.exception() is None)
-        return self._ready.received if done and self._ready.locations else None
+        has_read = self._task is None or (self._task.done() and self._task.exception() is None)
+        return self._ready.received if has_read and self._ready.locations else None
 
     @property
     def excluded_before(self) -> Collection[str]:

@@ -27,13 +27,13 @@ def find_excess(sources: Sequence[str], share: float) -> list[int]:
 
 def over_share(labels: Sequence[Mapping[str, str]], shares: Mapping[str, float]) -> frozenset[int]:
     """Return the positions, each given by its labels, that must go for all of the shares to be kept."""
-    gone: set[int] = set()
+    positions_over: set[int] = set()
     settled = False
     while not settled:
         settled = True
         for label, share in sorted(shares.items()):
-            left = [position for position in range(len(labels)) if position not in gone]
-            excess = find_excess([labels[position].get(label, "") for position in left], share)
-            gone.update(left[position] for position in excess)
+            positions_left = [position for position in range(len(labels)) if position not in positions_over]
+            excess = find_excess([labels[position].get(label, "") for position in positions_left], share)
+            positions_over.update(positions_left[position] for position in excess)
             settled = settled and not excess
-    return frozenset(gone)
+    return frozenset(positions_over)

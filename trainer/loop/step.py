@@ -47,39 +47,41 @@ LINE_S, LATER_LINE_S, MINUTE_S = 4.5, 30.0, 60.0
 """Between two lines about an update that goes on: in its first minute somebody may be watching."""
 
 
-async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | None:
+async def train_step(context: StepContext, ready_step: ReadyStep) -> ReadyStep | None:
     """Train and close; return the next step if it was opened in the same transaction."""
-    batch, result, sent = opened.received.batch, opened.result, SentEarly()
+    batch, result, sent_early = ready_step.received.batch, ready_step.result, SentEarly()
     submitted_at_s = time.perf_counter()
-    async with failing_the_step(opened.door):
-        if result is None and opened.door.admitted:
-            await context.backend.submit(request_for(context, batch, opened.base, opened.door, serve=opened.serves))
+    async with failing_the_step(ready_step.door):
+        if result is None and ready_step.door.admitted:
+            await context.backend.submit(
+                request_for(context, batch, ready_step.base, ready_step.door, serve=ready_step.serves)
+            )
             submitted_at_s = time.perf_counter()
             waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
-            async with sending_ahead(context, opened) as sent, _logging_progress(opened):
+            async with sending_ahead(context, ready_step) as sent_early, _logging_progress(ready_step):
                 result = await context.wait(waiting)
-    if result is not None and result.base_version != opened.base:
+    if result is not None and result.base_version != ready_step.base:
         raise DataLossError(
             f"the backend trained batch {batch.batch_hash} before, from version {result.base_version} to "
-            f"{result.version}, and the log of run {batch.run_id!r} does not know of it (it starts from {opened.base});"
-            " give the run another id, or the backend an empty folder"
+            f"{result.version}, and the log of run {batch.run_id!r} does not know of it "
+            f"(it starts from {ready_step.base}); give the run another id, or the backend an empty folder"
         )
     if result is None or result.state == "skipped":
-        await _close_skipped(context, opened, result)
+        await _close_skipped(context, ready_step, result)
         return None
-    next_step = await _close_completed(context, opened, result, sent, submitted_at_s - opened.began_at_s)
+    next_step = await _close_completed(context, ready_step, result, sent_early, submitted_at_s - ready_step.began_at_s)
     logger.info(
         "step %d run=%s base=%d version=%d batch=%s",
-        *(opened.step, batch.run_id, opened.base, result.version, batch.batch_hash),
+        *(ready_step.step, batch.run_id, ready_step.base, result.version, batch.batch_hash),
     )
     return next_step
 
 
 @asynccontextmanager
-async def _logging_progress(opened: ReadyStep) -> AsyncIterator[None]:
+async def _logging_progress(ready_step: ReadyStep) -> AsyncIterator[None]:
     """Log that an update has begun, and now and then that it goes on."""
-    began_s, step = time.monotonic(), f"step {opened.step} run={opened.received.batch.run_id}"
-    logger.info("%s base=%d trains %d trajectories", step, opened.base, len(opened.door.admitted))
+    began_s, step = time.monotonic(), f"step {ready_step.step} run={ready_step.received.batch.run_id}"
+    logger.info("%s base=%d trains %d trajectories", step, ready_step.base, len(ready_step.door.admitted))
 
     async def log_lines() -> None:
         elapsed_s = 0.0
@@ -127,37 +129,51 @@ async def skip_rejected(context: StepContext, received: ReceivedBatch, failure: 
     await context.publish(publications, next_offset=received.next_offset)
 
 
-async def _close_skipped(context: StepContext, opened: ReadyStep, result: TrainResult | None) -> None:
+async def _close_skipped(context: StepContext, ready_step: ReadyStep, result: TrainResult | None) -> None:
     reason = "the door admitted nothing" if result is None else "the backend found nothing to train"
     publications = record_skipped_step(
-        _step_facts(context, opened), opened.door, result, reason=reason, fallback=DropReason.REJECTED_BY_BACKEND
+        _step_facts(context, ready_step),
+        ready_step.door,
+        result,
+        reason=reason,
+        fallback=DropReason.REJECTED_BY_BACKEND,
     )
-    await context.publish(publications, next_offset=opened.received.next_offset)
-    batch = opened.received.batch
+    await context.publish(publications, next_offset=ready_step.received.next_offset)
+    batch = ready_step.received.batch
     why = Counter(publication.record.reason for publication in publications if isinstance(publication.record, Drop))
     logger.warning(
         "step %d run=%s batch=%s trained nothing: %s (%s)",
-        *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {cause}" for cause, n in why.items())),
+        *(
+            ready_step.step,
+            batch.run_id,
+            batch.batch_hash,
+            reason,
+            ", ".join(f"{n} {cause}" for cause, n in why.items()),
+        ),
     )
 
 
 async def _close_completed(
-    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly, seconds_outside_backend: float
+    context: StepContext,
+    ready_step: ReadyStep,
+    result: TrainResult,
+    sent_early: SentEarly,
+    seconds_outside_backend: float,
 ) -> ReadyStep | None:
     """Serve the new version, so that it is announced only once it answers, then write everything at once.
 
     Meanwhile find out whether the next step can be opened in the same transaction.
     """
     ended_at_s = time.perf_counter()
-    finding = asyncio.create_task(_find_next_step(context, opened, result, sent))
+    finding = asyncio.create_task(_find_next_step(context, ready_step, result, sent_early))
     try:
-        publications = _make_outcome(context, opened, result, seconds_outside_backend)
-        await _serve_version(context, opened, result)
-        next_offset = opened.received.next_offset
+        publications = _make_outcome(context, ready_step, result, seconds_outside_backend)
+        await _serve_version(context, ready_step, result)
+        next_offset = ready_step.received.next_offset
         if (pause := _make_pause(context, publications)) is not None:
             await context.publish((*publications, pause), next_offset=next_offset)
             return None
-        decision = RunStep(opened.step + 1, 1, result.version, ask_journal=False)
+        decision = RunStep(ready_step.step + 1, 1, result.version, ask_journal=False)
         last = partial(_next_start_record, context, finding, decision)
         *_, newest = await context.publish(publications, last=last, next_offset=next_offset)
         candidate = finding.result() if isinstance(newest.record, StepStarted) else None
@@ -172,22 +188,22 @@ async def _close_completed(
 
 
 def _make_outcome(
-    context: StepContext, opened: ReadyStep, result: TrainResult, seconds_outside_backend: float
+    context: StepContext, ready_step: ReadyStep, result: TrainResult, seconds_outside_backend: float
 ) -> tuple[Publication, ...]:
     return record_completed_step(
-        _step_facts(context, opened),
-        opened.door,
+        _step_facts(context, ready_step),
+        ready_step.door,
         result,
-        lags=opened.lags,
+        lags=ready_step.lags,
         state="serving" if context.settings.serve_at_once else "candidate",
         seconds_outside_backend=seconds_outside_backend,
     )
 
 
-async def _serve_version(context: StepContext, opened: ReadyStep, result: TrainResult) -> None:
+async def _serve_version(context: StepContext, ready_step: ReadyStep, result: TrainResult) -> None:
     """Let the backend serve the version, unless the update did so or an operator will."""
-    if context.settings.serve_at_once and not opened.serves:
-        async with failing_the_step(opened.door):
+    if context.settings.serve_at_once and not ready_step.serves:
+        async with failing_the_step(ready_step.door):
             await context.backend.promote(result.version)
 
 
@@ -199,18 +215,18 @@ def _make_pause(context: StepContext, publications: tuple[Publication, ...]) -> 
 
 
 async def _find_next_step(
-    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly
+    context: StepContext, ready_step: ReadyStep, result: TrainResult, sent_early: SentEarly
 ) -> NextStepCandidate | None:
     """Find the next step if it can be opened with the end of this one.
 
     Not if this step's result came from the journal or its version is already in the ledger: then open the next one
     separately.
     """
-    if opened.result is not None or result.version in context.ledger.lineage.parents:
+    if ready_step.result is not None or result.version in context.ledger.lineage.parents:
         return None
     # seen from the new version, each older one is a step further behind
-    lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
-    return await find_next_step(context, lags, sent)
+    lags = {result.version: 0, **{version: lag + 1 for version, lag in ready_step.lags.items()}}
+    return await find_next_step(context, lags, sent_early)
 
 
 async def _next_start_record(
@@ -222,5 +238,7 @@ async def _next_start_record(
     return () if candidate is None else (make_started(candidate.received.batch, decision, context.clock_ms()),)
 
 
-def _step_facts(context: StepContext, opened: ReadyStep) -> StepFacts:
-    return StepFacts(opened.received.batch, opened.step, opened.base, opened.started_at_ms, context.clock_ms())
+def _step_facts(context: StepContext, ready_step: ReadyStep) -> StepFacts:
+    return StepFacts(
+        ready_step.received.batch, ready_step.step, ready_step.base, ready_step.started_at_ms, context.clock_ms()
+    )

@@ -38,9 +38,9 @@ def build_evaluation(
             f"evaluation {name!r} of {model}@{policy_version}: every metric needs one value per episode, got "
             f"{ {metric: len(values) for metric, values in samples.items()} }"
         )
-    if taken := [name for metric in samples for name in (f"{metric}_low", f"{metric}_high") if name in samples]:
+    if taken_names := [name for metric in samples for name in (f"{metric}_low", f"{metric}_high") if name in samples]:
         raise InvalidRecordError(
-            f"evaluation {name!r} of {model}@{policy_version}: metric {taken[0]!r} has the name of a bound of "
+            f"evaluation {name!r} of {model}@{policy_version}: metric {taken_names[0]!r} has the name of a bound of "
             "another's interval; give it another name"
         )
     metrics: dict[str, float] = {}

@@ -39,15 +39,15 @@ async def play_tasks(
 
     `progress` receives how many of how many episodes are done.
     """
-    gate, done = asyncio.Semaphore(limits.concurrency), 0
+    gate, tasks_played = asyncio.Semaphore(limits.concurrency), 0
 
     async def measure_task(task: EvaluationTask) -> Metrics:
-        nonlocal done
+        nonlocal tasks_played
         async with gate:
             metrics = await _play_with_retries(agent, task, context, limits, sleep)
-        done += 1
+        tasks_played += 1
         if progress is not None:
-            progress(done, len(tasks))
+            progress(tasks_played, len(tasks))
         return metrics
 
     return _group_by_metric(tasks, await all_or_none(measure_task(task) for task in tasks))

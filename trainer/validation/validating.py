@@ -100,8 +100,8 @@ class Validating:
             due = self._list_due(lineage)
             if self._running is None and due:
                 self._start_measuring(due[0])
-            others = [version for version in due if self._running is None or version != self._running[0]]
-            if self._running is None or not (self._validation.settings.wait or to_the_end or others):
+            other_versions = [version for version in due if self._running is None or version != self._running[0]]
+            if self._running is None or not (self._validation.settings.wait or to_the_end or other_versions):
                 return ended
             await wait_for(asyncio.wait([self._running[1]]))
 
@@ -157,16 +157,18 @@ class Validating:
 
 def load_validation(settings: TrainerSettings) -> Validation | None:
     """Return the validation of a trainer, if it has one; ConfigurationError if agent or dataset cannot be used."""
-    chosen = settings.validation
-    if chosen is None:
+    validation_settings = settings.validation
+    if validation_settings is None:
         return None
-    examples = read_examples(chosen.dataset) if chosen.dataset else ()
-    key = chosen.api_key
+    examples = read_examples(validation_settings.dataset) if validation_settings.dataset else ()
+    key = validation_settings.api_key
     if key is None and isinstance(settings.backend, ArtServerBackend):
         key = settings.backend.token
     return Validation(
-        agent=load_agent(chosen.agent, folder=Path.cwd()),
-        set=ValidationSet(chosen.name, chosen.episodes or len(examples), chosen.seed, examples),
-        settings=chosen,
+        agent=load_agent(validation_settings.agent, folder=Path.cwd()),
+        set=ValidationSet(
+            validation_settings.name, validation_settings.episodes or len(examples), validation_settings.seed, examples
+        ),
+        settings=validation_settings,
         api_key=key.get_secret_value() if key else "none",
     )

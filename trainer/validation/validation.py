@@ -38,17 +38,17 @@ class ValidationSet:
         return content_hash([self.name, self.episodes, self.seed, [dict(example) for example in self.examples]])
 
 
-def make_tasks(chosen: ValidationSet) -> tuple[EvaluationTask, ...]:
+def make_tasks(validation_set: ValidationSet) -> tuple[EvaluationTask, ...]:
     """Return the tasks of a set, in order."""
-    count = max(len(chosen.examples), 1)
-    return tuple(_task(chosen, index, *divmod(index, count)) for index in range(chosen.episodes))
+    count = max(len(validation_set.examples), 1)
+    return tuple(_task(validation_set, index, *divmod(index, count)) for index in range(validation_set.episodes))
 
 
-def _task(chosen: ValidationSet, index: int, attempt: int, row: int) -> EvaluationTask:
-    example = chosen.examples[row] if chosen.examples else {}
-    example_id = str(example.get("id", row if chosen.examples else index))
-    attempt = attempt if chosen.examples else 0
-    digest = blake2b(f"{chosen.seed}\x1f{example_id}\x1f{attempt}".encode(), digest_size=8).digest()
+def _task(validation_set: ValidationSet, index: int, attempt: int, row: int) -> EvaluationTask:
+    example = validation_set.examples[row] if validation_set.examples else {}
+    example_id = str(example.get("id", row if validation_set.examples else index))
+    attempt = attempt if validation_set.examples else 0
+    digest = blake2b(f"{validation_set.seed}\x1f{example_id}\x1f{attempt}".encode(), digest_size=8).digest()
     return EvaluationTask(
         index=index,
         example_id=example_id,

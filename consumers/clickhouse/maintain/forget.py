@@ -105,12 +105,12 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
     """Do the same with an open client."""
     deleted, episode_ids = 0, sorted(episode_ids)
     for ids in _portions(episode_ids):
-        chosen = f"episode_id IN ({_quote_all(ids)})"
-        _, reports = client.query(f"SELECT DISTINCT namespace, event_id FROM rewards WHERE {chosen}")
-        _, aliases = client.query(_ALIASES.format(chosen=chosen))
+        of_episodes = f"episode_id IN ({_quote_all(ids)})"
+        _, reports = client.query(f"SELECT DISTINCT namespace, event_id FROM rewards WHERE {of_episodes}")
+        _, aliases = client.query(_ALIASES.format(chosen=of_episodes))
         deleted += delete_reports(client, map(tuple, reports), map(tuple, aliases))
         for table in TABLES:
-            condition = f"{chosen} AND {NOT_EXCLUDED}" if table == "events" else chosen
+            condition = f"{of_episodes} AND {NOT_EXCLUDED}" if table == "events" else of_episodes
             deleted += delete_where(client, table, condition)
     return deleted + empty_errors(client, episode_ids, "drops") + delete_letters(client, episode_ids, "dead_letters")
 
@@ -119,8 +119,8 @@ def empty_errors(client: ClickHouse, episode_ids: Iterable[str], table: str) -> 
     """Empty the error texts about these episodes in the drops, and return how many there were."""
     emptied = 0
     for ids in _portions(sorted(episode_ids)):
-        failed = f"unit_id IN ({_quote_all([*ids, *map(trajectory_id, ids)])}) AND detail != ''"
-        emptied += mutate_where(client, table, f"UPDATE detail = '' WHERE {failed}", failed)
+        of_units = f"unit_id IN ({_quote_all([*ids, *map(trajectory_id, ids)])}) AND detail != ''"
+        emptied += mutate_where(client, table, f"UPDATE detail = '' WHERE {of_units}", of_units)
     return emptied
 
 

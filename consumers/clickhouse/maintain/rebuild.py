@@ -115,20 +115,20 @@ async def rebuild(
             f"sink read the log again instead: stop it, reset the offsets of the group {namespace}sink to the "
             "earliest, and confirm them by `rollbus sink accept-loss --yes`. A row that is there is absorbed by its id"
         )
-    chosen = tuple(tables) or all_tables()
-    if unknown := sorted(set(chosen) - set(all_tables())):
+    chosen_tables = tuple(tables) or all_tables()
+    if unknown := sorted(set(chosen_tables) - set(all_tables())):
         raise ConfigurationError(
             f"{', '.join(unknown)}: no such table is built from the log; there are {', '.join(all_tables())}"
         )
     set_aside(client, statements_of())
-    lost = {name for name, is_table in find_lost(client).items() if is_table}
-    if RANGES in lost and tables:
+    lost_tables = {name for name, is_table in find_lost(client).items() if is_table}
+    if RANGES in lost_tables and tables:
         raise ConfigurationError(f"{RANGES} is lost, which says what the sink has read; rebuild every table: name none")
-    if RANGES in lost:
+    if RANGES in lost_tables:
         create_as(client, RANGES, RANGES)
-    lost -= {RANGES}
-    chosen += tuple(sorted(lost - set(chosen)))
-    work = _Rebuild(client, log, namespace, chosen, lost, committed or {}, progress)
+    lost_tables -= {RANGES}
+    chosen_tables += tuple(sorted(lost_tables - set(chosen_tables)))
+    work = _Rebuild(client, log, namespace, chosen_tables, lost_tables, committed or {}, progress)
     try:
         return await work.run()
     except BaseException:
@@ -191,9 +191,9 @@ class _Rebuild:
             "WHERE namespace = {namespace:String} GROUP BY kafka_topic, kafka_partition",
             {"namespace": self._namespace},
         )
-        written = {(str(topic), int(number)): int(offset) for topic, number, offset in rows}
+        written_offsets = {(str(topic), int(number)): int(offset) for topic, number, offset in rows}
         ends = {
-            partition: max(written.get(partition, span.end), self._committed.get(partition, 0))
+            partition: max(written_offsets.get(partition, span.end), self._committed.get(partition, 0))
             for partition, span in spans.items()
         }
         return {
@@ -312,14 +312,14 @@ class _Rebuild:
         old = {} if table in self._lost else self._fingerprints(table, spans)
         new = self._fingerprints(f"{table}{SUFFIX}", spans)
         for place, (rows, _) in old.items():
-            given, _ = new.get(place, (0, 0))
-            if rows > given:
+            rows_in_log, _ = new.get(place, (0, 0))
+            if rows > rows_in_log:
                 raise DataLossError(
-                    f"table {table} has {rows} rows of {_range_name(place)}, the log gives {given}; "
+                    f"table {table} has {rows} rows of {_range_name(place)}, the log gives {rows_in_log}; "
                     f"nothing was changed. Look at the topic's retention, or rebuild from an archive of the log"
                 )
-        others = tuple(_range_name(place) for place in sorted(new) if old.get(place) != new[place])
-        return TableComparison(table, sum(rows for rows, _ in new.values()), len(new) - len(others), others)
+        other_ranges = tuple(_range_name(place) for place in sorted(new) if old.get(place) != new[place])
+        return TableComparison(table, sum(rows for rows, _ in new.values()), len(new) - len(other_ranges), other_ranges)
 
     def _fingerprints(
         self, table: str, spans: Mapping[Partition, OffsetSpan]
@@ -356,8 +356,8 @@ def _in_log(table: str, namespace: str, spans: Mapping[Partition, OffsetSpan]) -
     for topic in topics_of((table,)):
         topic_spans = {number: span for (name, number), span in spans.items() if name == topic}
         if topic_spans:
-            given = [topic_spans.get(number, OffsetSpan(0, 0)) for number in range(max(topic_spans) + 1)]
-            begins, ends = [span.begin for span in given], [span.end for span in given]
+            spans_by_number = [topic_spans.get(number, OffsetSpan(0, 0)) for number in range(max(topic_spans) + 1)]
+            begins, ends = [span.begin for span in spans_by_number], [span.end for span in spans_by_number]
             at = "[kafka_partition + 1]"  # ClickHouse arrays count from 1
             places.append(f"(kafka_topic = '{topic}' AND kafka_offset >= {begins}{at} AND kafka_offset < {ends}{at})")
     return f"namespace = '{namespace}' AND ({' OR '.join(places) or 'false'})"

@@ -80,8 +80,8 @@ class SavedQuery:
 
     def statement(self, bound: Mapping[str, Any]) -> str:
         """Return the SQL for these values, without the filters of parameters that have their defaults."""
-        changed = {parameter.name for parameter in self.parameters if bound[parameter.name] != parameter.default}
-        return _FILTER.sub(lambda part: part[2] if changed.intersection(part[1].split(", ")) else "", self.sql)
+        changed_names = {parameter.name for parameter in self.parameters if bound[parameter.name] != parameter.default}
+        return _FILTER.sub(lambda part: part[2] if changed_names.intersection(part[1].split(", ")) else "", self.sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def run_query(
             for parameter in query.ids:
                 episode = find_episode_by_alias(client, parameter, bound)
                 if episode is not None:
-                    named = {**bound, parameter.name: episode}
-                    return ask(settings, query.statement(named), named)
+                    named_values = {**bound, parameter.name: episode}
+                    return ask(settings, query.statement(named_values), named_values)
                 require_id(client, parameter, bound)
     return answer
 

@@ -81,8 +81,8 @@ def step_members(record: StepCompleted | StepSkipped, origin: Origin) -> Rows:
         "batch_hash": record.batch_hash,
         "ended_at": time_ms(record.completed_at_ms),
     }
-    trained = record.trained if isinstance(record, StepCompleted) else ()
+    trained_members = record.trained if isinstance(record, StepCompleted) else ()
     version = record.policy_version if isinstance(record, StepCompleted) else None
-    rows = [_TRAINED.row(member, origin, **shared, policy_version=version) for member in trained]
+    rows = [_TRAINED.row(member, origin, **shared, policy_version=version) for member in trained_members]
     rows += [_DROPPED.row(member, origin, **shared, policy_version=None) for member in record.dropped]
     return [("step_members", row) for row in rows]

@@ -112,8 +112,8 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
         generation = self.generation
         try:
             starts, ends, resumed, marks = await self._seek_new()
-            fetched, moved = await self._fetch(timeout_s)
-            self._empty_polls = 0 if fetched or starts or moved else self._empty_polls + 1
+            fetched, moved_starts = await self._fetch(timeout_s)
+            self._empty_polls = 0 if fetched or starts or moved_starts else self._empty_polls + 1
             is_idle = self._empty_polls >= IDLE_POLLS
             set_fetch_wait(self._consumer, IDLE_FETCH_WAIT_MS if is_idle else FETCH_WAIT_MS)
             positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._assigned}
@@ -129,7 +129,7 @@ class KafkaSinkSource(ConsumerRebalanceListener):  # type: ignore[misc]
             for tp, batch in fetched.items()
             for record in batch
         )
-        return Fetched(generation, starts, ends, records, positions, moved, resumed, marks)
+        return Fetched(generation, starts, ends, records, positions, moved_starts, resumed, marks)
 
     async def commit(self, positions: Mapping[Partition, Position]) -> bool:
         """Commit; False if another member owns a partition by now: then everything has to be read again."""

@@ -141,13 +141,13 @@ class PartitionBuffer:
     def add(self, record: KafkaRecord) -> None:
         """Take one record; its offset is above those of all records before it."""
         value, waiting = record.value or b"", self._waiting
-        refused = False
+        is_refused = False
         try:
             decoded = decode(record.value)
             fills = fills_of(decoded, self.topic)
             parts = part_rows(decoded, self._place.origin(record.offset, record.timestamp_ms))
         except RecordError as error:
-            decoded, fills, parts, refused = self._dead_letter(record, error), FILLS[DeadLetter], [], True
+            decoded, fills, parts, is_refused = self._dead_letter(record, error), FILLS[DeadLetter], [], True
         waiting.offsets.append(record.offset)
         waiting.timestamps_ms.append(record.timestamp_ms)
         waiting.sizes_bytes.append(len(value))
@@ -156,7 +156,7 @@ class PartitionBuffer:
         waiting.records.append(decoded)
         waiting.fills.append(fills)
         waiting.parts.append(parts)
-        waiting.refused.append(refused)
+        waiting.refused.append(is_refused)
         self._position = record.offset + 1
         self.rows += len(fills) + len(parts)
         self.bytes += len(value)
@@ -214,15 +214,15 @@ class PartitionBuffer:
         for parts in filter(None, records.parts):
             for table, row in parts:
                 part_tables[table].append(row)
-        filled: dict[str, Filled] = {}
+        rows_by_table: dict[str, Filled] = {}
         for record, fills, offset, timestamp in zip(
             records.records, records.fills, records.offsets, records.timestamps_ms, strict=True
         ):
             for fill in fills:
-                if fill.table not in filled:
-                    filled[fill.table] = Filled(fill, self._place)
-                filled[fill.table].add(record, offset, timestamp)
-        return {**part_tables, **filled}
+                if fill.table not in rows_by_table:
+                    rows_by_table[fill.table] = Filled(fill, self._place)
+                rows_by_table[fill.table].add(record, offset, timestamp)
+        return {**part_tables, **rows_by_table}
 
     def _extend_idle(self, cut: OffsetRange) -> OffsetRange:
         """Join ranges without rows (ticks) under one start, so that they replace one row instead of adding many."""

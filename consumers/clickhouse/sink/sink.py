@@ -226,11 +226,11 @@ class Sink:
         if self._rows_since is None and any(buffer.rows for buffer in self._buffers.values()):
             self._rows_since = self._clock()
 
-    async def _skip_lost(self, moved: Mapping[Partition, int]) -> None:
+    async def _skip_lost(self, moved_starts: Mapping[Partition, int]) -> None:
         """Write what was read, so that no range covers the lost records, and go on behind them."""
         await self._finish_writing()
         await self.flush(self._retry)
-        for partition, start in moved.items():
+        for partition, start in moved_starts.items():
             self._buffers[partition] = self._new_buffer(partition, start, self._buffers[partition].mark)
 
     def _new_buffer(

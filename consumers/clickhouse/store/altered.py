@@ -35,8 +35,8 @@ def require_unaltered(client: ClickHouse, statements: Iterable[str]) -> None:
         return
     lines = [
         f"table {client.database}.{table} lacks {_columns(missing)}"
-        + (f", and has {_columns(others)}" if others else "")
-        for table, (missing, others) in sorted(altered.items())
+        + (f", and has {_columns(other_columns)}" if other_columns else "")
+        for table, (missing, other_columns) in sorted(altered.items())
     ]
     raise DataLossError(
         f"{'; '.join(lines)}: altered by hand. Name the columns as before, or let "

@@ -27,7 +27,7 @@ from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.store.origin import Row
 
-EXPECTED = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
+EXPECTED_WORDS = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
 """What the server's parser expected instead: two kilobytes for one missing letter."""
 SCOPE = re.compile(r"[.:]? [Ii]n scope .*?(?=\s\([A-Z_0-9]+\) \(version)", re.DOTALL)
 """The statement around a mistake; around a filter it is all ours."""
@@ -145,8 +145,8 @@ class ClickHouse:
             client = self._connected()
             fixed = {name for name, setting in client.server_settings.items() if setting.readonly}
             all_settings = {**(cluster.QUERY_SETTINGS if self.cluster else {}), **(settings or {})}
-            chosen = {name: value for name, value in all_settings.items() if name not in fixed}
-            result = client.query(sql, parameters=dict(parameters or {}), settings=chosen)
+            free_settings = {name: value for name, value in all_settings.items() if name not in fixed}
+            result = client.query(sql, parameters=dict(parameters or {}), settings=free_settings)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
     def insert(self, table: str, rows: "Sequence[Row]", *, token: str | None = None) -> None:
@@ -254,4 +254,4 @@ def _short_message(error: Exception) -> str:
         return (
             "it cannot be reached; does it run (`rollbus status`), and are `clickhouse: host:` and `port:` its address?"
         )
-    return SCOPE.sub("", EXPECTED.sub("", WRAPPING.sub("", text)))
+    return SCOPE.sub("", EXPECTED_WORDS.sub("", WRAPPING.sub("", text)))

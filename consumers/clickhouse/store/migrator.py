@@ -78,15 +78,16 @@ def migrate(
         migrations = load_migrations() if migrations is None else migrations
         applied = read_applied(client)
         pending = find_pending(migrations, applied, settings.database)
-        done = tuple(candidate for candidate in migrations if candidate.id in applied)
-        lost = find_lost(client, done) if done else {}
-        if lost and not rebuilding:
-            _mend(client, migrations, lost)
+        applied_migrations = tuple(candidate for candidate in migrations if candidate.id in applied)
+        lost_names = find_lost(client, applied_migrations) if applied_migrations else {}
+        if lost_names and not rebuilding:
+            _mend(client, migrations, lost_names)
         for migration in pending:
-            _apply(client, migration, without=lost if rebuilding else {})
+            _apply(client, migration, without=lost_names if rebuilding else {})
         if not rebuilding:
             require_unaltered(client, statements_of(migrations))
-        if done or days_by_table(client.retention):  # new tables have no TTL, and to look for one takes a while
+        # new tables have no TTL, and to look for one takes a while
+        if applied_migrations or days_by_table(client.retention):
             apply_retention(client)
         return pending
 
@@ -118,9 +119,9 @@ def create_as(client: ClickHouse, table: str, name: str) -> None:
                 client.command(f"{match[1]} {name}{statement[match.end() :]}")
 
 
-def _mend(client: ClickHouse, migrations: tuple[Migration, ...], lost: Mapping[str, bool]) -> None:
+def _mend(client: ClickHouse, migrations: tuple[Migration, ...], lost_names: Mapping[str, bool]) -> None:
     """Make lost views again; raises DataLossError for lost tables, which only the log can fill."""
-    tables = sorted(name for name, is_table in lost.items() if is_table)
+    tables = sorted(name for name, is_table in lost_names.items() if is_table)
     if tables and client.cluster:
         raise DataLossError(
             f"database {client.database} has lost {', '.join(tables)}, and the tables of a cluster are not rebuilt; "
@@ -135,9 +136,9 @@ def _mend(client: ClickHouse, migrations: tuple[Migration, ...], lost: Mapping[s
     for migration in migrations:
         for statement in migration.statements:
             match = _OBJECT.match(statement)
-            if match and match[2] in lost:
+            if match and match[2] in lost_names:
                 _run(client, statement)
-    logger.warning("views made again, as they were missing: %s", ", ".join(sorted(lost)))
+    logger.warning("views made again, as they were missing: %s", ", ".join(sorted(lost_names)))
 
 
 def read_applied(client: ClickHouse) -> dict[int, str]:

@@ -41,7 +41,7 @@ def days_by_table(retention: TableRetention) -> dict[str, int]:
 
 def apply_retention(client: ClickHouse) -> list[str]:
     """Give the tables the TTLs of the settings, and return the tables that changed; ClickHouse deletes by itself."""
-    days, changed = days_by_table(client.retention), []
+    days, changed_tables = days_by_table(client.retention), []
     suffix = SUFFIX if client.cluster else ""
     _, rows = client.query("SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()")
     engines = {str(name): str(engine) for name, engine in rows}
@@ -54,8 +54,8 @@ def apply_retention(client: ClickHouse) -> list[str]:
         target = stored_table(table, client.cluster)
         client.command(f"ALTER TABLE {target} " + (f"MODIFY TTL {ttl}" if ttl else "REMOVE TTL"))
         logger.info("retention table=%s days=%s", table, days.get(table, "all"))
-        changed.append(table)
-    return changed
+        changed_tables.append(table)
+    return changed_tables
 
 
 def alive_condition(table: str, retention: TableRetention) -> str:

@@ -76,12 +76,13 @@ class Restore:
         if holes and not self.allow_missing:
             raise _holes_error(self.archive, holes)
         restored_settings = self.settings.model_copy(update={"namespace": self.namespace})
-        if taken := [
+        if existing_topics := [
             name for name in await topics_on_broker(restored_settings) if name.startswith(restored_settings.namespace)
         ]:
             raise ConfigurationError(
-                f"{restored_settings.namespace}* has {len(taken)} topics already; choose another name, or delete them "
-                f"with `rollbus archive discard {self.name}`. A restore that was cut off is deleted so, too"
+                f"{restored_settings.namespace}* has {len(existing_topics)} topics already; choose another name, "
+                f"or delete them with `rollbus archive discard {self.name}`. "
+                "A restore that was cut off is deleted so, too"
             )
         if troubles := await asyncio.to_thread(self.archive.verify):
             raise DataLossError("\n".join([*troubles, "nothing was restored"]))
@@ -207,9 +208,10 @@ class _PartitionWriter:
         self.position = offset
 
     async def _fill(self, producer: AIOKafkaProducer, count: int) -> None:
-        for done in range(0, count, GAP_RECORDS):
+        for written_records in range(0, count, GAP_RECORDS):
             await write(
-                producer, [Row(self.place.topic, self.place.partition, None, b"")] * min(GAP_RECORDS, count - done)
+                producer,
+                [Row(self.place.topic, self.place.partition, None, b"")] * min(GAP_RECORDS, count - written_records),
             )
 
     async def _end_transaction(self) -> None:
@@ -263,8 +265,8 @@ def _is_last(target: StreamSettings, topic: str) -> bool:
 
 
 def _holes_error(archive: Archive, holes: list[Missing]) -> DataLossError:
-    gone = ", ".join(map(str, holes))
+    missing_spans = ", ".join(map(str, holes))
     return DataLossError(
-        f"retention deleted a part of the log before the archive {archive.url} had it: {gone}. A replay would not see "
-        "that it is missing; restore all the same with --allow-missing"
+        f"retention deleted a part of the log before the archive {archive.url} had it: {missing_spans}. "
+        "A replay would not see that it is missing; restore all the same with --allow-missing"
     )

@@ -113,8 +113,8 @@ class ArchiveRun:
         await asyncio.to_thread(self.archive.write_head)
         await asyncio.to_thread(self.archive.delete_unnamed)
         self.archived_to_ms = began_ms
-        lost = [f"retention deleted {missing} before this run" for missing in self.missing]
-        self.trouble = "; ".join([*lost, *self.archive.damage]) or None
+        losses = [f"retention deleted {missing} before this run" for missing in self.missing]
+        self.trouble = "; ".join([*losses, *self.archive.damage]) or None
 
     async def _look(self) -> tuple[Mapping[str, LogId], Mapping[str, int]]:
         """Return which log each topic is, and how many partitions it has."""

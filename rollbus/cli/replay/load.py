@@ -46,5 +46,5 @@ async def load_replay(
 
 def _count_behind(first: "Sequence[PartitionLag]", now: "Sequence[PartitionLag]") -> int:
     """Return how many of the offsets that were there at first are not written yet."""
-    written = {(row.topic, row.partition): row.committed or 0 for row in now}
-    return sum(max(0, row.end - max(row.begin, written.get((row.topic, row.partition), 0))) for row in first)
+    committed_offsets = {(row.topic, row.partition): row.committed or 0 for row in now}
+    return sum(max(0, row.end - max(row.begin, committed_offsets.get((row.topic, row.partition), 0))) for row in first)

@@ -60,14 +60,14 @@ def make_plan(
         raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
     check_name(name or "dry-run")
     now_ms = wall_clock_ms()
-    chosen = chain_of(stages)
-    changed = {"--reward": reward, "--rescore": rescore, "--grouping": grouping, "--curriculum": curriculum}
-    _refuse_without_effect([option for option, value in changed.items() if value], chosen)
+    chain_stages = chain_of(stages)
+    changes_by_option = {"--reward": reward, "--rescore": rescore, "--grouping": grouping, "--curriculum": curriculum}
+    _refuse_without_effect([option for option, value in changes_by_option.items() if value], chain_stages)
     plan = ReplayPlan(
         name=name or "dry-run",
         start=parse_bound(start, now_ms=now_ms),
         end=parse_bound(end, now_ms=now_ms),
-        stages=chosen,
+        stages=chain_stages,
         assembly=settings.assembly,
         scoring=settings.scoring,
         runs=settings.runs,

@@ -86,16 +86,16 @@ def show_manifest(
 ) -> None:
     """Print a manifest, and how many drops there are of each reason."""
     console = Console()
-    for lost in manifest.missing:
-        console.print(f"missing: {lost.topic}[{lost.partition}] {lost.from_offset} … {lost.to_offset - 1}")
+    for span in manifest.missing:
+        console.print(f"missing: {span.topic}[{span.partition}] {span.from_offset} … {span.to_offset - 1}")
     table = OutputTable("stage", "records in", "records out", "dead letters", "digest")
     for digest in manifest.digests:
         table.add_row(
             digest.stage, f"{digest.records_in:,}", f"{digest.records_out:,}", str(digest.dead_letters), digest.digest
         )
     console.print(table)
-    written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
-    console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
+    written_counts = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
+    console.print(f"{'would write' if dry_run else 'wrote'} {written_counts or 'nothing'}")
     if drops:
         reasons = sorted(drops.items(), key=lambda pair: (-pair[1], pair[0]))
         console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
@@ -114,7 +114,7 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
 
     table = OutputTable("name", "state", "stages", "from (stream time, UTC)", "to", "changed", "records", "code")
     for manifest in manifests:
-        changed = ", ".join(_describe_changes(manifest)) or "–"
+        changes = ", ".join(_describe_changes(manifest)) or "–"
         span = (_time(manifest.from_ms), _time(manifest.to_ms))
         records = f"{sum(manifest.records.values()):,}" if manifest.records else "–"
         table.add_row(
@@ -122,7 +122,7 @@ def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
             manifest.state,
             "all" if manifest.stages == CHAIN else " → ".join(manifest.stages),
             *span,
-            changed,
+            changes,
             records,
             manifest.code_hash[:8],
         )

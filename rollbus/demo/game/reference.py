@@ -49,8 +49,8 @@ def fixed_order(board: Board, values: dict[int, Value]) -> Value:
 
 def lines_first(board: Board, values: dict[int, Value]) -> Value:
     """A cell that completes a line; else one that blocks a line; else the first free cell of `CELL_ORDER`."""
-    seen = line_cells(board, MODEL) or line_cells(board, OPPONENT)
-    return _mean(values[cell] for cell in seen) if seen else fixed_order(board, values)
+    line_moves = line_cells(board, MODEL) or line_cells(board, OPPONENT)
+    return _mean(values[cell] for cell in line_moves) if line_moves else fixed_order(board, values)
 
 
 def optimum(board: Board, values: dict[int, Value]) -> Value:

@@ -65,8 +65,8 @@ class ColleagueVerdict:
 def verdict_of(ticket: Ticket, seed: int) -> ColleagueVerdict | None:
     """Return what a colleague will say; None for nothing."""
     rng = random.Random(f"verdict:{seed}:{ticket.order}")
-    others = [team for team in TEAMS if team != ticket.team]
-    wrong, delay_s = rng.choice(others), min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S)
+    other_teams = [team for team in TEAMS if team != ticket.team]
+    wrong, delay_s = rng.choice(other_teams), min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S)
     kind = rng.random()
     if rng.random() < SILENT:
         return None
@@ -118,14 +118,16 @@ class Customers:
             self.failed += 1
             logger.warning("ticket failed: order=%s %r", ticket.order, error)
 
-    async def _report(self, order: str, answered: str | None, verdict: ColleagueVerdict) -> None:
+    async def _report(self, order: str, answered_team: str | None, verdict: ColleagueVerdict) -> None:
         earlier: str | None = None
-        for named in verdict.teams:
+        for named_team in verdict.teams:
             await asyncio.sleep(verdict.delay_s)
-            reward = float(answered == named)
-            earlier = self._recorder.feedback(alias=order, reward=reward, key=f"{order}:{named}", supersedes=earlier)
-            if named == verdict.teams[-1]:
-                (await self._desk.put(f"/tickets/{order}/team", json={"team": named})).raise_for_status()
+            reward = float(answered_team == named_team)
+            earlier = self._recorder.feedback(
+                alias=order, reward=reward, key=f"{order}:{named_team}", supersedes=earlier
+            )
+            if named_team == verdict.teams[-1]:
+                (await self._desk.put(f"/tickets/{order}/team", json={"team": named_team})).raise_for_status()
 
 
 async def write_tickets(settings: CustomerSettings) -> None:

@@ -167,5 +167,7 @@ def _connections() -> tuple[httpx.AsyncClient, AsyncOpenAI]:
 
 if __name__ == "__main__":
     log_to_stderr()
-    chosen = DeskSettings(**json.loads(sys.argv[1]))
-    uvicorn.run(build_desk(chosen), host="127.0.0.1", port=chosen.port, log_level="warning", log_config=None)
+    desk_settings = DeskSettings(**json.loads(sys.argv[1]))
+    uvicorn.run(
+        build_desk(desk_settings), host="127.0.0.1", port=desk_settings.port, log_level="warning", log_config=None
+    )

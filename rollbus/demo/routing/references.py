@@ -30,8 +30,8 @@ def bag_of_words(seed: int, tickets: int, unseen: Sequence[Ticket]) -> float:
     for _ in range(STEPS):
         errors_N_K = _softmax(counts_N_W @ weights_W_K) - labels_N_K
         weights_W_K -= RATE * (counts_N_W.T @ errors_N_K / len(labelled_tickets) + DECAY * weights_W_K)
-    named = (_counts(unseen, places) @ weights_W_K).argmax(axis=1)
-    return float(np.mean([TEAMS[place] == ticket.team for place, ticket in zip(named, unseen, strict=True)]))
+    named_teams = (_counts(unseen, places) @ weights_W_K).argmax(axis=1)
+    return float(np.mean([TEAMS[place] == ticket.team for place, ticket in zip(named_teams, unseen, strict=True)]))
 
 
 def _words(ticket: Ticket) -> list[str]:

@@ -18,7 +18,7 @@ from rollbus.demo.show.status import GroupWins
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.evaluation import mean_interval
 
-INK, GRID, SEEN, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
+INK, GRID, TRAFFIC, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
 WINDOW_GROUPS = 64
 """Groups to a point: ± 8 points of wins."""
 
@@ -99,8 +99,8 @@ def _draw_course(
 ) -> None:
     versions = [point.version for point in course]
     low, value, high = ([100 * getattr(p.wins, side) for p in course] for side in ("low", "value", "high"))
-    axes.fill_between(versions, low, high, color=SEEN, alpha=0.18, linewidth=0)
-    axes.plot(versions, value, color=SEEN, linewidth=2.2, label="in traffic (95 % band)")
+    axes.fill_between(versions, low, high, color=TRAFFIC, alpha=0.18, linewidth=0)
+    axes.plot(versions, value, color=TRAFFIC, linewidth=2.2, label="in traffic (95 % band)")
     for evaluation in (comparison.before, comparison.after):
         wins = rate_of(evaluation, comparison.success)
         axes.errorbar(

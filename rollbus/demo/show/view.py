@@ -58,8 +58,8 @@ class LiveView:
         """Draw the status."""
         elapsed = time.monotonic() - self._began
         amounts = self._amounts
-        left = time_left_s(status.from_traffic, amounts.episodes, elapsed, amounts.time_limit_s)
-        so_far = describe_traffic(status.from_traffic, amounts.episodes, self._words.unit, left)
+        left_s = time_left_s(status.from_traffic, amounts.episodes, elapsed, amounts.time_limit_s)
+        so_far = describe_traffic(status.from_traffic, amounts.episodes, self._words.unit, left_s)
         if self._live:
             bar = ProgressBar(total=amounts.episodes, completed=min(status.from_traffic, amounts.episodes))
             self._live.update(render(status, self._words, phase=phase, so_far=so_far, bar=bar, elapsed_s=elapsed))
@@ -81,8 +81,8 @@ def time_left_s(done: int, total: int, elapsed_s: float, limit_s: float) -> floa
 
 def describe_traffic(done: int, total: int, unit: str, left_s: float | None) -> str:
     """Return how much of the traffic has come: `412 of 1,000 tickets, about 9 minutes left`."""
-    left = f", about {format_duration(left_s)} left" if left_s else ""
-    return f"{done:,} of {total:,} {unit}{left}"
+    left_text = f", about {format_duration(left_s)} left" if left_s else ""
+    return f"{done:,} of {total:,} {unit}{left_text}"
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:

@@ -118,18 +118,18 @@ def without_numbers(settings: FunnelSettings, trouble: str) -> Funnel:
 
 
 def _draw_stage(number: int, counts: Sequence[EpisodeCount]) -> FunnelStage:
-    lost: dict[tuple[str, str], int] = defaultdict(int)
+    episodes_by_loss: dict[tuple[str, str], int] = defaultdict(int)
     reached = waiting = 0
     for count in counts:
-        got = _stage_reached(count)
-        if got >= number:
+        reached_stage = _stage_reached(count)
+        if reached_stage >= number:
             reached += count.episodes
-        elif got == number - 1 and count.dropped_by:
-            lost[count.dropped_by, count.detail] += count.episodes
-        elif got == number - 1:
+        elif reached_stage == number - 1 and count.dropped_by:
+            episodes_by_loss[count.dropped_by, count.detail] += count.episodes
+        elif reached_stage == number - 1:
             waiting += count.episodes
     losses = []
-    for (reason, detail), episodes in sorted(lost.items(), key=lambda item: (-item[1], item[0])):
+    for (reason, detail), episodes in sorted(episodes_by_loss.items(), key=lambda item: (-item[1], item[0])):
         loss = explain_loss(reason, detail)
         losses.append(LostEpisodes(detail or reason, episodes, agree(loss.what, episodes), loss.remedy))
     return FunnelStage(STAGES[number], reached, waiting, tuple(losses))
@@ -186,9 +186,9 @@ def _give_verdict(
             f"nothing can train: {loss.episodes} of {began} episodes {loss.what}, and none is {blocked_at.name} → "
             f"{loss.remedy}"
         )
-    trained = stages[IN_STEP].episodes
+    trained_episodes = stages[IN_STEP].episodes
     sentence = "" if forecast is None else f"; {forecast.sentence}"
-    return f"{trained} of {began} episodes are trained{sentence}"
+    return f"{trained_episodes} of {began} episodes are trained{sentence}"
 
 
 def describe_next_turns(counts: Sequence[NextTurnCount]) -> str:

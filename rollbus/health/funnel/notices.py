@@ -124,11 +124,11 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
 
 def find_refused_events(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield each reason for which reports and other events do not count: they cost no episode by themselves."""
-    for refused in numbers.refused:
-        loss = explain_loss(refused.reason)
-        events = "event does" if refused.events == 1 else "events do"
-        example = f": {refused.example}" if refused.example else ""
-        what = f"{refused.events} {events} not count ({refused.reason}), since their episodes {loss.what}{example}"
+    for count in numbers.refused:
+        loss = explain_loss(count.reason)
+        events = "event does" if count.events == 1 else "events do"
+        example = f": {count.example}" if count.example else ""
+        what = f"{count.events} {events} not count ({count.reason}), since their episodes {loss.what}{example}"
         yield Notice("refused_events", what, loss.remedy)
 
 
@@ -218,16 +218,16 @@ def find_no_signal(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable
 
 def find_other_model(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that the agent asks for another model, or for versions, that the learner does not serve."""
-    run, chosen = settings.run, settings.run.filter.models or (settings.run.model,)
+    run, trained_models = settings.run, settings.run.filter.models or (settings.run.model,)
     models = {turns.model for turns in numbers.turns if turns.model}
-    if models and not models & set(chosen):
+    if models and not models & set(trained_models):
         what = (
-            f"the agent is answered by {_name(models)}, and run {run.run_id} trains {_name(chosen)}: the learner "
-            "serves no version that the agent asked for"
+            f"the agent is answered by {_name(models)}, and run {run.run_id} trains {_name(trained_models)}: "
+            "the learner serves no version that the agent asked for"
         )
-        yield Notice("other_model", what, f"let the agent ask for {chosen[0]}, or set `runs: model:`")
+        yield Notice("other_model", what, f"let the agent ask for {trained_models[0]}, or set `runs: model:`")
         return
-    versions = {version for turns in numbers.turns if turns.model in chosen for version in turns.versions}
+    versions = {version for turns in numbers.turns if turns.model in trained_models for version in turns.versions}
     strangers = sorted(versions - {0, *numbers.run.versions})
     if strangers and versions == set(strangers):
         what = f"versions {_name(map(str, strangers))} of {run.model} answer the agent, and this run never made them: "
@@ -257,10 +257,10 @@ def find_empty_filter(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
         yield Notice("empty_filter", what, remedy, change if is_of_tasks else None)
 
 
-def _describe_filter(chosen: FilterConfig) -> str:
-    lists = (("tasks", chosen.tasks), ("agents", chosen.agents), ("models", chosen.models))
+def _describe_filter(run_filter: FilterConfig) -> str:
+    lists = (("tasks", run_filter.tasks), ("agents", run_filter.agents), ("models", run_filter.models))
     parts = [f"{name} {_name(values)}" for name, values in lists if values]
-    parts += [f"label {name}={value}" for name, value in sorted(chosen.labels.items())]
+    parts += [f"label {name}={value}" for name, value in sorted(run_filter.labels.items())]
     return ", ".join(parts)
 
 

@@ -17,8 +17,8 @@ def render_funnel(funnel: Funnel) -> RenderableType:
         table.add_column(name, justify="left" if name == "episodes of a day" else "right", no_wrap=True)
     table.add_column("why, and what to do")
     for number, stage in enumerate(funnel.stages):
-        waiting, lost = (str(count or "") for count in (stage.waiting, stage.lost_episodes))
-        table.add_row(stage.name, str(stage.episodes), waiting if number else "", lost, _explain(stage))
+        waiting_text, lost_text = (str(count or "") for count in (stage.waiting, stage.lost_episodes))
+        table.add_row(stage.name, str(stage.episodes), waiting_text if number else "", lost_text, _explain(stage))
     parts: list[RenderableType] = [head, table]
     if funnel.unassembled is not None:
         parts.append(Text(funnel.unassembled.sentence))

@@ -251,9 +251,9 @@ def _begin_answer(handle: Any, request: EngineRequest, stack: ExitStack) -> tupl
         ),
         result=(sum(result.rows_read() for result in first), len(body)),
     )
-    named = find_format(request.sql) or request.default_format
+    format_name = find_format(request.sql) or request.default_format
     pieces = None if following is None else (result.bytes() for result in following)
-    return EngineAnswer(body, _query_id(request), named, summary), pieces
+    return EngineAnswer(body, _query_id(request), format_name, summary), pieces
 
 
 def _query(handle: Any, request: EngineRequest, *, reads: bool) -> EngineAnswer:
@@ -263,15 +263,15 @@ def _query(handle: Any, request: EngineRequest, *, reads: bool) -> EngineAnswer:
         body: bytes = result.bytes() or b""
     except Exception as error:
         raise from_engine(error) from error
-    written = result.rows_written()
+    written_rows_and_bytes = result.rows_written()
     summary = _summary(
         start_ns,
         read=(result.storage_rows_read(), result.storage_bytes_read()),
-        written=(written, result.bytes_written()),
-        result=(written or result.rows_read(), len(body)),
+        written=(written_rows_and_bytes, result.bytes_written()),
+        result=(written_rows_and_bytes or result.rows_read(), len(body)),
     )
-    named = (find_format(request.sql) or request.default_format) if reads or body else None
-    return EngineAnswer(body, _query_id(request), named, summary)
+    format_name = (find_format(request.sql) or request.default_format) if reads or body else None
+    return EngineAnswer(body, _query_id(request), format_name, summary)
 
 
 def _insert(handle: Any, request: EngineRequest, insert: InsertData) -> EngineAnswer:
@@ -291,9 +291,12 @@ def _insert(handle: Any, request: EngineRequest, insert: InsertData) -> EngineAn
             stream.close()
     except Exception as error:
         raise from_engine(error) from error
-    written = (result.rows_written, result.bytes_written)
+    written_rows_and_bytes = (result.rows_written, result.bytes_written)
     return EngineAnswer(
-        b"", _query_id(request), None, _summary(start_ns, read=written, written=written, result=written)
+        b"",
+        _query_id(request),
+        None,
+        _summary(start_ns, read=written_rows_and_bytes, written=written_rows_and_bytes, result=written_rows_and_bytes),
     )
 
 

@@ -33,15 +33,15 @@ def refuse_doubling(tokens: Iterable[Token]) -> None:
 def count_queries(tokens: list[Token]) -> int:
     """Return how many queries a statement has once each `WITH` name stands for what it names, up to a bound."""
     queries_by_name: dict[str, int] = {}
-    opened: dict[int, tuple[str, int]] = {}
+    query_by_depth: dict[int, tuple[str, int]] = {}
     """By the depth of its parenthesis: which `name AS (` is open, and the count before it."""
     total, table_depths = 1, set[int]()
     for before, token, following in zip([_NOWHERE, *tokens], tokens, [*tokens[1:], _NOWHERE], strict=False):
-        if token.text == ")" and token.depth in opened:
-            name, earlier = opened.pop(token.depth)
+        if token.text == ")" and token.depth in query_by_depth:
+            name, earlier = query_by_depth.pop(token.depth)
             queries_by_name[name] = 1 + total - earlier
         elif token.text == "AS" and token.kind == "name" and following.text == "(" and before.kind == "name":
-            opened[following.depth] = (_plain(before.text), total)
+            query_by_depth[following.depth] = (_plain(before.text), total)
         if token.kind != "name":
             continue
         if token.text in _CLAUSES:

@@ -25,7 +25,7 @@ CATEGORIES = frozenset(
      "Type Conversion", "URL", "UUID"}
 )  # fmt: skip
 """Their functions compute from their arguments alone."""
-OTHERS = frozenset(
+OTHER_FUNCTIONS = frozenset(
     {
         "_cast", "bar", "blocknumber", "bytesize", "casewithexpression", "countdigits", "currentdatabase",
         "currentqueryid", "currentschemas", "currentuser", "displayname", "dumpcolumnstructure", "finalizeaggregation",
@@ -107,7 +107,7 @@ def _is_allowed(name: str, rows: Mapping[str, Mapping[str, str]]) -> bool:
     if alias in rows:
         return _is_allowed(alias, rows)
     categories = set(filter(None, map(str.strip, row["categories"].split(","))))
-    return name in OTHERS or (bool(categories) and categories <= CATEGORIES)
+    return name in OTHER_FUNCTIONS or (bool(categories) and categories <= CATEGORIES)
 
 
 def refuse_beyond_reading(tree: Iterable[str], words: Collection[str], reach: Reach) -> None:

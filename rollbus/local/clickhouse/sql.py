@@ -104,13 +104,13 @@ def split_insert(sql: bytes) -> InsertData | None:
 
 def find_format(sql: bytes) -> str | None:
     """Return the format that the statement itself names, or None."""
-    named = None
+    format_name = None
     previous: Token | None = None
     for token in tokens(sql):
         if previous is not None and previous.text == "FORMAT" and previous.depth == token.depth == 0:
-            named = _name(sql, token) if token.kind == "name" else named
+            format_name = _name(sql, token) if token.kind == "name" else format_name
         previous = token
-    return named
+    return format_name
 
 
 def _name(sql: bytes, token: Token) -> str:

@@ -45,9 +45,9 @@ def find_jars(*, report: Callable[[str], None] = logger.info) -> Path:
 
     ConfigurationError for other jars than the pinned ones or without Maven, UnavailableError if they cannot be fetched.
     """
-    named = os.environ.get(JARS_VARIABLE)
-    folder = Path(named) if named else cached_jars()
-    if not named and not folder.is_dir():
+    named_folder = os.environ.get(JARS_VARIABLE)
+    folder = Path(named_folder) if named_folder else cached_jars()
+    if not named_folder and not folder.is_dir():
         fetch_jars(folder, report=report)
     verify_jars(folder)
     return folder
@@ -96,8 +96,8 @@ def verify_jars(folder: Path) -> None:
             f"{folder} does not hold the pinned Kafka jars (missing: {', '.join(missing) or 'none'}; "
             f"unknown: {', '.join(extra) or 'none'}); {remedy}"
         )
-    for name, expected in pinned.items():
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
+    for name, expected_digest in pinned.items():
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected_digest:
             raise ConfigurationError(f"{folder / name} does not have its pinned SHA-256; {remedy}")
 
 
@@ -111,9 +111,9 @@ def _run_maven(maven: str, work: Path, jars: Path) -> None:
     """Copy the jars of a copy of pom.xml, since the installed one may lie where nothing can be written."""
     pom = shutil.copy(POM, work)
     command = [maven, "-B", "-q", "-C", "-Dstyle.color=never", "-f", str(pom), f"-Djars={jars}", "package"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        output = " ".join((done.stdout + done.stderr).split())[:SHOWN_LETTERS]
+    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if process.returncode:
+        output = " ".join((process.stdout + process.stderr).split())[:SHOWN_LETTERS]
         raise UnavailableError(
             f"Maven could not fetch Kafka's jars: {output}; see which repository it is configured with and whether it "
             f"can be reached, and start again. Or set {JARS_VARIABLE} to a folder with the jars"

@@ -105,12 +105,12 @@ class KafkaBus:
         Raises DataLossError if it is a record of a step: the run could train again what was trained.
         """
         with kafka_errors(self._connection, "reading the run's log"):
-            fetched = await self._opened().getmany(timeout_ms=POLL_MS)
+            fetched = await self._open_consumer().getmany(timeout_ms=POLL_MS)
         return [*self._decoded(message for messages in fetched.values() for message in messages)]
 
     async def catch_up(self) -> list[Any]:
         """Read up to the ends that hold now, however long the broker takes."""
-        records, consumer = [], self._opened()
+        records, consumer = [], self._open_consumer()
         with kafka_errors(self._connection, "reading the run's log"):
             ends = await consumer.end_offsets(self._partitions)
             while [partition for partition, end in ends.items() if await consumer.position(partition) < end]:
@@ -123,7 +123,7 @@ class KafkaBus:
         self._producer = self._consumer = None
         await stop_clients(producer, consumer)
 
-    def _opened(self) -> AIOKafkaConsumer:
+    def _open_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise UnavailableError("the run's log is not open")
         return self._consumer

@@ -107,12 +107,12 @@ def has_pairs(collection: TrajectoryCollection) -> bool:
 
 def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
-    taken: set[str] = set()
+    taken_names: set[str] = set()
     for index, group in enumerate(collection.trajectories):
         ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
         first_id = next(ids, str(index))
         names = chain([first_id], (f"{first_id}#{number}" for number in count_from(2)))
-        taken.add(name := next(name for name in names if name not in taken))
+        taken_names.add(name := next(name for name in names if name not in taken_names))
         yield name
 
 

@@ -58,16 +58,16 @@ class RunLog:
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
         """Read on until a condition holds; raises UnavailableError if nothing new arrives in the log."""
-        moved = time.monotonic()
+        moved_at_s = time.monotonic()
         while not condition(self.view):
             if await self.refresh():
-                moved = time.monotonic()
+                moved_at_s = time.monotonic()
                 continue
             for check in self.checks:
                 check()
             if self.view.open_steps:  # a step of a large model takes as long as it takes
-                moved = time.monotonic()
-            if time.monotonic() - moved > self._stalled_s:
+                moved_at_s = time.monotonic()
+            if time.monotonic() - moved_at_s > self._stalled_s:
                 raise UnavailableError(
                     f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing new is on the log; "
                     "see that the run's worker and trainer live, and their logs"

@@ -193,10 +193,10 @@ class RunView:
                     failures.append(record)
 
     def _drop(self, drop: Drop) -> None:
-        named = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
+        reason = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
         for member_id in drop.trajectory_ids:
-            self.dropped.setdefault(member_id, named)
+            self.dropped.setdefault(member_id, reason)
         if drop.unit == "event":
             self.late.add(drop.unit_id)
         if drop.unit == "episode":
-            self.dropped.setdefault(trajectory_id(drop.unit_id), named)
+            self.dropped.setdefault(trajectory_id(drop.unit_id), reason)

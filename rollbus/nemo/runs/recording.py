@@ -84,17 +84,17 @@ class _Tee:
 
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
         passed = [(index, record) for index, record in enumerate(records) if not record.key.startswith(LOCAL.encode())]
-        refused: frozenset[int] = frozenset()
+        refused_places: frozenset[int] = frozenset()
         if passed:
             positions = await self._inner.send([record for _, record in passed])
-            refused = frozenset(passed[position][0] for position in positions)
+            refused_places = frozenset(passed[position][0] for position in positions)
         for index, record in enumerate(records):
             events = self.watched.get(record.key.decode(errors="replace"))
-            if events is not None and index not in refused:
+            if events is not None and index not in refused_places:
                 event = codec.decode(record.value)
                 if isinstance(event, Event):
                     events.append(event)
-        return refused
+        return refused_places
 
     async def close(self) -> None:
         await self._inner.close()

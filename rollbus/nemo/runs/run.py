@@ -97,8 +97,8 @@ class Run:
 
         async def publish_built(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
             epoch = building.pop(run_id, None)
-            if epoch is not None and (closed := self.closed_epoch(epoch)) is not None:
-                return closed
+            if epoch is not None and (closed_epoch := self.closed_epoch(epoch)) is not None:
+                return closed_epoch
             collection = await finalize(run_id, meta)
             troubles.require_type(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
             epoch = int((meta or {}).get("epoch", epoch or 0))

@@ -62,29 +62,31 @@ def draw_run(
     standing: str | None = None,
 ) -> RunHealth:
     """Return a run as its records show it now."""
-    closed = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
-    completed = [step for step in closed if isinstance(step, StepCompleted)]
-    newest, last = (closed[-1] if closed else None), steps[-1]
+    closed_steps = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
+    completed_steps = [step for step in closed_steps if isinstance(step, StepCompleted)]
+    newest, last = (closed_steps[-1] if closed_steps else None), steps[-1]
     open_step = last if isinstance(last, StepStarted) else None
-    rewards = [reward for step in completed if (reward := step.metrics.get("reward_mean")) is not None]
+    rewards = [reward for step in completed_steps if (reward := step.metrics.get("reward_mean")) is not None]
     window = limits.window_steps
     before = rewards[-5 * window : -window]
-    hour = [step for step in closed if now_ms - step.completed_at_ms <= 3_600_000]
+    hour = [step for step in closed_steps if now_ms - step.completed_at_ms <= 3_600_000]
     return RunHealth(
         run_id=run_id,
         model=last.model,
         step=newest.step if newest else 0,
-        version=completed[-1].policy_version if completed else None,
+        version=completed_steps[-1].policy_version if completed_steps else None,
         step_age_ms=None if newest is None else max(0, now_ms - newest.completed_at_ms),
         open_step=open_step.step if open_step else None,
         open_age_ms=max(0, now_ms - open_step.started_at_ms) if open_step else None,
-        steps_per_hour=float(len(hour)) if closed else None,
+        steps_per_hour=float(len(hour)) if closed_steps else None,
         reward=fmean(rewards[-window:]) if rewards else None,
         reward_before=fmean(before) if len(before) >= window else None,
         failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
         no_signal_share=no_signal_share,
         standing=standing,
-        longest_step_ms=max((step.completed_at_ms - step.started_at_ms for step in completed[-window:]), default=None),
+        longest_step_ms=max(
+            (step.completed_at_ms - step.started_at_ms for step in completed_steps[-window:]), default=None
+        ),
     )
 
 

@@ -105,10 +105,14 @@ def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int])
         edge = trajectory_id in cut
         present = mine or theirs
         if present is not None and (mine is None or theirs is None):
-            there, gone = (right, left) if mine is None else (left, right)
-            reason = gone.dropped.get(("", present.episode_id), (ABSENT, ""))[0]
-            why = EDGE if edge else _of_configuration("", present.config_hash, gone, f"{gone.name} says: {reason}")
-            yield "trajectory", f"only in {there.name}", why, edge, trajectory_id
+            present_side, absent_side = (right, left) if mine is None else (left, right)
+            reason = absent_side.dropped.get(("", present.episode_id), (ABSENT, ""))[0]
+            why = (
+                EDGE
+                if edge
+                else _of_configuration("", present.config_hash, absent_side, f"{absent_side.name} says: {reason}")
+            )
+            yield "trajectory", f"only in {present_side.name}", why, edge, trajectory_id
         elif mine is not None and theirs is not None and mine.digest != theirs.digest:
             yield "trajectory", "other content", _why_other(mine, theirs), edge, trajectory_id
         else:
@@ -129,9 +133,9 @@ def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> It
     for trajectory_id, mine, theirs in _paired(left.scores, right.scores):
         edge = trajectory_id in cut
         if mine is None or theirs is None:
-            there, gone = (right, left) if mine is None else (left, right)
-            if trajectory_id in gone.trajectories:  # else the trajectory itself is the difference
-                yield "score", f"only in {there.name}", EDGE if edge else "not scored yet", edge, trajectory_id
+            present_side, absent_side = (right, left) if mine is None else (left, right)
+            if trajectory_id in absent_side.trajectories:  # else the trajectory itself is the difference
+                yield "score", f"only in {present_side.name}", EDGE if edge else "not scored yet", edge, trajectory_id
         elif (mine.outcome, mine.value, mine.excluded) == (theirs.outcome, theirs.value, theirs.excluded):
             same["score"] += 1
         else:
@@ -165,10 +169,16 @@ def _groups(
         if mine is not None and theirs is not None:
             yield from _same_group(run, mine, theirs, same)
         elif group is not None:
-            there, gone = (right, left) if mine is None else (left, right)
+            present_side, absent_side = (right, left) if mine is None else (left, right)
             edge = _is_cut(group, cut, span)
-            why = EDGE if edge else _why_no_group(run, group, gone)
-            yield "group", f"only in {there.name}", why, edge, f"{group.group_key} ({len(group.members)} members)"
+            why = EDGE if edge else _why_no_group(run, group, absent_side)
+            yield (
+                "group",
+                f"only in {present_side.name}",
+                why,
+                edge,
+                f"{group.group_key} ({len(group.members)} members)",
+            )
 
 
 def _is_cut(group: Group, cut: set[str], span: CommonTime) -> bool:
@@ -197,18 +207,18 @@ def _rewards(group: Group) -> list[float]:
     return [member.reward for member in group.members]
 
 
-def _why_no_group(run: str, group: Group, gone: Side) -> str:
+def _why_no_group(run: str, group: Group, absent_side: Side) -> str:
     """Say what became of a group's members on the side that has not this group."""
-    fates = {_fate(run, member.trajectory_id, gone) for member in group.members}
+    fates = {_fate(run, member.trajectory_id, absent_side) for member in group.members}
     fate = "its members are in other groups" if fates == {"in another group"} else ", ".join(sorted(fates))
-    return _of_configuration(run, group.config_hash, gone, fate)
+    return _of_configuration(run, group.config_hash, absent_side, fate)
 
 
-def _of_configuration(run: str, config_hash: str, gone: Side, what: str) -> str:
+def _of_configuration(run: str, config_hash: str, absent_side: Side, otherwise: str) -> str:
     """Name the configuration as the cause, if the side without a record has never had the one that made it."""
-    if gone.knows(run, config_hash):
-        return what
-    return f"{OTHER_CONFIGURATION} of {'the run' if run else 'assembly'}: {what}"
+    if absent_side.knows(run, config_hash):
+        return otherwise
+    return f"{OTHER_CONFIGURATION} of {'the run' if run else 'assembly'}: {otherwise}"
 
 
 def _fate(run: str, trajectory_id: str, side: Side) -> str:
@@ -247,30 +257,36 @@ def _batches(
         if mine is not None and theirs is not None:
             same["batch"] += 1
             continue
-        there, gone = (right, left) if mine is None else (left, right)
+        present_side, absent_side = (right, left) if mine is None else (left, right)
         places = [(run, group) for group in groups]
-        edge = any(_is_open(place, there, gone, cut, span) for place in places)
-        why = EDGE if edge else _why_no_batch(places, there, gone)
-        number = there.batches[run, groups]
-        yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
+        edge = any(_is_open(place, present_side, absent_side, cut, span) for place in places)
+        why = EDGE if edge else _why_no_batch(places, present_side, absent_side)
+        number = present_side.batches[run, groups]
+        yield "batch", f"only in {present_side.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
 
 
-def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], span: CommonTime) -> bool:
+def _is_open(place: tuple[str, str], present_side: Side, absent_side: Side, cut: set[str], span: CommonTime) -> bool:
     """Say whether the edge has cut a group of a batch: itself, or the window that it would have been in."""
-    if place not in there.groups:
+    if place not in present_side.groups:
         return True
-    return place not in gone.fates if place in gone.groups else _is_cut(there.groups[place], cut, span)
+    return (
+        place not in absent_side.fates
+        if place in absent_side.groups
+        else _is_cut(present_side.groups[place], cut, span)
+    )
 
 
-def _why_no_batch(places: Sequence[tuple[str, str]], there: Side, gone: Side) -> str:
+def _why_no_batch(places: Sequence[tuple[str, str]], present_side: Side, absent_side: Side) -> str:
     """Say what became of a batch's groups on the side that has not this batch."""
-    others = [run for run, group in places if not gone.knows(run, there.groups[run, group].config_hash)]
-    if others:
+    runs_configured_differently = [
+        run for run, group in places if not absent_side.knows(run, present_side.groups[run, group].config_hash)
+    ]
+    if runs_configured_differently:
         return f"{OTHER_CONFIGURATION} of the run"
-    if any(place not in gone.groups for place in places):
-        return f"{gone.name} has other groups"
-    if refused := sorted({gone.fates[place] for place in places} - {"admitted"}):
-        return f"of its groups some are {', '.join(refused)} in {gone.name}"
-    if {(run, group) for run, groups in gone.batches for group in groups}.issuperset(places):
+    if any(place not in absent_side.groups for place in places):
+        return f"{absent_side.name} has other groups"
+    if other_fates := sorted({absent_side.fates[place] for place in places} - {"admitted"}):
+        return f"of its groups some are {', '.join(other_fates)} in {absent_side.name}"
+    if {(run, group) for run, groups in absent_side.batches for group in groups}.issuperset(places):
         return "its groups are in other batches"
-    return f"its groups wait for a step in {gone.name}"
+    return f"its groups wait for a step in {absent_side.name}"

@@ -112,8 +112,8 @@ async def _refuse_deleted_of_live(
     if span.from_ms is None:
         return
     of_live = (topic for topic in _compared(last) if any(topic.name not in names for names in owned))
-    gone = [gap for topic in of_live for gap in await _deleted(settings, topic, span.from_ms)]
-    refuse_missing(tuple(gone), REPLAY_LATER)
+    deleted_ranges = [gap for topic in of_live for gap in await _deleted(settings, topic, span.from_ms)]
+    refuse_missing(tuple(deleted_ranges), REPLAY_LATER)
 
 
 async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: CommonTime, last: str) -> None:
@@ -124,8 +124,10 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
     where = settings.model_copy(update={"namespace": manifest.namespace})
     from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
     topics = (topic for topic in _compared(last) if topic.name in made_by(manifest))
-    gone = [gap for topic in topics for gap in await _deleted(where, topic, from_ms)]
-    refuse_missing(tuple(replace(gap, topic=f"{manifest.namespace}{gap.topic}") for gap in gone), REPLAY_AGAIN)
+    deleted_ranges = [gap for topic in topics for gap in await _deleted(where, topic, from_ms)]
+    refuse_missing(
+        tuple(replace(gap, topic=f"{manifest.namespace}{gap.topic}") for gap in deleted_ranges), REPLAY_AGAIN
+    )
 
 
 def _compared(last: str) -> list[Topic]:
@@ -141,17 +143,19 @@ async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tupl
     """
     if from_ms and topic.name in TICKED:
         return (await resolve(settings, topic, Bound(time_ms=from_ms), Bound())).missing
-    gone = (await resolve(settings, topic, Bound(offset=0), Bound())).missing
+    deleted_ranges = (await resolve(settings, topic, Bound(offset=0), Bound())).missing
     if not from_ms:
-        return gone
-    firsts = [await _first_ms(settings, topic, gap.partition) for gap in gone]
-    return tuple(gap for gap, first_ms in zip(gone, firsts, strict=True) if first_ms is None or first_ms >= from_ms)
+        return deleted_ranges
+    firsts = [await _first_ms(settings, topic, gap.partition) for gap in deleted_ranges]
+    return tuple(
+        gap for gap, first_ms in zip(deleted_ranges, firsts, strict=True) if first_ms is None or first_ms >= from_ms
+    )
 
 
 async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
     """Return when the first record that a partition holds was made, of a topic without ticks."""
-    others = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
-    async with aclosing(decoded(settings, topic, others)) as records:
+    other_partitions = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
+    async with aclosing(decoded(settings, topic, other_partitions)) as records:
         async for record in records:
             return next((getattr(record, name) for name in MADE_AT if hasattr(record, name)), None)
     return None

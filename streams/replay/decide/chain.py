@@ -120,10 +120,10 @@ class Chain(Steps):
             if some_left_out and self._is_left_out(partition, incoming):
                 continue
             if type(incoming.record) is ConfigApplied:
-                changed = self._change(incoming.record)
-                if changed is None:
+                changed_record = self._change(incoming.record)
+                if changed_record is None:
                     continue
-                incoming = replace(incoming, record=changed, data=encode(changed))
+                incoming = replace(incoming, record=changed_record, data=encode(changed_record))
             if self._early:
                 for reward in self._early.pop(getattr(incoming.record, "episode_id", ""), ()):
                     self._deliver(first, partition, reward)

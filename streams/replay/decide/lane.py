@@ -156,8 +156,8 @@ class _Ahead:
     message: Message
 
     async def go_on(self) -> Message:
-        taken, self.message = self.message, await self.lane.read()
-        return taken
+        message, self.message = self.message, await self.lane.read()
+        return message
 
 
 async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRound | MadeAll]:

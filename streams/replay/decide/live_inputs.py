@@ -91,8 +91,8 @@ class LiveInputs:
         for number in sorted(number for number in self.before if number <= tick):
             records = self.before.pop(number)
             due += [live for live in records if topic in (None, live.topic.name)]
-            if others := [live for live in records if topic not in (None, live.topic.name)]:
-                self.before[number] = others
+            if other_records := [live for live in records if topic not in (None, live.topic.name)]:
+                self.before[number] = other_records
         return due
 
     def answer(self, batch: TrainingBatch, last_tick: int) -> StepOutcome | None:
@@ -212,8 +212,8 @@ class Outcomes:
 
 def _needed_record(topic: Topic, key: str, record: Any, change: Change, offset: int) -> LiveRecord | None:
     if isinstance(record, ConfigApplied):
-        changed = change(record)
-        return None if changed is None else LiveRecord(topic, key, changed, offset)
+        changed_record = change(record)
+        return None if changed_record is None else LiveRecord(topic, key, changed_record, offset)
     ends_window = isinstance(record, RunCommand) and record.command == "end_window"
     return LiveRecord(topic, key, record, offset) if ends_window or isinstance(record, PolicyVersion) else None
 

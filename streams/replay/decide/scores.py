@@ -160,9 +160,9 @@ def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, Compo
     answers = {name: ComponentAnswer(value, turns=turns_of(score, name)) for name, value in score.components.items()}
     silent = [reward for reward in rewards if reward.name not in answers]
     answers |= {reward.name: ComponentAnswer(turns=turns_of(score, reward.name)) for reward in silent}
-    failed = score.outcome == "failed"
-    if failed or score.error:
-        may_have_failed = (reward.name for reward in silent if bool(reward.weight) == failed)
+    has_failed = score.outcome == "failed"
+    if has_failed or score.error:
+        may_have_failed = (reward.name for reward in silent if bool(reward.weight) == has_failed)
         if (name := next(may_have_failed, None)) is not None:
             answers[name] = ComponentAnswer(error=score.error or "failed")
     return answers
@@ -222,8 +222,8 @@ def _remembering(
 
 
 def as_asked(
-    judged: Group | Drop | None,
-    closed: Group,
+    judged_group: Group | Drop | None,
+    closed_group: Group,
     rewards: Sequence[RewardConfig],
     live: Mapping[str, RunConfig],
     registry: Registry,
@@ -233,25 +233,25 @@ def as_asked(
     `live` are the configurations of live's runs, by hash. A group may close under one and be judged under the next:
     the reward version shows whether both ask the same.
     """
-    if not isinstance(judged, Group):
-        return judged
-    if judged.reward_version == group_reward_version(registry, rewards, closed.reward_version):
-        return judged
-    under = live.get(judged.config_hash)
+    if not isinstance(judged_group, Group):
+        return judged_group
+    if judged_group.reward_version == group_reward_version(registry, rewards, closed_group.reward_version):
+        return judged_group
+    under = live.get(judged_group.config_hash)
     if under is None:
         detail = "a configuration of the run that is neither in the settings nor in the rest of its log"
     elif questions(rewards) <= questions(under.grouping.rewards):
-        return judged
+        return judged_group
     else:
         detail = "which asked other questions about groups"
     return Drop(
         unit="group",
-        unit_id=judged.group_id,
+        unit_id=judged_group.group_id,
         reason=DropReason.SCORE_FAILED.value,
         stage=GROUP_SCORING,
-        run_id=judged.run_id,
-        detail=f"live judged it under {judged.config_hash}, {detail}; replay with --rescore",
-        dropped_at_ms=judged.closed_at_ms,
+        run_id=judged_group.run_id,
+        detail=f"live judged it under {judged_group.config_hash}, {detail}; replay with --rescore",
+        dropped_at_ms=judged_group.closed_at_ms,
     )
 
 

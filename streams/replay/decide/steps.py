@@ -104,8 +104,10 @@ class Steps:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)
             return
-        written = [outgoing for out in outputs for outgoing in self._emit_output(reader, partition, out, incoming)]
-        for out in written:
+        outputs_written = [
+            outgoing for out in outputs for outgoing in self._emit_output(reader, partition, out, incoming)
+        ]
+        for out in outputs_written:
             if out.topic is BATCHES:
                 self._answer_batch(out.record)
 
@@ -141,15 +143,15 @@ class Steps:
     def _emit_output(self, reader: Reader, partition: int, out: Outgoing, incoming: Incoming) -> list[Outgoing]:
         """Write an output, or what goes out in place of one that is too large; return what was written."""
         try:
-            written = encoded(out, reader.states[partition], reader.name, self._max_bytes)
+            encoded_outputs = encoded(out, reader.states[partition], reader.name, self._max_bytes)
         except RecordError as error:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)
             return []
-        for outgoing, data in written:
+        for outgoing, data in encoded_outputs:
             reader.count(partition, outgoing.topic.name, outgoing.key, outgoing.record, data)
             self._route_output(reader, outgoing.topic, outgoing.key, outgoing.record, data)
-        return [outgoing for outgoing, _ in written]
+        return [outgoing for outgoing, _ in encoded_outputs]
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         key = name.encode()

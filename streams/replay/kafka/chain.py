@@ -182,8 +182,8 @@ class ChainFactory:
     async def _judges(self) -> list[AnyStage]:
         plan = self.plan
         if plan.scores != "rescored":
-            judged = await find_judged(self.settings, plan, self.registry)
-            return judges(plan, registry=self.registry, ask=None, live_inputs=judged)
+            judged_groups = await find_judged(self.settings, plan, self.registry)
+            return judges(plan, registry=self.registry, ask=None, live_inputs=judged_groups)
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
         return judges(

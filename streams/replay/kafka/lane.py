@@ -58,7 +58,7 @@ class LaneJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class LaneFailure:
     """The last message of a lane that cannot go on."""
 
     error: str
@@ -83,12 +83,12 @@ class _Frames:
     def __init__(self, pipe: BinaryIO) -> None:
         self._pipe = pipe
         self._messages: list[Message] = []
-        self._seen, self._bytes, self._began_s = [0, 0, 0], 0, time.monotonic()
+        self._counts, self._bytes, self._began_s = [0, 0, 0], 0, time.monotonic()
         self._writing: asyncio.Future[None] | None = None
 
     def count(self, *more: int) -> None:
         """Take note of what was read: offsets, records, bytes."""
-        self._seen = [have + new for have, new in zip(self._seen, more, strict=True)]
+        self._counts = [have + new for have, new in zip(self._counts, more, strict=True)]
 
     async def begin(self) -> None:
         """Say that reading begins."""
@@ -110,8 +110,8 @@ class _Frames:
     async def _send(self) -> None:
         if self._writing is not None:
             await self._writing
-        data = pickle.dumps((self._seen, self._messages), protocol=pickle.HIGHEST_PROTOCOL)
-        self._messages, self._seen, self._bytes, self._began_s = [], [0, 0, 0], 0, time.monotonic()
+        data = pickle.dumps((self._counts, self._messages), protocol=pickle.HIGHEST_PROTOCOL)
+        self._messages, self._counts, self._bytes, self._began_s = [], [0, 0, 0], 0, time.monotonic()
         self._writing = asyncio.ensure_future(asyncio.to_thread(_write, self._pipe, data))
 
 
@@ -166,7 +166,7 @@ def main() -> None:
         asyncio.run(work(job, pipe))
         os._exit(0)  # all is written: to free its states row by row would take a tenth of its time
     except RollbusError as error:
-        _write(pipe, pickle.dumps(((0, 0, 0), [Failed(type(error).__name__, str(error))])))
+        _write(pipe, pickle.dumps(((0, 0, 0), [LaneFailure(type(error).__name__, str(error))])))
 
 
 def _end_with_starter() -> None:

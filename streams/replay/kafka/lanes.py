@@ -18,7 +18,7 @@ from rollbus.schemas import errors
 from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.streams.replay.decide.lane import Message
 from rollbus.streams.replay.kafka import lane as lane_kafka
-from rollbus.streams.replay.kafka.lane import LENGTH, Failed, LaneJob
+from rollbus.streams.replay.kafka.lane import LENGTH, LaneFailure, LaneJob
 from rollbus.streams.replay.kafka.source import Progress
 
 AHEAD_FRAMES = 4
@@ -57,11 +57,11 @@ class LaneProcess:
             if frame is None:
                 raise UnavailableError(self._ended(await self._in_thread(self._wait)))
             self._ahead.append(self._in_thread(self._frame))
-            seen, messages = pickle.loads(frame)
+            counts, messages = pickle.loads(frame)
             self._messages.extend(messages)
-            self._progress(*seen)
+            self._progress(*counts)
         message = self._messages.popleft()
-        if isinstance(message, Failed):
+        if isinstance(message, LaneFailure):
             kind: type[RollbusError] = getattr(errors, message.error, UnavailableError)
             raise kind(message.text)
         typed_message: Message = message

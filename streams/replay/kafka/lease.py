@@ -33,7 +33,7 @@ class Lease:
     settings: StreamSettings
     name: str
 
-    async def others(self) -> list[str]:
+    async def other_writers(self) -> list[str]:
         """Return who else works on the replay: client and host, a line each."""
         kafka, name = self.settings.kafka, group_of(self.settings, self.name)
         async with running(kafka, new_admin(kafka)) as admin:
@@ -45,12 +45,13 @@ class Lease:
     async def require_still_held(self) -> None:
         """Raise FencedError if somebody else has begun; one that is refused is given the time to go."""
         for _ in range(LOOKS):
-            if not (others := await self.others()):
+            if not (other_names := await self.other_writers()):
                 return
             await asyncio.sleep(LOOK_EVERY_S)
         raise FencedError(
-            f"{', '.join(others)} has begun to write replay {self.name!r} as well, since this one did not answer the "
-            "broker for a while; nothing of it counts. Let one of them end, and give the command again"
+            f"{', '.join(other_names)} has begun to write replay {self.name!r} as well, "
+            "since this one did not answer the broker for a while; nothing of it counts. "
+            "Let one of them end, and give the command again"
         )
 
 
@@ -61,9 +62,9 @@ async def working_on(settings: StreamSettings, name: str) -> AsyncIterator[Lease
     with kafka_errors(settings.kafka):
         consumer = await start_client(_member(settings, name))
     try:
-        if others := await lease.others():
+        if other_names := await lease.other_writers():
             raise ConfigurationError(
-                f"replay {name!r} is being written by {', '.join(others)}; wait for it or stop it first, "
+                f"replay {name!r} is being written by {', '.join(other_names)}; wait for it or stop it first, "
                 "or choose another name"
             )
         yield lease

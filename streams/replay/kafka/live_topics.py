@@ -42,7 +42,7 @@ from rollbus.streams.replay.decide.scores import as_asked
 from rollbus.streams.replay.kafka.source import open_ranges, read_records, read_whole
 from rollbus.streams.replay.plan.plan import OF_A_RUN, ReplayPlan
 from rollbus.streams.rewards.registry import Registry
-from rollbus.streams.stages.scoring.group_scoring import FindGroup, Judged, JudgedGroups
+from rollbus.streams.stages.scoring.group_scoring import FindGroup, JudgedGroup, JudgedGroups
 from rollbus.streams.state.stage import Incoming
 
 C = TypeVar("C", bound=Config)
@@ -191,9 +191,9 @@ async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dic
     return outcomes.by_batch
 
 
-async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
     """Know of no judged group."""
-    return Judged()
+    return JudgedGroup()
 
 
 def note_configuration(record: Any, kind: type[C], stages: Container[str], configurations: dict[str, C]) -> None:
@@ -235,9 +235,9 @@ async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Regi
                 judged_groups.take(record)
                 note_configuration(record, RunConfig, OF_A_RUN, live)
 
-    async def find(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
-        judged = judged_groups.of(group)
-        return replace(judged, outcome=as_asked(judged.outcome, group, rewards, live, registry))
+    async def find(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+        judged_group = judged_groups.of(group)
+        return replace(judged_group, outcome=as_asked(judged_group.outcome, group, rewards, live, registry))
 
     return find
 
@@ -266,7 +266,7 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
                     if record is not None and record.episode_id:
                         at = Location(topic=source.place.topic, partition=source.partition, offset=raw.offset)
                         signer = signer_of(raw) if signer_of else None
-                        taken = taken_ms(raw, source.place.topic)
-                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer, taken)
+                        taken_at_ms = taken_ms(raw, source.place.topic)
+                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer, taken_at_ms)
                         reports.setdefault(record.episode_id, []).append(incoming)
     return reports

@@ -58,14 +58,14 @@ def check_workers(records: Iterable[ConfigApplied], registry: Registry, runs: It
     They would stop at a reward function that they do not have. A run without rewards over groups has no group-scoring
     stage; closed groups sent there would wait for ever.
     """
-    judged = {run.run_id for run in runs if run.grouping.rewards}
+    judged_runs = {run.run_id for run in runs if run.grouping.rewards}
     for record in records:
         if record.stage == "scoring":
             check(registry, ScoringConfig.model_validate_json(record.content).rewards, "trajectory")
         elif record.stage == "grouping":
             rewards = RunConfig.model_validate_json(record.content).grouping.rewards
             check(registry, rewards, "group")
-            if rewards and record.run_id not in judged:
+            if rewards and record.run_id not in judged_runs:
                 raise ConfigurationError(
                     f"run {record.run_id} has no grouping.rewards in live's settings, so no worker would judge the "
                     f"closed groups for {', '.join(reward.name for reward in rewards)}, and none would be trained; "
@@ -91,14 +91,15 @@ def refuse_reverting(
     for run_id, content in contents.items():
         assert run_id is not None
         new, own_config = RunConfig.model_validate_json(content), settings[run_id]
-        if lost := list(_lost(new, live.get(run_id, own_config), own_config, began.get(run_id))):
+        if lost_settings := list(_settings_lost(new, live.get(run_id, own_config), own_config, began.get(run_id))):
             raise ConfigurationError(
-                f"replay {name!r} would set {', '.join(lost)} in run {run_id}, since it did not begin from what is in "
-                "effect; put that into the settings file too, and give the replay again under another name"
+                f"replay {name!r} would set {', '.join(lost_settings)} in run {run_id}, "
+                "since it did not begin from what is in effect; "
+                "put that into the settings file too, and give the replay again under another name"
             )
 
 
-def _lost(new: RunConfig, live: RunConfig, replayed: RunConfig, began: str | None) -> Iterator[str]:
+def _settings_lost(new: RunConfig, live: RunConfig, replayed: RunConfig, began: str | None) -> Iterator[str]:
     """Yield the settings of a run in effect that a replay would change although its options did not name them."""
     if new == replayed or began == live.config_hash():
         return

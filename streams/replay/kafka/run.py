@@ -216,15 +216,15 @@ class Replay:
         if "scoring" in plan.stages:
             ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
         runs = [run.run_id for run in plan.run_configs() if run.grouping.rewards]
-        judged = "group-scoring" in plan.stages and bool(runs)
-        if judged and plan.scores != "rescored":
+        judges_groups = "group-scoring" in plan.stages and bool(runs)
+        if judges_groups and plan.scores != "rescored":
             if self.is_shadow:
                 raise ConfigurationError(
                     f"the groups of run {', '.join(runs)} are judged, and a shadow comes to them before live's "
                     "verdicts are written; shadow with --rescore to ask, or take rewards out of its --grouping"
                 )
             refuse_other_questions(plan.runs, plan.run_configs())
-        if dry_run and judged and plan.scores == "rescored" and plan.stages[0] in ("alias", "assembly"):
+        if dry_run and judges_groups and plan.scores == "rescored" and plan.stages[0] in ("alias", "assembly"):
             raise ConfigurationError(
                 "a reward over groups reads trajectories that the replay writes; leave out --dry-run or --rescore"
             )

@@ -63,7 +63,7 @@ class KafkaOutput:
 
     async def start(self, there: Mapping[tuple[str, int], WrittenPartition]) -> None:
         """Connect; `there` is what the partitions hold, by topic name without namespace."""
-        self._there = {place: _Passed(written, values_hash()) for place, written in there.items()}
+        self._there = {place: _Passed(written_partition, values_hash()) for place, written_partition in there.items()}
         await start_client(self._producer)
 
     def append(self, topic: Topic, partition: int, key: bytes | None, frame: bytes) -> int:

@@ -109,8 +109,8 @@ class ReplayPlan:
     def asked_again(self) -> tuple[RewardConfig, ...]:
         """Return the rewards that its stages begin with."""
         scoring = self.scoring_config.rewards if "scoring" in self.stages else ()
-        judged = self.run_configs() if "group-scoring" in self.stages else ()
-        return (*scoring, *(reward for run in judged for reward in run.grouping.rewards))
+        judged_runs = self.run_configs() if "group-scoring" in self.stages else ()
+        return (*scoring, *(reward for run in judged_runs for reward in run.grouping.rewards))
 
     def change(self, record: ConfigApplied) -> ConfigApplied | None:
         """Return what to use in place of a recorded configuration; None for nothing."""
@@ -122,8 +122,8 @@ class ReplayPlan:
             run = RunConfig.model_validate_json(record.content)
         except ValidationError:
             return record  # the stage refuses it, as live did
-        changed = self.changed_run(run)
-        return record if changed is run else config_applied(record.stage, run.run_id, changed)
+        changed_run = self.changed_run(run)
+        return record if changed_run is run else config_applied(record.stage, run.run_id, changed_run)
 
     def overrides(self) -> tuple[ReplayConfig, ...]:
         """Return the configurations that this replay does not take from the log."""
@@ -158,9 +158,11 @@ def chain_of(stages: Sequence[str]) -> tuple[str, ...]:
     unknown = sorted(set(stages) - set(STAGES))
     if unknown:
         raise ConfigurationError(f"no stage {', '.join(unknown)}; {nearest(unknown[0], STAGES)}")
-    chosen = tuple(stage for stage in STAGES if stage in stages)
-    if {"grouping", "curriculum"} <= set(chosen):
-        chosen = tuple(stage for stage in CHAIN if stage in {*chosen, "group-scoring"})
-    if chosen in (("alias",), *(CHAIN[a:b] for a in range(5) for b in range(a + 1, 6))):
-        return chosen
-    raise ConfigurationError(f"stages {', '.join(chosen)} do not follow one another; the flow is {' → '.join(CHAIN)}")
+    chosen_stages = tuple(stage for stage in STAGES if stage in stages)
+    if {"grouping", "curriculum"} <= set(chosen_stages):
+        chosen_stages = tuple(stage for stage in CHAIN if stage in {*chosen_stages, "group-scoring"})
+    if chosen_stages in (("alias",), *(CHAIN[a:b] for a in range(5) for b in range(a + 1, 6))):
+        return chosen_stages
+    raise ConfigurationError(
+        f"stages {', '.join(chosen_stages)} do not follow one another; the flow is {' → '.join(CHAIN)}"
+    )

@@ -26,23 +26,23 @@ def free_memory() -> int | None:
 
 
 def lanes_for(
-    chosen: int | None, plan: ReplayPlan, ranges: Sequence[ReplayRange], *, cores: int, memory: int | None
+    chosen_count: int | None, plan: ReplayPlan, ranges: Sequence[ReplayRange], *, cores: int, memory: int | None
 ) -> list[tuple[ReplayRange, ...]]:
     """Return the partitions of each process; none where one process does everything.
 
     `asked` is what the user says; without it as many as there are cores, as far as work and memory allow.
     """
-    filled = sorted((span for span in ranges if _size(span)), key=lambda span: (-_size(span), span.partition))
+    filled_ranges = sorted((span for span in ranges if _size(span)), key=lambda span: (-_size(span), span.partition))
     if plan.stages[0] not in PURE:
         return []
-    if chosen is None:
-        records = sum(map(_size, filled))
-        chosen = min(cores, records // WORTH_RECORDS, cores if memory is None else memory // WORTH_BYTES)
-    count = min(chosen, len(filled))
+    if chosen_count is None:
+        records = sum(map(_size, filled_ranges))
+        chosen_count = min(cores, records // WORTH_RECORDS, cores if memory is None else memory // WORTH_BYTES)
+    count = min(chosen_count, len(filled_ranges))
     if count < 2:
         return []
     lanes: list[list[ReplayRange]] = [[] for _ in range(count)]
-    for span in filled:
+    for span in filled_ranges:
         min(lanes, key=lambda lane: sum(map(_size, lane))).append(span)
     return [tuple(sorted(lane, key=lambda span: span.partition)) for lane in lanes]
 

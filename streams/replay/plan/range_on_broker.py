@@ -99,9 +99,11 @@ def refuse_missing(
     """Raise DataLossError that names what is gone, and from which tick nothing is."""
     if not missing:
         return
-    gone = ", ".join(f"{span.topic}[{span.partition}] {span.from_offset} … {span.to_offset - 1}" for span in missing)
+    missing_text = ", ".join(
+        f"{span.topic}[{span.partition}] {span.from_offset} … {span.to_offset - 1}" for span in missing
+    )
     whole = f"; every partition is whole from tick:{whole_from} on" if whole_from is not None else ""
-    raise DataLossError(f"retention has deleted a part of the range: {gone}{whole}; {remedy}")
+    raise DataLossError(f"retention has deleted a part of the range: {missing_text}{whole}; {remedy}")
 
 
 def refuse_empty(resolved: ResolvedRange) -> None:

@@ -35,41 +35,42 @@ async def next_turn_judge(trajectory: Trajectory, context: RewardContext) -> Tur
     ask, earlier = context.ask, {turn.event_id: turn for turn in context.earlier if turn.event_id}
     answered_turns = list(next_turns(trajectory))[-MOST_TURNS:]
     asked_turns = (
-        _judge_once(answered, where, earlier.get(answered.event_id), ask, context) for answered in answered_turns
+        _judge_once(answered_turn, where, earlier.get(answered_turn.event_id), ask, context)
+        for answered_turn in answered_turns
     )
     return averaged(await asyncio.gather(*asked_turns))
 
 
 async def _judge_once(
-    answered: NextTurn, where: object, earlier: TurnReward | None, ask: Ask, context: RewardContext
+    answered_turn: NextTurn, where: object, earlier: TurnReward | None, ask: Ask, context: RewardContext
 ) -> TurnReward:
     if earlier is not None:
         return earlier
-    rule, value = speak(answered, context)
+    rule, value = speak(answered_turn, context)
     if where == UNCLEAR and value is not None:
-        return _turn_reward(answered, context, rule, value, CONFIDENCE[rule])
-    if answered.signal != "reply" or not answered.words:  # only words need somebody who understands them
-        return _turn_reward(answered, context, UNCLEAR, None, 0.0)
-    code = verdict_code(answered)
-    verdict, confidence = read_verdict(await ask(messages_of(answered, code, context), context.options), code)
-    return _turn_reward(answered, context, JUDGE, VALUES.get(verdict), confidence)
+        return _turn_reward(answered_turn, context, rule, value, CONFIDENCE[rule])
+    if answered_turn.signal != "reply" or not answered_turn.words:  # only words need somebody who understands them
+        return _turn_reward(answered_turn, context, UNCLEAR, None, 0.0)
+    code = verdict_code(answered_turn)
+    verdict, confidence = read_verdict(await ask(messages_of(answered_turn, code, context), context.options), code)
+    return _turn_reward(answered_turn, context, JUDGE, VALUES.get(verdict), confidence)
 
 
 def _turn_reward(
-    answered: NextTurn, context: RewardContext, signal: str, value: float | None, confidence: float
+    answered_turn: NextTurn, context: RewardContext, signal: str, value: float | None, confidence: float
 ) -> TurnReward:
     return TurnReward(
-        turn_event_id=answered.turn_event_id,
+        turn_event_id=answered_turn.turn_event_id,
         component=context.name,
         value=value,
         confidence=confidence,
         signal=signal,
-        event_id=answered.event_id,
+        event_id=answered_turn.event_id,
         is_hint=signal in HINTS or (signal == JUDGE and value == VALUES["bad"]),
     )
 
 
-def messages_of(answered: NextTurn, code: str, context: RewardContext) -> list[dict[str, str]]:
+def messages_of(answered_turn: NextTurn, code: str, context: RewardContext) -> list[dict[str, str]]:
     """Return what the judge is asked: the instruction, and the three texts as one line of JSON."""
     rubric = str(context.options.get("rubric") or RUBRIC)
     instruction = (
@@ -80,16 +81,16 @@ def messages_of(answered: NextTurn, code: str, context: RewardContext) -> list[d
         f"For example: {code} unclear 0.5"
     )
     texts = {
-        "question": answered.question[:MOST_CHARACTERS],
-        "answer": answered.answer[:MOST_CHARACTERS],
-        "next": answered.words[:MOST_CHARACTERS],
+        "question": answered_turn.question[:MOST_CHARACTERS],
+        "answer": answered_turn.answer[:MOST_CHARACTERS],
+        "next": answered_turn.words[:MOST_CHARACTERS],
     }
     return [{"role": "system", "content": instruction}, {"role": "user", "content": json.dumps(texts)}]
 
 
-def verdict_code(answered: NextTurn) -> str:
+def verdict_code(answered_turn: NextTurn) -> str:
     """Return the word that a verdict begins with: ids make it, which no user sees before they speak."""
-    ids = f"{answered.turn_event_id}\0{answered.event_id}".encode()
+    ids = f"{answered_turn.turn_event_id}\0{answered_turn.event_id}".encode()
     return f"verdict-{blake2b(ids, digest_size=4).hexdigest()}"
 
 

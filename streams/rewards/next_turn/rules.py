@@ -72,41 +72,41 @@ _WORD = re.compile(r"\w+")
 
 def next_turn(trajectory: Trajectory, context: RewardContext) -> TurnValues:
     """Return what the rules say of each turn that was answered."""
-    return averaged(_turn_reward(answered, context) for answered in next_turns(trajectory))
+    return averaged(_turn_reward(answered_turn, context) for answered_turn in next_turns(trajectory))
 
 
-def _turn_reward(answered: NextTurn, context: RewardContext) -> TurnReward:
-    rule, value = speak(answered, context)
+def _turn_reward(answered_turn: NextTurn, context: RewardContext) -> TurnReward:
+    rule, value = speak(answered_turn, context)
     return TurnReward(
-        turn_event_id=answered.turn_event_id,
+        turn_event_id=answered_turn.turn_event_id,
         component=context.name,
         value=value,
         confidence=CONFIDENCE.get(rule, 0.0),
         signal=rule,
-        event_id=answered.event_id,
+        event_id=answered_turn.event_id,
         is_hint=rule in HINTS,
     )
 
 
-def speak(answered: NextTurn, context: RewardContext) -> tuple[str, float | None]:
+def speak(answered_turn: NextTurn, context: RewardContext) -> tuple[str, float | None]:
     """Return the rule that fits, and the value that it gives."""
-    rule = _rule_of(answered, context)
+    rule = _rule_of(answered_turn, context)
     if rule == UNCLEAR:
         return rule, None
     if rule in context.options:
         value = context.options[rule]
         return rule, None if value is None else float(value)
     if rule == "edit":
-        return rule, unchanged_share(answered.answer, answered.words)
+        return rule, unchanged_share(answered_turn.answer, answered_turn.words)
     return rule, VALUES[rule]
 
 
-def _rule_of(answered: NextTurn, context: RewardContext) -> str:
-    if answered.signal == "edit":
-        return "edit" if answered.answer and answered.words else UNCLEAR
-    if answered.signal != "reply":
-        return answered.signal
-    words = answered.words[:MOST_CHARACTERS]
+def _rule_of(answered_turn: NextTurn, context: RewardContext) -> str:
+    if answered_turn.signal == "edit":
+        return "edit" if answered_turn.answer and answered_turn.words else UNCLEAR
+    if answered_turn.signal != "reply":
+        return answered_turn.signal
+    words = answered_turn.words[:MOST_CHARACTERS]
     if _fits(ESCALATION, "escalation_words", words, context):
         return "escalation"
     is_thanks = _fits(THANKS, "thanks_words", words, context)
@@ -115,7 +115,7 @@ def _rule_of(answered: NextTurn, context: RewardContext) -> str:
         return "thanks" if is_thanks else "correction"
     if is_thanks:
         return UNCLEAR
-    return "repetition" if repeats(answered.question[:MOST_CHARACTERS], words) else UNCLEAR
+    return "repetition" if repeats(answered_turn.question[:MOST_CHARACTERS], words) else UNCLEAR
 
 
 def _fits(pattern: re.Pattern[str], option: str, words: str, context: RewardContext) -> bool:

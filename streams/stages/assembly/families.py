@@ -67,8 +67,8 @@ def pass_rewards_down(
 
 def _find_rule(rules: Mapping[str, PassDown], report: str, agent: str) -> tuple[str, PassDown]:
     """Return the name under which a root's report reaches an agent's episodes, and by which rule."""
-    name, _, meant = report.rpartition(".")
+    name, _, meant_agent = report.rpartition(".")
     if name and rules.get(name) == "by_name":
-        return name, "by_name" if meant == agent else "none"
+        return name, "by_name" if meant_agent == agent else "none"
     rule = rules.get(report, rules.get("*", "none"))
     return report, "none" if rule == "by_name" else rule

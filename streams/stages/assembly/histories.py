@@ -40,14 +40,14 @@ def token_problem(turn: TurnRecorded) -> str | None:
 
 def _are_logprobs(data: bytes) -> bool:
     """Say whether packed log-probs are finite, real and at most 0; numbers are read where bytes are not enough."""
-    others = data[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].translate(None, _SURELY_LOGPROBS)
-    if not others and len(data) % BYTES_PER_TOKEN == 0:
+    unusual_bytes = data[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].translate(None, _SURELY_LOGPROBS)
+    if not unusual_bytes and len(data) % BYTES_PER_TOKEN == 0:
         return True
     try:
         values = decode_logprobs(data)
     except InvalidRecordError:
         return False
-    if others.count(0) == len(others):  # +0, or so little more than 0 that only the number shows it
+    if unusual_bytes.count(0) == len(unusual_bytes):  # +0, or so little more than 0 that only the number shows it
         return max(values) <= 0
     return math.isfinite(sum(values)) and max(values) <= 0 and min(values) > NOT_IN_TOP_LIST
 

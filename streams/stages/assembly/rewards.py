@@ -62,9 +62,9 @@ def changes(
     values: Mapping[str, float] = dict(before)
     now_by_id = {reward.event_id: reward for reward in now}
     new = tuple(name for name, reward in now_by_id.items() if values.get(name) != reward.value)
-    gone = [name for name in values if name not in now_by_id]
-    report_by_id = {report.record.event_id: report for report in reports} if gone else {}
-    return new, tuple(reward_of(report_by_id[name]) for name in gone if name in report_by_id)
+    gone_ids = [name for name in values if name not in now_by_id]
+    report_by_id = {report.record.event_id: report for report in reports} if gone_ids else {}
+    return new, tuple(reward_of(report_by_id[name]) for name in gone_ids if name in report_by_id)
 
 
 def without_words(rewards: Iterable[Reward]) -> tuple[Reward, ...]:

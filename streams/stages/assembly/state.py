@@ -195,8 +195,8 @@ class AssemblyState(StageState[AssemblyConfig]):
     def close(self, episode_id: str, stub: Stub) -> None:
         """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
         keys = self.open.pop(episode_id).keys
-        if refused := [key for key in keys if self.events.rows[key].kind == REFUSED]:
-            self.refused[episode_id] = refused
+        if refused_keys := [key for key in keys if self.events.rows[key].kind == REFUSED]:
+            self.refused[episode_id] = refused_keys
         self.late[episode_id] = keys
         self.keep_stub(episode_id, stub)
         self.families.remove_child(episode_id)
@@ -273,8 +273,8 @@ class AssemblyState(StageState[AssemblyConfig]):
         """Return when the last of a family closed whose root passes rewards down: until then it is not forgotten."""
         if not self.config.value.pass_down or episode_id not in self.families.children_by_root:
             return stub.closed_ms
-        closed = (self.stubs.get(child) for child in self.families.children_by_root[episode_id])
-        return max([stub.closed_ms, *(child.closed_ms for child in closed if child)])
+        child_stubs = (self.stubs.get(child) for child in self.families.children_by_root[episode_id])
+        return max([stub.closed_ms, *(child.closed_ms for child in child_stubs if child)])
 
 
 def _counted(principal: str, event: Any) -> Iterator[tuple[str, str | None]]:

@@ -152,8 +152,8 @@ def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> b
     return False
 
 
-def _partial(closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
-    reasons = {name for writer in closed for name in writer.partial}
+def _partial(writers_closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
+    reasons = {name for writer in writers_closed for name in writer.partial}
     return tuple(sorted(reasons | {DropReason.MISSING_EVENTS.value} if closing.holes else reasons))
 
 
@@ -163,19 +163,19 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     for event in events:
         alone = "" if event.sequence >= 0 else event.event_id
         by_writer.setdefault((event.writer_id, alone), []).append(event)
-    for sent in by_writer.values():
-        sent.sort(key=lambda event: event.sequence)
+    for writer_events in by_writer.values():
+        writer_events.sort(key=lambda event: event.sequence)
     if len(by_writer) == 1:
         return next(iter(by_writer.values()))
-    heads = [(sent[0].occurred_at_ms, writer, 0) for writer, sent in by_writer.items()]
+    heads = [(writer_events[0].occurred_at_ms, writer, 0) for writer, writer_events in by_writer.items()]
     heapq.heapify(heads)
     ordered = []
     while heads:
         _, writer, index = heapq.heappop(heads)
-        sent = by_writer[writer]
-        ordered.append(sent[index])
-        if index + 1 < len(sent):
-            heapq.heappush(heads, (sent[index + 1].occurred_at_ms, writer, index + 1))
+        writer_events = by_writer[writer]
+        ordered.append(writer_events[index])
+        if index + 1 < len(writer_events):
+            heapq.heappush(heads, (writer_events[index + 1].occurred_at_ms, writer, index + 1))
     return ordered
 
 
@@ -218,7 +218,7 @@ def without_echoes(turns: Sequence[TurnRecorded]) -> Sequence[TurnRecorded]:
         return turns
     captured = {_answer(turn) for turn in turns if turn.untrainable_reason != NOT_CAPTURED}
     return [
-        _named(turn, echoes.get(_answer(turn)))
+        _with_echo(turn, echoes.get(_answer(turn)))
         for turn in turns
         if turn.untrainable_reason != NOT_CAPTURED or _answer(turn) not in captured
     ]
@@ -228,5 +228,5 @@ def _answer(turn: TurnRecorded) -> tuple[str | None, int]:
     return turn.response_id, turn.choice
 
 
-def _named(turn: TurnRecorded, echo: TurnRecorded | None) -> TurnRecorded:
+def _with_echo(turn: TurnRecorded, echo: TurnRecorded | None) -> TurnRecorded:
     return replace(turn, function=echo.function) if echo is not None and not turn.function else turn

@@ -56,5 +56,5 @@ def spread(group: Group) -> float:
 
 def sampled(ids: Sequence[str], count: int, *seed: object) -> list[str]:
     """Return `count` of the ids in their order, chosen by a hash of seed and id: the same in every replay."""
-    chosen = set(sorted(ids, key=lambda sample_id: content_hash([*seed, sample_id]))[:count])
-    return [sample_id for sample_id in ids if sample_id in chosen]
+    chosen_ids = set(sorted(ids, key=lambda sample_id: content_hash([*seed, sample_id]))[:count])
+    return [sample_id for sample_id in ids if sample_id in chosen_ids]

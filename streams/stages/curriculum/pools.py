@@ -21,7 +21,7 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
         if group.group_id not in flat:
             members[_pool(group, memory, config)].append(group.group_id)
     shares = {"hard": config.hard_share, "normal": config.normal_share, "easy": config.easy_share}
-    taken = {
+    taken_groups = {
         group_id
         for pool, ids in members.items()
         for group_id in sampled(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
@@ -29,8 +29,8 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     group_ids = [group.group_id for group in window.groups if group.group_id not in flat]
     return Decision(
         memory,
-        admitted=tuple(group_id for group_id in group_ids if group_id in taken),
-        rejected=tuple(group_id for group_id in group_ids if group_id not in taken),
+        admitted=tuple(group_id for group_id in group_ids if group_id in taken_groups),
+        rejected=tuple(group_id for group_id in group_ids if group_id not in taken_groups),
         no_signal=flat,
         learned={group.group_key: group.reward_mean for group in window.groups},
     )

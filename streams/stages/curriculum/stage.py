@@ -113,7 +113,9 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         rows = state.ordered(state.in_window)
         pending = {group_id: row for group_id, row in rows if row.data}
         decision = self._decide(state, pending)
-        forgotten = [gone for key, mean in decision.learned.items() for gone in state.difficulty.put(key, mean)]
+        forgotten = [
+            forgotten_key for key, mean in decision.learned.items() for forgotten_key in state.difficulty.put(key, mean)
+        ]
         yield self._report(state, rows, decision, forgotten)
         for group_id, _ in rows:
             state.in_window.delete(group_id)

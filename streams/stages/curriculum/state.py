@@ -131,13 +131,13 @@ class CurriculumStateRows(RememberingState[RunConfig]):
     def remember(self, memory: Memory) -> None:
         """Begin the next window; until the harness first decides, windows of other modes do not count for it."""
         head, mode = self.head, self.config.value.curriculum.mode
-        others = mode != "harness" and memory.total_groups is None
+        is_first_of_mode = mode != "harness" and memory.total_groups is None
         self.head = replace(
             head,
             window=head.window + 1,
             opened_ms=-1,
             percentile=memory.percentile,
-            last_expansion=head.window if others else memory.last_expansion,
+            last_expansion=head.window if is_first_of_mode else memory.last_expansion,
             total_groups=memory.total_groups,
         )
 

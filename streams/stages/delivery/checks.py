@@ -38,12 +38,12 @@ def keep_evaluation(state: DeliveryState, config: DeliveryConfig, record: Evalua
     metrics = {check.metric for check in config.checks if check.evaluation == record.name}
     if not metrics:
         return
-    chosen = {
+    checked_metrics = {
         name: value
         for name, value in record.metrics.items()
         if name == REFUSED or any(name in (metric, f"{metric}_low", f"{metric}_high") for metric in metrics)
     }
-    state.evaluations.put(_key(record.policy_version, record.name), Measured(record.set_hash or "", chosen))
+    state.evaluations.put(_key(record.policy_version, record.name), Measured(record.set_hash or "", checked_metrics))
 
 
 def forget_before(state: DeliveryState, version: int) -> None:

@@ -69,12 +69,15 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
     if head.canary is None or not share:
         return
     versions = observed.served_versions
-    drawn, is_canary = is_drawn(model, head.canary, observed.episode_id, share, head.salt), versions == (head.canary,)
-    unserved = head.unserved + 1 if drawn and head.canary not in versions else 0 if is_canary else head.unserved
+    is_drawn_for_canary = is_drawn(model, head.canary, observed.episode_id, share, head.salt)
+    is_canary = versions == (head.canary,)
+    unserved = (
+        head.unserved + 1 if is_drawn_for_canary and head.canary not in versions else 0 if is_canary else head.unserved
+    )
     if versions not in ((head.canary,), (head.serving,)):
         state.head = replace(head, mixed=head.mixed + 1, unserved=unserved)
         return
-    if is_canary != drawn:
+    if is_canary != is_drawn_for_canary:
         state.head = replace(head, strayed=head.strayed + 1, unserved=unserved)
         return
     most = config.max_share_per_principal

@@ -11,7 +11,7 @@ from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import StageState
 
-FAILED = frozenset({"error", "timeout"})
+FAILURE_REASONS = frozenset({"error", "timeout"})
 """Stop reasons of an episode that failed."""
 _observed = copier(Score, EpisodeObserved, "run_id", "tokens", "failed")
 
@@ -47,8 +47,8 @@ class ObservingStage(RunStage[ObservingState]):
         config = state.config.value
         if config.delivery is None or record.model != config.model or record.resampled or not record.served_versions:
             return ()
-        failed = record.outcome == "failed" or record.stop_reason in FAILED
-        observed = _observed(record, run_id=self.run_id, tokens=record.sampled_tokens, failed=failed)
+        has_failed = record.outcome == "failed" or record.stop_reason in FAILURE_REASONS
+        observed = _observed(record, run_id=self.run_id, tokens=record.sampled_tokens, failed=has_failed)
         return [Outgoing(DELIVERY_LOG, self.run_id, observed)]
 
     def pass_time(self, state: ObservingState) -> Iterable[Outgoing]:

@@ -26,7 +26,7 @@ MOST_STRATA = 100
 """Tasks that are compared with themselves; episodes of all others are compared with one another."""
 MOST_PRINCIPALS = 1_000
 """Principals whose episodes are counted apart; those of all others are counted as one's."""
-EVERYBODY, OTHERS = "*", "others"
+EVERYBODY, OTHER_PRINCIPALS = "*", "others"
 HEARD_MS = 5_000
 """After a change of the shares, episodes do not count for so long: not every router has heard of it."""
 _KEY = "head"
@@ -260,7 +260,7 @@ class DeliveryState(StageState[RunConfig]):
     def key_of(self, principal: str) -> str:
         """Return under which key a principal's episodes are counted: many share one where there are very many."""
         key = "p" + principal
-        return key if key in self.balances.rows or len(self.balances.rows) <= MOST_PRINCIPALS else OTHERS
+        return key if key in self.balances.rows or len(self.balances.rows) <= MOST_PRINCIPALS else OTHER_PRINCIPALS
 
     def add_part(self, principal: str, metric: str, before: Effect, after: Effect) -> None:
         """Add to a principal's part of an effect what an episode of it has changed."""

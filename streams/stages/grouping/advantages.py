@@ -68,16 +68,16 @@ def statistics(rewards_G: Sequence[float]) -> Statistics:
 def advantages(rewards_G: Sequence[float], kind: str) -> list[float]:
     """Return one advantage per reward; ValueError for a kind that this release does not know."""
     stats, size = statistics(rewards_G), len(rewards_G)
-    others = max(size - 1, 1)  # of a group of one the distance is 0, whatever it is divided by
+    other_count = max(size - 1, 1)  # of a group of one the distance is 0, whatever it is divided by
     distances_G = [reward - stats.mean for reward in rewards_G]
     if kind == "leave_one_out":
-        return [size / others * distance for distance in distances_G]
+        return [size / other_count * distance for distance in distances_G]
     if kind == "mean":
         divisor = 1.0
     elif kind == "mean_std":
         divisor = stats.std + STD_FLOOR
     elif kind == "unbiased_std":
-        divisor = stats.std * math.sqrt(size / others) + UNBIASED_STD_FLOOR
+        divisor = stats.std * math.sqrt(size / other_count) + UNBIASED_STD_FLOOR
     else:
         raise ValueError(f"no kind of advantage {kind!r}; there are mean, mean_std, unbiased_std and leave_one_out")
     return [distance / divisor for distance in distances_G]
@@ -122,7 +122,8 @@ def _group_of_turns(
     places = [place_and_turn for of_member in earned_G for place_and_turn in of_member]
     if frame.advantage_kind == "leave_one_out":
         centred_G = [
-            centre(credit, expected) for credit, expected in zip(credits_G, expected_of_others(credits_G), strict=True)
+            centre(credit, expected_return)
+            for credit, expected_return in zip(credits_G, expected_of_others(credits_G), strict=True)
         ]
     else:
         centred_G = [dict[str, float]() for _ in credits_G]
@@ -178,8 +179,8 @@ def make_single(
 
 def expect_of_others(rewards_G: Sequence[float]) -> list[Expectation]:
     """Return for each of a task's first rewards what the others let expect."""
-    total, others = math.fsum(rewards_G), len(rewards_G) - 1
-    return [Expectation((total - reward) / others, "task") for reward in rewards_G]
+    total, other_count = math.fsum(rewards_G), len(rewards_G) - 1
+    return [Expectation((total - reward) / other_count, "task") for reward in rewards_G]
 
 
 def with_members(group: Group, members: Sequence[GroupMember], tolerance: float = 1e-9) -> Group:

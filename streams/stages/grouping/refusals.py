@@ -39,14 +39,14 @@ def refusal_of(score: Score, config: RunConfig) -> tuple[DropReason, str] | None
 
 def _mismatch_with_filter(score: Score, config: RunConfig) -> str | None:
     """Name what keeps a score out of the run's filter; the model is the run's own unless the filter names others."""
-    chosen = config.filter
-    if chosen.tasks and score.task not in chosen.tasks:
+    run_filter = config.filter
+    if run_filter.tasks and score.task not in run_filter.tasks:
         return f"task {score.task!r}"
-    if chosen.agents and score.agent not in chosen.agents:
+    if run_filter.agents and score.agent not in run_filter.agents:
         return f"agent {score.agent!r}"
-    if score.model and score.model not in (chosen.models or (config.model,)):
+    if score.model and score.model not in (run_filter.models or (config.model,)):
         return f"model {score.model!r}"
-    other = [name for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value]
+    other = [name for name, value in sorted(run_filter.labels.items()) if score.labels.get(name) != value]
     return f"label {other[0]!r}" if other else None
 
 
@@ -69,13 +69,15 @@ def mismatch_with_first(score: Score, first: Score, *, same_prompt: bool) -> str
     for name in ("model", *(("prompt_hash", "tools_hash") if same_prompt else ())):
         value, value_of_first = getattr(score, name), getattr(first, name)
         if value != value_of_first:
-            what = name.removesuffix("_hash")
-            return f"began with {what} {value_of_first} ({first.trajectory_id}), and this has {what} {value}"
+            field_name = name.removesuffix("_hash")
+            return (
+                f"began with {field_name} {value_of_first} ({first.trajectory_id}), and this has {field_name} {value}"
+            )
     return None
 
 
-def is_unfinished(score: Score, taken: Literal["rewarded_after", "all", "none"]) -> bool:
+def is_unfinished(score: Score, trained_unfinished: Literal["rewarded_after", "all", "none"]) -> bool:
     """Say whether a score is left out since its episode has no end: its agent may have been killed in the middle."""
-    if score.closed_by == "ended" or taken == "all":
+    if score.closed_by == "ended" or trained_unfinished == "all":
         return False
-    return taken == "none" or not score.is_rewarded_after
+    return trained_unfinished == "none" or not score.is_rewarded_after

@@ -97,8 +97,8 @@ class GroupingState(StageState[RunConfig]):
 
     def remove(self, trajectory_id: str, key: str) -> None:
         """Take a member out of its open group; the group goes with its last one."""
-        others = self.groups.pop(key).members - {trajectory_id}
-        for member in others:
+        other_members = self.groups.pop(key).members - {trajectory_id}
+        for member in other_members:
             self.groups.setdefault(key, OpenGroup()).add(member, self.scores.rows[member])
 
     def scores_in(self, key: str) -> Iterator[Score]:
@@ -122,8 +122,8 @@ class GroupingState(StageState[RunConfig]):
             (breadth, [self.levels.find(TURN + key) or _NOTHING for key in keys])
             for breadth, keys in level_keys(score, self.config.value.grouping.similar_by)
         )
-        expected = expectation(levels, score.max_policy_version or 0)
-        return None if expected is None else expected.value
+        turn_expectation = expectation(levels, score.max_policy_version or 0)
+        return None if turn_expectation is None else turn_expectation.value
 
     def learn_reward(self, score: Score) -> None:
         """Add a reward to what its example, openings like its own and its task have earned, and those of its turns."""
@@ -191,8 +191,10 @@ class GroupingState(StageState[RunConfig]):
         """Return how long a score waits before it joins a group."""
         config = self.config.value.grouping
         grace_ms = row.grace_ms if config.reward_grace_ms is None else config.reward_grace_ms
-        taken = self.config.value.filter.unfinished
-        waits = score.outcome == "missing" or (taken == "rewarded_after" and is_unfinished(score, taken))
+        trained_unfinished = self.config.value.filter.unfinished
+        waits = score.outcome == "missing" or (
+            trained_unfinished == "rewarded_after" and is_unfinished(score, trained_unfinished)
+        )
         return max(grace_ms, config.reward_wait_ms) if waits else grace_ms
 
     def grace_ms(self, score: Score) -> int:
@@ -208,7 +210,7 @@ class GroupingState(StageState[RunConfig]):
         if group is None:
             return None
         if key.startswith(BEGINNERS) and len(group.members) > 1:
-            first, *others = self.scores_in(key)
-            if any(score.value != first.value for score in others):
+            first, *later_scores = self.scores_in(key)
+            if any(score.value != first.value for score in later_scores):
                 return self.clock.since(group.last_ms) + self.grace_ms(first)
         return self.clock.since(group.first_ms) + self.config.value.grouping.window_ms

@@ -116,8 +116,8 @@ class Asker:
         try:
             function = function_of(self._registry, reward)
         except ConfigurationError as error:
-            return _failed(str(error))
-        answer = _failed("never asked")
+            return _failed_answer(str(error))
+        answer = _failed_answer("never asked")
         timeout_s = None if function.patient else reward.timeout_s
         for attempt in range(reward.attempts):
             if attempt:
@@ -137,7 +137,7 @@ class Asker:
             await asyncio.wait([call], timeout=timeout_s)
             if call.done():
                 return call.result()
-            return _failed(f"reward {context.name!r} gave no answer within {timeout_s} s")
+            return _failed_answer(f"reward {context.name!r} gave no answer within {timeout_s} s")
         finally:
             self.answered += 1
             if not call.done():
@@ -171,8 +171,8 @@ def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
     """Say whether a trajectory is in a component's sample: always the same; groups are all in it."""
     if reward.share == 1 or not isinstance(subject, Trajectory):
         return True
-    drawn = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
-    return int.from_bytes(drawn, "big") < reward.share * 2**56
+    draw_digest = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
+    return int.from_bytes(draw_digest, "big") < reward.share * 2**56
 
 
 def _error_answer(name: str, error: BaseException) -> ComponentAnswer:
@@ -180,10 +180,10 @@ def _error_answer(name: str, error: BaseException) -> ComponentAnswer:
         text = repr(error)
     except BaseException:  # the `__repr__` of a user's class may fail too
         text = type(error).__name__
-    return _failed(f"reward {name!r} raised {text}")
+    return _failed_answer(f"reward {name!r} raised {text}")
 
 
-def _failed(error: str) -> ComponentAnswer:
+def _failed_answer(error: str) -> ComponentAnswer:
     """Return the answer of a call that failed; an address in memory would give each replay other bytes."""
     return ComponentAnswer(error=_ADDRESS.sub("", error[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
@@ -204,10 +204,10 @@ def _check_answer(subject: Subject, value: Any, name: str) -> ComponentAnswer:
     if value is None:
         return ComponentAnswer()
     if isinstance(value, UNORDERED) or not isinstance(value, Iterable):
-        return _failed(f"reward {name!r} returned {value!r:.200}, which is not a sequence")
+        return _failed_answer(f"reward {name!r} returned {value!r:.200}, which is not a sequence")
     values = list(value)
     if len(values) != len(subject):
-        return _failed(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
+        return _failed_answer(f"reward {name!r} returned {len(values)} values for {len(subject)} members")
     return ComponentAnswer(members=tuple(_check_value(member_value, name) for member_value in values))
 
 
@@ -215,9 +215,11 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
     """Return an answer about single turns, each in the component's name."""
     for turn in values.turns:
         if turn.value is not None and not computable(turn.value):
-            return _failed(f"reward {name!r} gave turn {turn.turn_event_id} {turn.value}")
+            return _failed_answer(f"reward {name!r} gave turn {turn.turn_event_id} {turn.value}")
         if not 0 <= turn.confidence <= 1:
-            return _failed(f"reward {name!r} gave turn {turn.turn_event_id} confidence {turn.confidence}, not 0 … 1")
+            return _failed_answer(
+                f"reward {name!r} gave turn {turn.turn_event_id} confidence {turn.confidence}, not 0 … 1"
+            )
     answer = _check_value(values.total, name)
     if answer.error:
         return answer
@@ -228,13 +230,13 @@ def _check_value(value: Any, name: str) -> ComponentAnswer:
     if value is None:
         return ComponentAnswer()
     if isinstance(value, TEXTS):
-        return _failed(f"reward {name!r} returned {value!r:.200}, which is text and not a number")
+        return _failed_answer(f"reward {name!r} returned {value!r:.200}, which is text and not a number")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return _failed(f"reward {name!r} returned {value!r:.200}, which is not a number")
+        return _failed_answer(f"reward {name!r} returned {value!r:.200}, which is not a number")
     if not computable(number):
-        return _failed(f"reward {name!r} returned {number}")
+        return _failed_answer(f"reward {name!r} returned {number}")
     return ComponentAnswer(number)
 
 

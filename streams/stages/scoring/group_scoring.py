@@ -32,7 +32,7 @@ Question = tuple[GroupingConfig, Group]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedGroup:
     """The records about a closed group that was judged before."""
 
     outcome: Group | Drop | None = None
@@ -41,7 +41,7 @@ class Judged:
     """Drops of members that left it, by trajectory id."""
 
 
-FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[Judged]]
+FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[JudgedGroup]]
 """Finds the records about a closed group, given the rewards that are asked about it."""
 
 
@@ -64,11 +64,11 @@ class JudgedGroups:
         elif isinstance(record, Drop) and record.stage == STAGE and record.unit == "trajectory":
             self.left.setdefault((record.run_id, record.unit_id), record)
 
-    def of(self, closed: Group) -> Judged:
+    def of(self, closed_group: Group) -> JudgedGroup:
         """Return the records about one group."""
-        names = (member.trajectory_id for member in closed.members)
-        left = {name: drop for name in names if (drop := self.left.get((closed.run_id, name)))}
-        return Judged(self.outcomes.get(closed.group_id), left)
+        names = (member.trajectory_id for member in closed_group.members)
+        left_members = {name: drop for name in names if (drop := self.left.get((closed_group.run_id, name)))}
+        return JudgedGroup(self.outcomes.get(closed_group.group_id), left_members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +194,18 @@ class GroupScoringStage(RunStage[GroupScoringState]):
             raise ConfigurationError(f"{self.name} was given no payload to fetch trajectories from")
         there = await self._payload.fetch([member.location for member in group.members])
         members = [member.trajectory_id for member in group.members if member.location in there]
-        lost = frozenset(member.trajectory_id for member in group.members) - set(members)
+        lost_members = frozenset(member.trajectory_id for member in group.members) - set(members)
         if len(members) < _fewest(config):
-            return GroupAnswers(lost)  # too few for a group: no function is called
+            return GroupAnswers(lost_members)  # too few for a group: no function is called
         trajectories = [there[member.location] for member in group.members if member.location in there]
         answers = await self._asker.ask_all(trajectories, config.rewards, slots)
         errors = [answer.error for answer in answers.values() if answer.error]
         if errors:
-            return GroupAnswers(lost, error="; ".join(errors))
+            return GroupAnswers(lost_members, error="; ".join(errors))
         if any(answer.members is None for answer in answers.values()):
-            return GroupAnswers(lost, silent=True)
+            return GroupAnswers(lost_members, silent=True)
         return GroupAnswers(
-            lost,
+            lost_members,
             {name: dict(zip(members, answer.members or (), strict=True)) for name, answer in answers.items()},
         )
 
@@ -236,11 +236,11 @@ class GroupScoringStage(RunStage[GroupScoringState]):
                 detail = f"{len(members)} of {len(group.members)} members are left after judging"
                 yield self._drop_group(state, group, DropReason.INCOMPLETE_GROUP, members, detail)
             return
-        judged = replace(
+        judged_group = replace(
             with_members(group, members, tolerance=config.signal_tolerance),
             reward_version=group_reward_version(self._registry, config.rewards, group.reward_version),
         )
-        yield Outgoing(RUN_LOG, self.run_id, judged)
+        yield Outgoing(RUN_LOG, self.run_id, judged_group)
 
     def _drop_group(
         self, state: GroupScoringState, group: Group, reason: DropReason, members: Sequence[GroupMember], detail: str
@@ -279,15 +279,16 @@ def _member(
     return replace(member, reward=reward, components=components)
 
 
-def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> GroupAnswers:
+def _as_recorded(judged_group: JudgedGroup, closed_group: Group, config: GroupingConfig) -> GroupAnswers:
     """Return the verdict that the records were made of."""
-    outcome, left = judged.outcome, {name: (DropReason(drop.reason), drop.detail) for name, drop in judged.left.items()}
+    outcome = judged_group.outcome
+    left_members = {name: (DropReason(drop.reason), drop.detail) for name, drop in judged_group.left.items()}
     if isinstance(outcome, Group):
-        return GroupAnswers(answers=_answers_of(outcome, closed, config.rewards), left=left)
-    stayed = len(closed.members) - len(left)
+        return GroupAnswers(answers=_answers_of(outcome, closed_group, config.rewards), left=left_members)
+    stayed = len(closed_group.members) - len(left_members)
     incomplete = outcome is not None and outcome.reason == DropReason.INCOMPLETE_GROUP.value
     if stayed < _fewest(config) and (incomplete or (outcome is None and not stayed)):
-        return GroupAnswers(left=left, unasked=True)
+        return GroupAnswers(left=left_members, unasked=True)
     if outcome is None:
         return GroupAnswers(error="no judged group of this id is in the run's log")
     silent = outcome.reason == DropReason.SCORE_MISSING.value
@@ -295,13 +296,13 @@ def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> Group
 
 
 def _answers_of(
-    judged: Group, closed: Group, rewards: Sequence[RewardConfig]
+    judged_group: Group, closed_group: Group, rewards: Sequence[RewardConfig]
 ) -> Mapping[str, Mapping[str, ComponentAnswer]]:
     """Return the answers about the members of a judged group, by component and trajectory id."""
-    members = {member.trajectory_id: member for member in judged.members}
+    members = {member.trajectory_id: member for member in judged_group.members}
     left_out = {
         member.trajectory_id: ComponentAnswer(error="it was left out when the group was judged")
-        for member in closed.members
+        for member in closed_group.members
         if member.trajectory_id not in members
     }
     return {

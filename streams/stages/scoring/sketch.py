@@ -28,8 +28,10 @@ def sketch_opening(messages: Iterable[Message]) -> str:
     if not words:
         return ""
     hashes = [_hash(word) for word in words]
-    chosen = (min(digest[start : start + _SIZE] for digest in hashes) for start in range(0, BYTES * _SIZE, _SIZE))
-    return bytes(least[-1] for least in chosen).hex()
+    least_digests = (
+        min(digest[start : start + _SIZE] for digest in hashes) for start in range(0, BYTES * _SIZE, _SIZE)
+    )
+    return bytes(least[-1] for least in least_digests).hex()
 
 
 @lru_cache(maxsize=20_000)

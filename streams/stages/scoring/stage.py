@@ -294,8 +294,8 @@ def header(trajectory: Trajectory, location: Location) -> Score:
             versions.append(span.policy_version)
             sampled += span.end - span.start
     turns = trajectory.turns
-    trained = next((turn for turn in turns if turn.trainable), None)
-    model = (trained or turns[0]).model if turns else ""
+    trained_turn = next((turn for turn in turns if turn.trainable), None)
+    model = (trained_turn or turns[0]).model if turns else ""
     return _header(
         trajectory,
         location=location,

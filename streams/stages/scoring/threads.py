@@ -26,13 +26,13 @@ class ScoringThreads:
         if self.hung >= self._most_hung:
             raise RuntimeError(f"{self.hung} calls hang already; restart the worker and correct the function")
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+        outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
         def settle(result: T | None, error: BaseException | None) -> None:
-            if done.done():
+            if outcome.done():
                 self.hung -= 1
             else:
-                done.set_result((result, error))
+                outcome.set_result((result, error))
 
         def run() -> None:
             result, failure = None, None
@@ -47,9 +47,9 @@ class ScoringThreads:
 
         threading.Thread(target=run, name=self._name, daemon=True).start()
         try:
-            value, failure = await done
+            value, failure = await outcome
         except asyncio.CancelledError:
-            self.hung += done.cancelled()
+            self.hung += outcome.cancelled()
             raise
         if failure is not None:
             raise failure

@@ -16,7 +16,7 @@ from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.streams.pipeline import run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, check
-from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judged, JudgedGroups
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroup, JudgedGroups
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_member, make_trajectory
@@ -218,7 +218,7 @@ def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size:
     for output in live_outputs:
         judged_groups.take(output)
 
-    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
         return judged_groups.of(group)
 
     again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=find_recorded))
@@ -230,8 +230,8 @@ def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -
     left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
                      detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
 
-    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
-        return Judged(left_over)  # live wanted four
+    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+        return JudgedGroup(left_over)  # live wanted four
 
     again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=find_recorded))
     (drop,) = again.feed(closed())

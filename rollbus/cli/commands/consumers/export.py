@@ -126,7 +126,7 @@ def _export(settings: Settings, *, folder: Path, run_id: str | None, **fields: A
     for reason, count in manifest["left_out"].items():
         echo(f"left out: {count} {reason}")
     if run not in stored:
-        others = f"; --run takes one of {', '.join(stored)}" if stored else ""
-        echo(f"run {run} has no rows in ClickHouse, so fate, step and reason are empty{others}", err=True)
+        known_runs = f"; --run takes one of {', '.join(stored)}" if stored else ""
+        echo(f"run {run} has no rows in ClickHouse, so fate, step and reason are empty{known_runs}", err=True)
     left_out = format_count(manifest["exclusions"]["episodes"], "excluded episode")
     echo(f"left out: {left_out}; see {folder / 'manifest.json'}")

@@ -38,14 +38,14 @@ def wandb(settings: Settings, project: str, entity: str | None, mode: str, folde
     """Log to Weights & Biases, with the key of WANDB_API_KEY or `wandb login`."""
     from rollbus.consumers.loggers.wandb_logger import WandbLogger
 
-    chosen = WandbLogger(
+    wandb_logger = WandbLogger(
         project,
         namespace=settings.namespace,
         entity=entity,
         mode="offline" if mode == "offline" else "online",
         folder=folder,
     )
-    _follow(settings, chosen, "wandb")
+    _follow(settings, wandb_logger, "wandb")
 
 
 @log_to.command()
@@ -83,8 +83,8 @@ def openpipe(settings: Settings, base_url: str | None) -> None:
     key = os.environ.get("OPENPIPE_API_KEY")
     if not key:
         raise ConfigurationError("there is no key for OpenPipe: set OPENPIPE_API_KEY")
-    chosen = OpenPipeLogger(namespace=settings.namespace, api_key=key, base_url=base_url or BASE_URL)
-    _follow(settings, chosen, "openpipe")
+    openpipe_logger = OpenPipeLogger(namespace=settings.namespace, api_key=key, base_url=base_url or BASE_URL)
+    _follow(settings, openpipe_logger, "openpipe")
 
 
 @log_to.command()

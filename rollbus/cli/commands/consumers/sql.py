@@ -62,10 +62,10 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
     from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 
     query = load_query(name)
-    chosen = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
+    query_values = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
     form["value"] = form["value"] or query.chart
     configured = [run.run_id for run in settings.runs]
-    _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **form)
+    _print(run_query(settings.clickhouse, name, query_values, configured=configured), title=name, **form)
 
 
 @sql.command()

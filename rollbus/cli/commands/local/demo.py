@@ -60,8 +60,8 @@ def demo(
     from rollbus.demo.run import Demo, DemoOptions
 
     jobs: dict[str, DemoJob] = {"routing": RoutingJob(), "orders": LookUp(), "game": GameJob()}
-    chosen = jobs[job]
-    usual = chosen.amounts
+    demo_job = jobs[job]
+    usual = demo_job.amounts
     amounts = replace(usual, evaluated=evaluated or usual.evaluated)
     if episodes:
         amounts = replace(amounts, episodes=episodes, fewest=None)
@@ -70,4 +70,4 @@ def demo(
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
-    Demo(chosen, DemoOptions(amounts, seed, keep=keep, data_dir=data_dir), console).run()
+    Demo(demo_job, DemoOptions(amounts, seed, keep=keep, data_dir=data_dir), console).run()

@@ -167,14 +167,14 @@ def _offer(
 
     path = source.path or LOCAL_FILE
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    changed = write_proposals(text, proposals)
+    changed_text = write_proposals(text, proposals)
     for proposal in proposals:
         echo(f"because {proposal.why}:\n    {proposal.text}")
     if not _agrees(f"Write this into {path}?", may_ask=may_ask, yes=yes):
         echo(f"`rollbus start --yes` writes this into {path}")
         return
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(changed, encoding="utf-8")
+    draft.write_text(changed_text, encoding="utf-8")
     try:
         load_settings(Model, draft, os.environ)
         draft.replace(path)

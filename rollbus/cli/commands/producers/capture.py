@@ -171,11 +171,11 @@ def _describe(folder: Path, reports: Sequence["ProcessReport"], own_counts: Mapp
     text = f"rollbus: recorded {format_count(trainable + sum(reasons.values()), 'turn')} of {processes}"
     text += f", {trainable} of them trainable"
     text += "".join(f"; {count} not: {reason}" for reason, count in sorted(reasons.items()))
-    lost = sum(count for name, count in counts.items() if name.startswith("events_dropped"))
-    notes += [f"lost: {format_count(lost, 'event')}"] if lost else []
+    lost_events = sum(count for name, count in counts.items() if name.startswith("events_dropped"))
+    notes += [f"lost: {format_count(lost_events, 'event')}"] if lost_events else []
     if cut := sum(not report.whole for report in reports):
-        named = format_count(cut, "process", "processes")
-        notes.append(f"{named} did not come to an end: what was neither sent nor spooled is lost")
+        unfinished = format_count(cut, "process", "processes")
+        notes.append(f"{unfinished} did not come to an end: what was neither sent nor spooled is lost")
     notes += [f"{counts[name]} {name}" for name in ("calls_outside_episode", "calls_unobserved") if counts[name]]
     if calls := counts["calls_of_own_recorder"]:
         notes.append(f"the program's own recorder recorded {format_count(calls, 'call')}")

@@ -119,8 +119,8 @@ def run(
 
         recorder = record_as(settings.sign_as(DOOR))
         spooled = [record_as(settings.sign_as(name)) for name in find_spooled(spool_folder)]
-        for left in spooled:
-            left.outbox.submit_report()  # a recorder looks into its spool once it sends something
+        for spooled_recorder in spooled:
+            spooled_recorder.outbox.submit_report()  # a recorder looks into its spool once it sends something
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
@@ -144,7 +144,7 @@ def run(
                 stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
                 await server.serve(sockets=[listener])
                 stopping.cancel()
-                await asyncio.gather(*(asyncio.to_thread(left.close) for left in spooled))
+                await asyncio.gather(*(asyncio.to_thread(spooled_recorder.close) for spooled_recorder in spooled))
 
         asyncio.run(serve())
 

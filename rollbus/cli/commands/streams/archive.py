@@ -38,10 +38,10 @@ def run(settings: Settings, url: str | None) -> None:
 
     place = _place(settings, url)
     with show_progress("archiving") as progress:
-        opened = open_archive(place, may_be_new=True, despite_damage=True)
-        work = ArchiveRun(settings.stream_settings(), opened, wall_clock_ms, progress)
+        log_archive = open_archive(place, may_be_new=True, despite_damage=True)
+        work = ArchiveRun(settings.stream_settings(), log_archive, wall_clock_ms, progress)
         asyncio.run(run_job(work, settings.heart("archive")))
-    manifests = format_count(opened.contents.number, "manifest")
+    manifests = format_count(log_archive.contents.number, "manifest")
     echo(f"{format_count(work.records, 'record')} archived; {place} has {manifests}")
     if work.left_out:
         echo(f"left out: {format_count(work.left_out, 'record')} of forgotten episodes")
@@ -58,10 +58,10 @@ def ls(settings: Settings, url: str | None) -> None:
     """List what the archive holds: topics, offsets, records, times and sizes."""
     from rollbus.archive.archive import total
 
-    opened = _open(settings, url)
+    log_archive = _open(settings, url)
     table = OutputTable("topic", "partition", "offsets", "records", "from (UTC)", "to", "files", "bytes")
-    for name, partition in opened.contents.partitions.items():
-        files = opened.contents.files_of(name)
+    for name, partition in log_archive.contents.partitions.items():
+        files = log_archive.contents.files_of(name)
         records, size = total(files)
         first, last = (
             min((file.first_ms for file in files), default=None),
@@ -77,10 +77,10 @@ def ls(settings: Settings, url: str | None) -> None:
             f"{size:,}",
         )
     Console().print(table)
-    _print_missing(opened)
-    newest = opened.contents.manifests[-1]
-    written = f"the last of {format_time(newest.written_at_ms)} UTC"
-    echo(f"{opened.url}: {newest.namespace}* in {format_count(newest.number, 'manifest')}, {written}")
+    _print_missing(log_archive)
+    newest = log_archive.contents.manifests[-1]
+    last_manifest = f"the last of {format_time(newest.written_at_ms)} UTC"
+    echo(f"{log_archive.url}: {newest.namespace}* in {format_count(newest.number, 'manifest')}, {last_manifest}")
 
 
 @archive.command()
@@ -93,21 +93,27 @@ def verify(settings: Settings, url: str | None) -> None:
     """
     from rollbus.archive.archive import total
 
-    opened = _open(settings, url, despite_damage=True)
+    log_archive = _open(settings, url, despite_damage=True)
     with show_progress("verifying") as progress:
-        troubles = opened.verify(progress)
+        troubles = log_archive.verify(progress)
     if troubles:
         raise DataLossError("\n".join(troubles))
-    if unnamed := opened.find_unnamed():
+    if unnamed := log_archive.find_unnamed():
         cause = f"of a run that was cut off or of a forgotten episode, such as {unnamed[0]}"
         files = format_count(len(unnamed), "file")
         echo(f"without effect, {cause}: {files}; `rollbus forget --again` deletes what is left")
-    records, size = total(opened.contents.files.values())
-    counts = [format_count(opened.contents.number, "manifest"), format_count(len(opened.contents.files), "file")]
+    records, size = total(log_archive.contents.files.values())
+    counts = [
+        format_count(log_archive.contents.number, "manifest"),
+        format_count(len(log_archive.contents.files), "file"),
+    ]
     counts += [format_count(records, "record"), format_count(size, "byte")]
     echo(f"{', '.join(counts)}: each is as it was written")
-    if opened.contents.missing:
-        lines = [f"missing: {lost}; retention deleted it before it was archived" for lost in opened.contents.missing]
+    if log_archive.contents.missing:
+        lines = [
+            f"missing: {missing_span}; retention deleted it before it was archived"
+            for missing_span in log_archive.contents.missing
+        ]
         raise DataLossError("\n".join(lines))
 
 
@@ -123,9 +129,9 @@ def restore(settings: Settings, name: str, url: str | None, allow_missing: bool)
     """
     from rollbus.archive.kafka.restore import Restore
 
-    opened = _open(settings, url)
+    log_archive = _open(settings, url)
     with show_progress("restoring") as progress:
-        work = Restore(settings.stream_settings(), opened, name, allow_missing, progress)
+        work = Restore(settings.stream_settings(), log_archive, name, allow_missing, progress)
         asyncio.run(work.run())
     table = OutputTable("partition", "digest")
     for partition, digest in sorted(work.digests.items()):
@@ -157,6 +163,6 @@ def _open(settings: Settings, url: str | None, *, despite_damage: bool = False) 
     return open_archive(_place(settings, url), despite_damage=despite_damage)
 
 
-def _print_missing(opened: "Archive") -> None:
-    for lost in opened.contents.missing:
-        echo(f"missing: {lost}; retention deleted it before it was archived")
+def _print_missing(log_archive: "Archive") -> None:
+    for missing_span in log_archive.contents.missing:
+        echo(f"missing: {missing_span}; retention deleted it before it was archived")

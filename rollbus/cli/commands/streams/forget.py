@@ -68,9 +68,10 @@ def forget(
         _print_places(settings, console, "their rows" if clickhouse else None, "their records", len(steps), now_ms)
         console.print("nothing is changed: --dry-run; the table says what would become of it")
     else:
-        written = asyncio.run(write_exclusions(stream, exclusions(matches, reason=reason, now_ms=now_ms)))
+        new_exclusions = asyncio.run(write_exclusions(stream, exclusions(matches, reason=reason, now_ms=now_ms)))
         console.print(
-            f"{written} are on the list of exclusions from now on; {len(matches) - written} were already on it"
+            f"{new_exclusions} are on the list of exclusions from now on; "
+            f"{len(matches) - new_exclusions} were already on it"
         )
         rows = format_count(delete_listed(settings), "row") if clickhouse else None
         archived = format_count(forget_archived(settings, now_ms), "record")
@@ -149,9 +150,11 @@ def _print_places(
     from rollbus.streams.stages.alias import AliasStage
 
     stream, horizon_ms = settings.stream_settings(), settings.assembly.late_horizon_ms
-    named = [(topic, RESTORED.match(topic)) for topic in asyncio.run(topics_on_broker(stream))]
+    restored_topics = [(topic, RESTORED.match(topic)) for topic in asyncio.run(topics_on_broker(stream))]
     restored = {
-        match[0] + stream.namespace for name, match in named if match and name.startswith(match[0] + stream.namespace)
+        match[0] + stream.namespace
+        for name, match in restored_topics
+        if match and name.startswith(match[0] + stream.namespace)
     }
     places = find_places(
         namespace=stream.namespace,

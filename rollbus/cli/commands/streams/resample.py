@@ -78,7 +78,7 @@ def run(
         loop.run(main())
     finally:
         recorder.close()
-        if not resampler.left:  # closing would wait for them without end
+        if not resampler.left_behind:  # closing would wait for them without end
             loop.close()
 
 

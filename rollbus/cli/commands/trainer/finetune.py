@@ -69,12 +69,12 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
         from rollbus.nemo.checks import describe
         from rollbus.nemo.runs.folder import newest_run
 
-        chosen = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
-        description = describe(chosen) if check else ""
+        run_options = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
+        description = describe(run_options) if check else ""
     if check:
         echo(description)
         return
-    _run(replace(chosen, resume=newest_run(chosen.plan.bus.data_dir)) if resume else chosen)
+    _run(replace(run_options, resume=newest_run(run_options.plan.bus.data_dir)) if resume else run_options)
 
 
 def _options(
@@ -105,10 +105,10 @@ def _options_of(record: "RunRecord") -> "FinetuneOptions":
     return replace(finetune_options, resume=record)
 
 
-def _run(chosen: "FinetuneOptions") -> None:
+def _run(run_options: "FinetuneOptions") -> None:
     from rollbus.nemo.finetune import run_finetune
 
-    if not run_finetune(chosen, Console()):
+    if not run_finetune(run_options, Console()):
         raise click.exceptions.Exit(1)
 
 

@@ -69,11 +69,11 @@ def promote(settings: Settings, run_id: str | None, version: int, reason: str) -
     from rollbus.trainer.operate.delivery import policy_history
     from rollbus.trainer.operate.policy_on_log import promote_policy
 
-    chosen = trainer_settings(settings, run_id, "policy-versions", "policy-decisions")
-    if settings.run(run_id).delivery is not None and policy_history(chosen):
+    run_settings = trainer_settings(settings, run_id, "policy-versions", "policy-decisions")
+    if settings.run(run_id).delivery is not None and policy_history(run_settings):
         _command(settings, run_id, "promote", version, reason)
         return
-    promote_policy(chosen, version, reason=reason)
+    promote_policy(run_settings, version, reason=reason)
     echo(f"version {version} is served")
 
 
@@ -115,11 +115,11 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
     """Show who served since when and why, with the reward's numbers that each decision was made on."""
     from rollbus.trainer.operate.delivery import policy_history
 
-    chosen = trainer_settings(settings, run_id, "policy-decisions")
+    run_settings = trainer_settings(settings, run_id, "policy-decisions")
     table = OutputTable(
         "", "decided (UTC)", "action", "version", "serving", "canary", "why", "canary − serving", "episodes"
     )
-    for decision in policy_history(chosen):
+    for decision in policy_history(run_settings):
         if version not in (None, decision.version):
             continue
         versions = ["–" if number is None else str(number) for number in (decision.version, decision.serving)]
@@ -127,7 +127,7 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
         why = f"{decision.reason}: {decision.detail}" if decision.detail else decision.reason
         table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *versions, share, why,
                       *_describe_reward(decision))  # fmt: skip
-    show_rows(table, f"nothing was decided on model {chosen.model!r}; see `delivery:` in docs/delivery.md")
+    show_rows(table, f"nothing was decided on model {run_settings.model!r}; see `delivery:` in docs/delivery.md")
 
 
 def _describe_reward(decision: "PolicyDecision") -> tuple[str, str]:
@@ -149,8 +149,8 @@ def _command(
 
     if (run := settings.run(run_id)).delivery is None:
         raise ConfigurationError(f"run {run.run_id!r} has no `delivery:` in the settings, so no version has a share")
-    chosen = trainer_settings(settings, run_id, "policy-decisions", "delivery-log")
-    decision = command_delivery(chosen, command, version, reason=reason)
+    run_settings = trainer_settings(settings, run_id, "policy-decisions", "delivery-log")
+    decision = command_delivery(run_settings, command, version, reason=reason)
     canary = "" if decision.canary is None else f", version {decision.canary} has {decision.share:.0%} of the episodes"
     echo(f"decision {decision.number}, {decision.action}: version {decision.serving} is served{canary}")
 
@@ -176,9 +176,9 @@ def evaluate(settings: Settings, run_id: str | None, version: int) -> None:
     """Measure a version on the validation set of the settings; the record counts for `promote_if`."""
     from rollbus.trainer.operate.policy_on_log import evaluate_policy
 
-    chosen = trainer_settings(settings, run_id, "evaluations", "policy-versions", "training-steps")
+    run_settings = trainer_settings(settings, run_id, "evaluations", "policy-versions", "training-steps")
     with show_progress(f"version {version} plays") as progress:
-        evaluation = evaluate_policy(chosen, version, progress=progress)
+        evaluation = evaluate_policy(run_settings, version, progress=progress)
     echo(f"version {version}, {format_count(evaluation.episodes, 'episode')} of {_summarize(evaluation)}")
 
 
@@ -191,9 +191,9 @@ def compare(settings: Settings, run_id: str | None, before: int, after: int) -> 
     """Compare two versions by their evaluations: each metric's difference with its 95 % interval."""
     from rollbus.trainer.operate.policy_on_log import compare_policies
 
-    chosen = trainer_settings(settings, run_id, "evaluations")
+    run_settings = trainer_settings(settings, run_id, "evaluations")
     table = OutputTable("metric", f"{after} − {before}", "from", "to", "")
-    for name, (low, value, high) in compare_policies(chosen, before, after).items():
+    for name, (low, value, high) in compare_policies(run_settings, before, after).items():
         verdict = "more" if low > 0 else "less" if high < 0 else "within chance"
         table.add_row(name, f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}", verdict)
     Console().print(table)

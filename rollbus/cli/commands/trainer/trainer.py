@@ -47,13 +47,13 @@ def run(settings: Settings, run_id: str | None, from_namespace: str | None, from
     from rollbus.trainer.operate.policy_on_log import leave_quarantined
     from rollbus.trainer.process import run_trainer
 
-    chosen = settings.trainer_settings(run_id)
+    run_settings = settings.trainer_settings(run_id)
     if from_namespace is not None:
-        chosen = chosen.model_copy(update={"from_namespace": _complete_replay(settings, from_namespace)})
+        run_settings = run_settings.model_copy(update={"from_namespace": _complete_replay(settings, from_namespace)})
     log_to_stderr()
-    if from_version is not None and (undone := leave_quarantined(chosen, from_version)):
+    if from_version is not None and (undone := leave_quarantined(run_settings, from_version)):
         echo(f"trained from version {from_version}; rolled back: {', '.join(map(str, undone))}")
-    run_trainer(chosen, heart=settings.heart("trainer", chosen.run_id))
+    run_trainer(run_settings, heart=settings.heart("trainer", run_settings.run_id))
 
 
 @trainer.command("accept-loss")
@@ -71,19 +71,19 @@ def accept_loss_(settings: Settings, run_id: str | None, yes: bool) -> None:
     from rollbus.schemas.wall_clock import wall_clock_ms
     from rollbus.trainer.ledger.batch_positions_kafka import STAGE, batch_positions, place_of_batches
 
-    chosen = trainer_settings(settings, run_id, "batches", "training-steps", "dead-letters")
-    positions = batch_positions(chosen.kafka, chosen.namespace, chosen.run_id)
+    run_settings = trainer_settings(settings, run_id, "batches", "training-steps", "dead-letters")
+    positions = batch_positions(run_settings.kafka, run_settings.namespace, run_settings.run_id)
     losses = asyncio.run(
         positions.accept(
-            [place_of_batches(chosen.namespace)],
-            namespace=chosen.namespace,
+            [place_of_batches(run_settings.namespace)],
+            namespace=run_settings.namespace,
             stage=STAGE,
             now_ms=wall_clock_ms(),
             dry_run=not yes,
         )
     )
     meaning = "Batches that are gone are never trained. To continue, stop the trainer and add --yes."
-    show_losses(f"trainer of run {chosen.run_id}", losses, accepted=yes, meaning=meaning)
+    show_losses(f"trainer of run {run_settings.run_id}", losses, accepted=yes, meaning=meaning)
 
 
 def _complete_replay(settings: Settings, namespace: str) -> str:
@@ -102,9 +102,9 @@ def _complete_replay(settings: Settings, namespace: str) -> str:
 
 def trainer_settings(settings: Settings, run_id: str | None, *topics: str) -> "TrainerSettings":
     """Return the settings of a run's trainer; raises ConfigurationError if a topic that is read does not exist."""
-    chosen = settings.trainer_settings(run_id)
+    run_settings = settings.trainer_settings(run_id)
     require_topics(settings, *topics)
-    return chosen
+    return run_settings
 
 
 @trainer.command()
@@ -127,8 +127,8 @@ def _summarize(value: object) -> str:
     from rollbus.trainer.ledger.ledger import StepOnRecord
 
     if isinstance(value, StepCompleted):
-        trained = format_count(len(value.trained), "trajectory", "trajectories")
-        count = f"{trained} trained, {len(value.dropped)} dropped"
+        trained_count = format_count(len(value.trained), "trajectory", "trajectories")
+        count = f"{trained_count} trained, {len(value.dropped)} dropped"
         return f"step {value.step}: version {value.base_version} → {value.policy_version}, {count}"
     if isinstance(value, StepSkipped):
         return f"step {value.step} skipped: {value.reason}"
@@ -150,9 +150,9 @@ def steps(settings: Settings, run_id: str | None, last: int) -> None:
     from rollbus.schemas.records.steps import StepCompleted
     from rollbus.trainer.operate.report import list_steps
 
-    chosen = trainer_settings(settings, run_id, "training-steps")
+    run_settings = trainer_settings(settings, run_id, "training-steps")
     table = OutputTable("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
-    for step in list_steps(chosen, last=last):
+    for step in list_steps(run_settings, last=last):
         seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
         if isinstance(step, StepCompleted):
             measured = [step.metrics.get(name) for name in ("reward_mean", "lag_mean")]
@@ -165,7 +165,7 @@ def steps(settings: Settings, run_id: str | None, last: int) -> None:
                           str(len(step.dropped)), "–", "–", seconds)  # fmt: skip
     show_rows(
         table,
-        f"run {chosen.run_id!r} has closed no step yet: `rollbus trainer run` closes one for each batch; "
+        f"run {run_settings.run_id!r} has closed no step yet: `rollbus trainer run` closes one for each batch; "
         "`rollbus trainer status` says whether one is open",
     )
 
@@ -194,12 +194,12 @@ def rewards(settings: Settings, run_id: str | None, step: int | None) -> None:
     from rollbus.consumers.clickhouse.questions.output import as_table
     from rollbus.consumers.clickhouse.questions.saved import run_query
 
-    chosen = settings.run(run_id).run_id
-    values = {"namespace": settings.namespace, "run": chosen, "step": step or 0}
+    chosen_run = settings.run(run_id).run_id
+    values = {"namespace": settings.namespace, "run": chosen_run, "step": step or 0}
     configured = [run.run_id for run in settings.runs]
     answer = run_query(settings.clickhouse, "rewards_of_step", values, configured=configured)
     if not answer.rows:
-        echo(f"run {chosen!r} has trained no step in ClickHouse yet: `rollbus sink run` writes what is trained")
+        echo(f"run {chosen_run!r} has trained no step in ClickHouse yet: `rollbus sink run` writes what is trained")
         return
     title = f"step {step}" if step else "the newest step"
     Console().print(as_table(answer.columns, answer.rows, title=title, width=Console().width))

@@ -54,7 +54,7 @@ def test_a_release_is_not_made_where_nothing_was_checked(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_service_that_cannot_be_reached_is_said_and_the_bill_names_what_is_locked(tmp_path: Path) -> None:
+def test_an_unreachable_audit_service_is_reported_and_the_bill_is_written(tmp_path: Path) -> None:
     completed = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")
     assert completed.returncode == 0
     assert "nothing was checked" in completed.stderr

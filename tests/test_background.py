@@ -107,7 +107,7 @@ async def _await_what_is_cancelled() -> None:
         (_return, False, None),
     ],
 )
-async def test_the_owner_of_a_task_hears_of_an_end_that_nobody_asked_for(
+async def test_an_unasked_end_of_a_task_reaches_its_owner(
     work: Callable[[], Coroutine[Any, Any, None]], endless: bool, cause: str | None
 ) -> None:
     errors: list[BaseException] = []
@@ -127,7 +127,7 @@ async def test_the_owner_of_a_task_that_it_cancels_hears_nothing() -> None:
     assert errors == []
 
 
-def test_the_owner_of_a_thread_hears_of_an_exit_and_of_a_return_that_nobody_asked_for() -> None:
+def test_an_unasked_end_of_a_thread_reaches_its_owner() -> None:
     errors: list[BaseException] = []
     start_thread(lambda: sys.exit(3), "sampler", on_end=errors.append).join()
     start_thread(lambda: None, "sampler", on_end=errors.append).join()

@@ -87,7 +87,7 @@ def test_none_can_still_be_said_in_the_environment(tmp_path: Path) -> None:
     assert load_settings(Example, path, {"ROLLBUS_KAFKA__PASSWORD": "null"}).kafka.password is None
 
 
-def test_a_word_that_yaml_has_another_idea_of_is_text_where_text_is_asked_for(tmp_path: Path) -> None:
+def test_a_yaml_keyword_is_text_where_text_is_expected(tmp_path: Path) -> None:
     path = write(tmp_path, "runs: [{run_id: 2024-11-05, model: 7, curriculum: {mode: off}}]\n")
     (run,) = load_settings(Settings, path, {}).runs
     assert (run.run_id, run.model, run.curriculum.mode) == ("2024-11-05", "7", "off")
@@ -117,7 +117,9 @@ MISTAKES: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("text", "environment", "message"), MISTAKES)
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment: dict[str, str], message: str) -> None:
+def test_a_mistake_is_shown_with_its_place(
+    tmp_path: Path, text: str, environment: dict[str, str], message: str
+) -> None:
     path = write(tmp_path, text) if text else None
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         load_settings(Example, path, environment | {"ROLLBUS_HOME": "/elsewhere"})
@@ -142,7 +144,7 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, environment
     ],
     ids=range(13),
 )
-def test_what_a_setting_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""
     with pytest.raises(ConfigurationError, match=message):
         load_settings(Settings, write(tmp_path, text), {})
@@ -165,7 +167,7 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
             load_settings(Example, file, {})
 
 
-def test_a_kafka_port_that_is_no_port_is_one_mistake(tmp_path: Path) -> None:
+def test_an_invalid_kafka_port_is_one_mistake(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("stack: {kafka_port: 99999999}\n")
     with pytest.raises(ConfigurationError, match="1 mistake in the settings") as refused:
         load_settings(Settings, tmp_path / "s.yaml", {})

@@ -149,9 +149,7 @@ def test_a_process_that_is_killed_is_named_and_its_writer_is_missing(server: Mod
     assert len(set(ended.writer_ids) - {event.writer_id for event in events if isinstance(event, WriterClosed)}) == 1
 
 
-def test_a_report_is_there_whole_or_not_at_all_wherever_its_process_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_leaves_a_whole_report_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class KilledError(BaseException):
         pass
 
@@ -214,7 +212,7 @@ def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
     assert output.splitlines()[-1].startswith(f"rollbus: {says}")
 
 
-def test_what_neither_the_program_nor_the_command_could_send_is_counted(server: ModelServer, tmp_path: Path) -> None:
+def test_unsent_events_of_program_and_command_are_counted(server: ModelServer, tmp_path: Path) -> None:
     environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
     command = [ROLLBUS, "run", *write(APP, tmp_path), server.url, "one"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
@@ -231,7 +229,7 @@ def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command
     assert time_left(reports, 5.0, is_healthy=True) == 5.0
 
 
-def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:
+def test_a_program_without_rollbus_runs_and_gets_one_line(tmp_path: Path) -> None:
     output, _ = run("run", "sh", "-c", "exit 0", cwd=tmp_path, code=0)
     assert "nothing was recorded: no Python process has reported" in output
 
@@ -243,7 +241,7 @@ def test_a_python_without_rollbus_is_named_with_the_command_that_brings_it(tmp_p
     assert f"{python}, which runs the program, has no package rollbus; run: {python} -m pip install rollbus" in output
 
 
-def test_a_word_that_is_neither_a_verb_nor_a_program_is_named_with_the_nearest_verb(tmp_path: Path) -> None:
+def test_an_unknown_verb_is_named_with_the_nearest_one(tmp_path: Path) -> None:
     done = subprocess.run([ROLLBUS, "run", "lst"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "No such command 'lst'. Did you mean 'list'? It is no program either." in done.stderr

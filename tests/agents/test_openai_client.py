@@ -107,7 +107,7 @@ async def test_retries_of_the_client_and_of_the_agent_with_a_time_out(world: Wor
 
 
 @pytest.mark.parametrize("server", [None], indirect=True)
-async def test_an_agents_own_time_out_leaves_a_turn_that_says_so(world: World, server: ModelServer) -> None:
+async def test_an_agents_own_time_out_leaves_a_turn_with_its_reason(world: World, server: ModelServer) -> None:
     server.faults = Faults(1, share=1.0, stalls=3)
     async with openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=0) as client:
 

@@ -234,7 +234,7 @@ def test_archiving_goes_on_behind_a_damaged_last_manifest_and_a_copy_of_it_heals
     assert (healed.verify(), records_of(healed)) == ([], [*FIRST, *SECOND, *THIRD])
 
 
-def test_a_run_that_was_cut_off_before_its_head_is_no_damage(tmp_path: Path) -> None:
+def test_a_run_cut_off_before_its_head_is_not_damage(tmp_path: Path) -> None:
     archive = new_archive(str(tmp_path))
     add_records(archive, FIRST)
     (tmp_path / "heads" / "00000001").unlink()

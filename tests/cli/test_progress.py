@@ -59,7 +59,7 @@ def test_a_wait_without_a_terminal_writes_lines(
         wait_until(has_written, "no line came")
 
 
-def test_pieces_of_work_that_follow_one_another_are_silent_together_for_no_longer_than_one() -> None:
+def test_consecutive_pieces_of_work_share_one_silent_period() -> None:
     shared = Silence()
     shared.begin(100.0)
     assert shared.wait_s(102.0) == QUIET_S - 2.0
@@ -96,7 +96,7 @@ def test_a_long_import_is_named_by_the_package_that_ours_needs(tmp_path: Path, m
     assert watch.look(sys._getframe(), 120.0) is None
 
 
-def test_a_command_that_owes_its_answer_says_how_long_it_has_been_at_it() -> None:
+def test_a_silent_command_says_how_long_it_has_run() -> None:
     watch = SilenceWatch(Silence(command="rollbus sql run"))
     assert [watch.look(None, now_s) for now_s in (100.0, 103.0, 104.0)] == [None, None, "rollbus sql run: 4 s so far"]
     watch.silence.command = ""

@@ -61,7 +61,7 @@ def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any]
     assert list((tmp_path / "proxy").iterdir()) != []
 
 
-def test_what_one_principal_has_left_in_the_spool_is_sent_in_no_others_name(
+def test_spooled_events_keep_their_principal(
     served: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = issue(tmp_path / "secrets", "agent-7", ("record", "feedback"), datetime.now(UTC))
@@ -103,6 +103,6 @@ def test_a_wrong_option_is_refused_before_anything_is_served(served: list[Any]) 
 
 
 @pytest.mark.parametrize("upstream", ["localhost:8000/v1", "127.0.0.1:8000", "ftp://m/v1", "http://", "http://m:x/v1"])
-def test_an_upstream_that_nobody_can_ask_is_refused(served: list[Any], upstream: str) -> None:
+def test_an_unreachable_upstream_is_refused(served: list[Any], upstream: str) -> None:
     assert "like http://127.0.0.1:8000/v1" in invoke("--upstream", upstream, expect=2)
     assert not served

@@ -46,7 +46,7 @@ def test_a_replay_may_ask_the_judge_that_is_configured(base_url: str | None) -> 
 
 
 @pytest.mark.parametrize("options", [{"rescore": True, "reward": "judge"}, {"rescore": True, "grouping": "JUDGED"}])
-def test_a_model_that_nobody_has_named_is_not_asked_anew(options: dict[str, Any], tmp_path: Path) -> None:
+def test_an_unnamed_model_is_not_asked_again(options: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "JUDGED").write_text("rewards: [{type: judge_relative, name: judge}]")
     options = {name: str(tmp_path / value) if value == "JUDGED" else value for name, value in options.items()}
     with pytest.raises(ConfigurationError, match=r"reward judge asks a model, .* `judge: base_url:`"):
@@ -63,7 +63,7 @@ def test_rewards_of_the_end_are_refused_where_no_episode_is_assembled(stages: tu
         assert plan_for(settings, feedback="end", stages=whole).feedback == "end"
 
 
-async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectories_to_ask_about() -> None:
+async def test_groups_are_not_judged_again_without_written_trajectories() -> None:
     judged = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
     settings = Settings.model_validate({"judge": {"base_url": "http://judge/v1", "model": "wise"}, "runs": (judged,)})
     for stages in ((), ("assembly", "scoring", "grouping", "curriculum")):
@@ -218,7 +218,7 @@ def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) ->
         (["--from", "earliest", "--as", "beside", "list"], "--from, --as before list would have no effect"),
     ],
 )
-def test_options_that_nobody_would_read_are_refused(arguments: list[str], says: str) -> None:
+def test_options_without_effect_are_refused(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(rollbus, ["replay", *arguments])
     assert result.exit_code == 2
     assert says in result.output
@@ -239,7 +239,7 @@ def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFi
     assert all(output.count(example) == 2 for example in examples)
 
 
-def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of_groups(
+def test_a_comparison_names_the_next_commands_and_questions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_comparison(ReplayComparison("live", "again", {}, ()), "rollbus.")
@@ -257,7 +257,7 @@ def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixt
     assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
 
 
-def test_a_replay_says_how_much_of_its_range_is_read_how_fast_and_how_long_it_still_takes(
+def test_a_replay_shows_its_progress_speed_and_remaining_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "QUIET_S", 0.05)

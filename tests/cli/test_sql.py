@@ -28,7 +28,7 @@ def test_a_question_about_all_runs_stays_one() -> None:
     assert "run" not in add_defaults(SEVERAL, load_query("drops_by_reason"), {})
 
 
-def test_a_question_about_a_model_is_about_the_runs_and_asks_which_where_there_are_several() -> None:
+def test_a_question_about_one_of_several_models_asks_which() -> None:
     question = load_query("reward_by_policy_version")
     with pytest.raises(ConfigurationError, match=r"several models \(bear, mouse\); say which with --run"):
         add_defaults(SEVERAL, question, {})

@@ -13,7 +13,7 @@ def test_a_server_that_cannot_be_reached_is_said_in_words(cause: str) -> None:
     assert _short_message(OSError(layers)).startswith("it cannot be reached; does it run (`rollbus status`)")
 
 
-def test_a_mistake_in_a_statement_is_shown_without_all_that_could_have_stood_there() -> None:
+def test_a_syntax_error_is_shown_without_the_list_of_expected_words() -> None:
     answer = (
         "Code: 62. DB::Exception: Syntax error: failed at position 1 (SELEC): SELEC 1. Maybe you meant: SELECT. "
         "Expected one of: Query, EXPLAIN, SHOW [FULL] TABLES [LIMIT expr], EXECUTE AS. (SYNTAX_ERROR) (version 26.9)"

@@ -120,7 +120,7 @@ def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:
     assert pq.read_table(path).num_rows == 0
 
 
-def test_a_parquet_file_takes_whatever_clickhouse_answers(tmp_path: Path) -> None:
+def test_a_parquet_file_takes_every_type_that_clickhouse_answers(tmp_path: Path) -> None:
     columns = {
         "tuple": [(1, "a"), (2, "b")],
         "list_of_tuples": [[(1, "a")], []],

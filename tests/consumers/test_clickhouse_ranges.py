@@ -84,7 +84,7 @@ def test_a_record_without_value_is_a_dead_letter() -> None:
     assert cut_range.dead_letters == 1
 
 
-def test_a_range_that_was_planned_is_rebuilt_whatever_came_since() -> None:
+def test_a_planned_range_is_rebuilt_after_later_records() -> None:
     before = read(records([EVENT, TICK, EVENT]))
     after = read(records([EVENT, TICK, EVENT, EVENT, EVENT]), cut_after=[1], planned_last=2)
     assert after[0].token("events") == before[0].token("events")

@@ -15,13 +15,13 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, Tabl
 from rollbus.settings import Settings
 
 
-def test_whatever_holds_an_episodes_content_can_expire_and_nothing_else() -> None:
+def test_only_tables_with_content_can_expire() -> None:
     assert sorted(table for group in TABLES.values() for table in group) == sorted(
         [*TABLES_OF_EPISODES, "dead_letters"]
     )
 
 
-def test_without_a_setting_all_is_kept_and_one_setting_holds_for_what_is_below_it() -> None:
+def test_retention_settings_apply_to_the_kinds_below_them() -> None:
     assert days_by_table(TableRetention()) == {}
     assert set(days_by_table(TableRetention(episodes_days=9)).values()) == {9}
     days = days_by_table(TableRetention(texts_days=5))

@@ -52,7 +52,7 @@ def test_an_origin_is_found_with_and_without_namespace() -> None:
     assert select_letters([LETTER], error_class="InvalidRecordError") == []
 
 
-def test_an_origin_without_a_letter_is_told_from_those_that_have_one() -> None:
+def test_an_origin_without_a_letter_differs_from_one_with_a_letter() -> None:
     names = ["episode-events:1:7", "n.episode-events:1:7", "episode-events:1:8", "nonsense"]
     assert origins_without_letter([LETTER], names, namespace="n.") == ["episode-events:1:8", "nonsense"]
 

@@ -105,9 +105,7 @@ class StoppedAt(MemoryLogger):
 
 
 @pytest.mark.parametrize(("fails", "taken"), [(False, 2), (True, 1)])
-async def test_who_is_told_to_stop_ends_after_the_record_at_hand_and_commits_what_was_taken(
-    fails: bool, taken: int
-) -> None:
+async def test_a_stopped_reader_ends_after_its_record_and_commits(fails: bool, taken: int) -> None:
     stop, consumer = asyncio.Event(), OneBatch()
     logger = StoppedAt(1, stop, fails=fails)
     takes: Takes = {StepCompleted: logger.log_step}

@@ -128,9 +128,7 @@ class BackendContract:
         assert result.batch_hash == request.batch_hash
         assert (await backend.versions()).head == result.version
 
-    async def test_of_two_batches_for_one_base_sent_at_once_one_trains_and_the_other_is_refused(
-        self, backend: Backend
-    ) -> None:
+    async def test_one_of_two_batches_for_one_base_is_refused(self, backend: Backend) -> None:
         base = (await backend.versions()).head
         requests = make_request(base), make_request(base)
         await asyncio.gather(*(backend.submit(request) for request in requests))

@@ -38,7 +38,7 @@ class TestMemoryBackend(BackendContract):
         assert (await backend.versions()).head == 1
         await backend.close()
 
-    async def test_a_failed_batch_says_so_and_can_be_tried_again(self) -> None:
+    async def test_a_failed_batch_has_an_error_and_can_be_tried_again(self) -> None:
         failures = [OSError("disk full")]
 
         def fault(point: str, request: object) -> None:

@@ -82,7 +82,7 @@ class TrainerLogContract:
         assert await log.next_batch(0.0) is None
         await log.close()
 
-    async def test_it_is_at_the_end_once_nothing_that_stands_in_the_log_can_still_come(self, world: LogWorld) -> None:
+    async def test_the_log_is_at_its_end_once_no_readable_record_is_left(self, world: LogWorld) -> None:
         log = world.log()
         await log.open()
         assert await _eventually_at_end(log)

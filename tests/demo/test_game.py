@@ -75,7 +75,7 @@ def test_no_move_or_a_taken_cell_is_illegal_and_ends_the_game(cell: int | None) 
     assert play(GamePosition("O234X6789"), cell, reply_first_free) == GamePosition("O234X6789", Result.ILLEGAL)
 
 
-def test_there_are_164_openings_of_which_29_are_held_out() -> None:
+def test_twenty_nine_of_164_openings_are_held_out() -> None:
     assert len(openings()) == len({(o.board, o.to_move) for o in openings()}) == 164
     assert len(held_out_openings()) == 29
     assert {len(o.moves) for o in held_out_openings()} == {2}

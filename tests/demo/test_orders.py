@@ -93,7 +93,7 @@ async def test_an_answer_without_a_call_names_no_team() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"order": 17}', '{"number": "1"}', "[1]", '"x"', "{"])
-async def test_a_call_of_another_shape_gets_the_answer_that_there_is_no_such_order(arguments: str) -> None:
+async def test_a_call_with_wrong_arguments_finds_no_order(arguments: str) -> None:
     model = Model(arguments, "return")
     assert await orders.ask(model.client(), "agent", [], 0.7, look_up_in(TRAFFIC, 0)) == "return"
     assert model.requests[1]["messages"][-1]["content"] == NO_ORDER

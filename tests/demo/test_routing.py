@@ -81,7 +81,7 @@ def test_the_desk_notes_of_log_probs_what_the_server_reports(job: RoutingJob) ->
     assert recorder.settings.logprob_mode == job.settings()["art_server"]["logprobs_mode"]
 
 
-async def test_who_waits_for_a_ticket_learns_the_last_word_on_it() -> None:
+async def test_a_waiting_caller_gets_the_last_verdict_on_a_ticket() -> None:
     settlements = Settlements()
     waiting = asyncio.ensure_future(settlements.wait("17", 5.0))
     await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_each_ticket_is_settled_by_the_verdict_that_counts_and_reported_by
     assert len(sink.records("aliases")) == sum(len(verdict.teams) for verdict in verdicts.values() if verdict)
 
 
-async def test_customers_who_are_stopped_end_soon_though_the_desk_never_answers(
+async def test_stopped_customers_end_soon_without_an_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "LAST_S", 0.05)

@@ -53,7 +53,7 @@ def test_a_case_worked_by_hand() -> None:
     assert estimates.overlap.effective == pytest.approx(200**2 / (50 * 4 + 150 * 4 / 9))
 
 
-def test_episodes_that_all_earned_the_same_do_not_say_that_others_never_earn_anything_else() -> None:
+def test_equal_rewards_still_have_an_interval() -> None:
     estimates = estimate_reward([one_step_episode(f"e{n}", 0.0, 0.0) for n in range(200)], low=0, high=1)
     wilson = 1.96**2 / (200 + 1.96**2)
     assert (estimates.log.value, estimates.log.low) == (0, 0)
@@ -134,7 +134,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("world", "says"), REFUSED.values(), ids=REFUSED)
-def test_where_the_log_says_nothing_of_a_version_there_is_no_estimate(world: KnownWorld, says: str) -> None:
+def test_a_version_outside_the_log_has_no_estimate(world: KnownWorld, says: str) -> None:
     estimates = estimate(world, 1_000)
     assert estimates.by_name == {}
     assert estimates.overlap.refusal

@@ -93,7 +93,7 @@ async def test_a_server_that_stays_away_is_named(server: Answering) -> None:
         ((200, scored([None, -1, None], [None, -1])), "does not score prompts: TypeError"),
     ],
 )
-async def test_an_answer_that_is_no_scoring_is_refused_by_what_is_wrong(
+async def test_an_invalid_scoring_answer_is_refused_with_its_mistake(
     server: Answering, answer: tuple[int, Any], says: str
 ) -> None:
     server.answers = [answer]

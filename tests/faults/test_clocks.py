@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.services, pytest.mark.faults]
 HOUR_MS = 3_600_000
 
 
-async def test_workers_whose_clocks_are_an_hour_apart_time_nobody_out(
+async def test_workers_with_clocks_an_hour_apart_do_not_time_out(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.6))

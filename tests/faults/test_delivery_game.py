@@ -58,7 +58,7 @@ def hook() -> Iterator[Hook]:
         server.ended.set()
 
 
-async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_although_everything_is_killed(
+async def test_a_sabotaged_update_is_rolled_back_despite_kills(
     kafka: str, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
     base = await asyncio.to_thread(ensure, SMALL, tmp_path / "models")
@@ -107,7 +107,7 @@ async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_altho
 
 
 @pytest.mark.parametrize("brokers", [1], indirect=True)
-async def test_a_reward_that_pays_for_length_is_stopped_by_what_users_say_although_broker_and_proxy_are_killed(
+async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
     brokers: list[ServiceProcess], namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
     """Then a harmless update serves."""

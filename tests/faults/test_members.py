@@ -44,7 +44,7 @@ async def test_workers_that_freeze_past_their_session_and_go_on_are_fenced(
     await traffic.check()
 
 
-async def test_one_episode_with_most_of_the_traffic_holds_up_nobody(
+async def test_one_episode_with_most_of_the_traffic_does_not_hold_up_others(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     hot = Traffic(settings)

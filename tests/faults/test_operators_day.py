@@ -32,13 +32,13 @@ def test_every_symptom_of_the_runbook_is_reported_and_found(day: Day) -> None:
         day.begin(incident.__name__.replace("_", " "))
         incident(day)
     day.train(1)
-    assert day.world.started["alarms"].poll() is None
+    assert day.world.process_by_name["alarms"].poll() is None
     print("\n".join(day.times))
     assert day.sections == set(COMMANDS) - NOT_PROVOKED
 
 
 def frozen_worker(day: Day) -> None:
-    worker = day.world.started["worker"]
+    worker = day.world.process_by_name["worker"]
     os.kill(worker.pid, signal.SIGSTOP)
     assert f"kill -CONT {worker.pid}" in day.wait_for_alarm("silence")["remedy"]
     day.find_cause("silence", "stopped by a signal")
@@ -47,7 +47,7 @@ def frozen_worker(day: Day) -> None:
 
 
 def killed_trainer(day: Day) -> None:
-    trainer = day.world.started["trainer"]
+    trainer = day.world.process_by_name["trainer"]
     day.world.kill("trainer")
     assert "run main of agent" in day.wait_for_alarm("silence")["what"]
     day.find_cause("silence", f"trainer {trainer.pid} on")
@@ -56,7 +56,7 @@ def killed_trainer(day: Day) -> None:
 
 
 def killed_sink(day: Day) -> None:
-    sink = day.world.started["sink"]
+    sink = day.world.process_by_name["sink"]
     day.world.kill("sink")
     assert day.wait_for_alarm("silence")["subject"].startswith("sink@")
     day.find_cause("silence", f"sink {sink.pid} on")

@@ -40,7 +40,7 @@ async def test_partitions_added_under_a_worker_end_it_before_anything_is_routed_
     await traffic.check()  # what it wrote until then is whole
 
 
-async def test_retention_that_overtakes_a_stopped_worker_is_told_and_accepted_by_word_only(
+async def test_retention_that_overtakes_a_stopped_worker_must_be_accepted(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker, tmp_path: Path
 ) -> None:
     worker = workers(settings)

@@ -90,7 +90,7 @@ async def work_to_a_tick(config: Path, log: Path) -> Settings:
     return settings
 
 
-async def test_settings_changed_behind_a_killed_worker_count_for_what_comes_after_in_live_and_in_a_replay(
+async def test_settings_changed_behind_a_killed_worker_apply_to_later_records(
     kafka: str, namespace: str, tmp_path: Path, chance: random.Random
 ) -> None:
     before = settings_in(tmp_path / "before", kafka, namespace, group_size=2 * SIZE)
@@ -115,7 +115,7 @@ async def test_settings_changed_behind_a_killed_worker_count_for_what_comes_afte
     assert "2 groups" not in output
 
 
-async def test_a_run_that_is_removed_behind_a_killed_worker_is_removed_once_and_the_other_goes_on(
+async def test_a_run_removed_behind_a_killed_worker_is_removed_once(
     kafka: str, namespace: str, tmp_path: Path, chance: random.Random
 ) -> None:
     before = settings_in(tmp_path / "before", kafka, namespace, waiting_run=True)

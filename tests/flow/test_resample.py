@@ -113,7 +113,7 @@ async def test_the_agent_runs_in_an_episode_of_the_requests_id_marked_as_resampl
     assert start.labels == {"who": "a", "resampled_from": "t"}
 
 
-async def test_an_agent_that_raises_exits_hangs_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:
+async def test_a_misbehaving_agent_harms_only_its_own_attempt() -> None:
     async def agent(attempt: Attempt) -> None:
         match attempt.episode.id:
             case "r1":
@@ -199,9 +199,7 @@ async def test_so_many_agents_that_go_on_begin_no_more(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("now_ms", "written_ms", "outcome"), [(11, None, "too_late"), (5_010, 5_000, "made"), (5_011, 5_000, "too_late")]
 )
-async def test_what_comes_too_late_for_its_group_since_it_was_written_is_not_made(
-    now_ms: int, written_ms: int | None, outcome: str
-) -> None:
+async def test_an_attempt_too_late_for_its_group_is_not_made(now_ms: int, written_ms: int | None, outcome: str) -> None:
     counts, sink = await make(lambda attempt: None, request(), now_ms=now_ms, written_ms=written_ms)
     assert counts == {outcome: 1}
     assert any(isinstance(record, Event) for record in sink.records()) == (outcome == "made")

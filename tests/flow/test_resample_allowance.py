@@ -89,7 +89,7 @@ def test_a_copy_of_the_client_shares_the_allowance() -> None:
 
 
 @pytest.mark.parametrize(("status", "left", "unsure"), [(400, 50, False), (500, 0, True)])
-def test_a_call_that_fails_is_made_once_and_gives_back_only_what_was_surely_not_sampled(
+def test_a_failed_call_is_made_once_and_returns_only_tokens_that_were_not_sampled(
     status: int, left: int, unsure: bool
 ) -> None:
     server, allowance = Server(status=status), Allowance(50)
@@ -138,9 +138,7 @@ async def test_an_async_client_with_calls_side_by_side_stays_within() -> None:
 
 
 @pytest.mark.parametrize(("status", "ends"), [(200, "completed"), (500, "error")])
-async def test_an_attempt_is_limited_by_its_request_and_ends_as_an_error_where_it_may_have_sampled_unseen(
-    status: int, ends: str
-) -> None:
+async def test_an_attempt_that_may_have_sampled_unseen_ends_as_an_error(status: int, ends: str) -> None:
     server, sink = Server(status=status), MemorySink()
     recorder = init(sink=sink)
 

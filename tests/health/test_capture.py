@@ -88,7 +88,7 @@ def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_what_was_not_seen_or_cannot_be_trained_is_named_with_what_to_do() -> None:
+def test_missed_and_untrainable_calls_are_named_with_a_remedy() -> None:
     output = examine("app:mixed", code=1)
     assert "truncated_stream" in output
     assert "read the stream to its end" in output
@@ -96,7 +96,7 @@ def test_what_was_not_seen_or_cannot_be_trained_is_named_with_what_to_do() -> No
 
 
 @pytest.mark.usefixtures("here")
-def test_an_agent_without_a_call_and_one_that_fails_are_told_apart() -> None:
+def test_an_agent_without_a_call_differs_from_one_that_fails() -> None:
     assert "no call of a model was seen" in examine("app:silent", code=1)
     assert "Error: the agent failed: KeyError: 'no shelf'" in examine("app:broken", code=1)
     assert "agent: 'app:none' cannot be imported" in examine("app:none", code=1)

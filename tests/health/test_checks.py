@@ -13,7 +13,7 @@ from rollbus.schemas.records.config import DeliveryConfig, RunConfig
 from rollbus.settings import Settings
 
 
-def test_a_broker_that_is_away_is_one_problem_and_the_other_checks_are_made(tmp_path: Path) -> None:
+def test_an_absent_broker_is_one_problem_beside_the_other_checks(tmp_path: Path) -> None:
     settings = Settings(kafka=KafkaConnection(bootstrap_servers=f"127.0.0.1:{find_free_port()}"))
     finding_by_subject = {finding.subject: finding for finding in examine(settings, [])}
     assert {subject for subject, finding in finding_by_subject.items() if finding.state == "problem"} == {"topics"}
@@ -29,7 +29,7 @@ def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatc
     assert "data_dir" in finding.remedy
 
 
-def test_a_canary_that_nobody_with_a_token_judges_is_noted() -> None:
+def test_a_canary_judged_only_without_tokens_is_a_notice() -> None:
     judged = Settings.model_validate(
         {"runs": [RunConfig(delivery=DeliveryConfig()).model_dump()], "trainer": {"serve": "after_evaluation"}}
     )

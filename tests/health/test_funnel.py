@@ -89,7 +89,7 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
     assert explain_loss("a reason of a newer release").what == "were dropped"
 
 
-def test_one_lost_episode_is_told_in_the_singular() -> None:
+def test_one_lost_episode_is_named_in_the_singular() -> None:
     output = printed(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
     assert "1 is in a group whose rewards are all equal" in output
     assert "1 has no turn that can be trained (echo)" in output
@@ -344,7 +344,7 @@ def test_words_that_no_component_reads_have_their_own_remedy() -> None:
     )
 
 
-def test_what_does_not_count_is_said_with_its_number_reason_and_one_of_them() -> None:
+def test_refused_events_are_named_with_count_reason_and_example() -> None:
     refused = (RefusedCount("too_many_reports", 700, "reward 'thumbs' by source 'user'"), RefusedCount("late_event", 1))
     drawn = funnel(count(5, "", 10), refused=refused)
     first, second = [notice for notice in drawn.notices if notice.code == "refused_events"]
@@ -353,7 +353,7 @@ def test_what_does_not_count_is_said_with_its_number_reason_and_one_of_them() ->
     assert second.what.startswith("1 event does not count (late_event)")
 
 
-def test_who_moved_the_training_is_said_where_several_did_and_no_bound_is_set() -> None:
+def test_a_share_without_a_bound_is_a_notice_where_several_principals_train() -> None:
     influence = InfluenceCount(recorded=10, movers=2, mover="agent-7", share=0.9)
     assert words_of(funnel(count(5, "", 10), influence=influence), "share_without_bound").startswith(
         "2 principals recorded what was trained, and agent-7 has 90% of the absolute advantage"
@@ -373,7 +373,7 @@ def test_an_episode_that_is_most_of_a_step_is_named() -> None:
     assert funnel(count(5, "", 10), influence=replace(influence, largest=0.25)).notices == ()
 
 
-def test_evidence_that_nobody_signed_and_a_canary_that_waits_are_said_where_canaries_are_judged() -> None:
+def test_unsigned_evidence_and_a_held_canary_are_notices_of_delivery() -> None:
     influence = InfluenceCount(recorded=10, unsigned=4, canary=3, holds=("one_principal:reward",), unbalanced=7)
     codes = ("unsigned_evidence", "held_canary", "unbalanced_evidence")
     judged = FunnelSettings(RunConfig(delivery=DeliveryConfig()))

@@ -62,7 +62,7 @@ def test_a_killed_process_is_not_taken_for_the_one_that_starts_in_its_place(monk
         assert processes._beats(Settings(), "worker") is is_ready
 
 
-async def test_one_whose_number_is_of_another_container_shows_by_its_next_beat_that_it_lives() -> None:
+async def test_a_process_of_another_container_lives_by_its_next_beat() -> None:
     pid = gone_pid()
     assert await kinds([beat_of("worker", pid)], [beat_of("worker", pid, age_s=0.01)]) == ["worker"]
 

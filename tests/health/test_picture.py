@@ -101,21 +101,21 @@ def test_a_process_that_ended_as_it_was_asked_to_is_not_missed() -> None:
     assert (picture.processes[0].state, picture.problems) == ("stopped", ())
 
 
-def test_a_later_process_of_its_kind_takes_the_place_of_a_dead_one_and_of_one_only() -> None:
+def test_a_later_process_replaces_one_dead_process_of_its_kind() -> None:
     dead = [make_beat(age_s=100, started_s=900), make_beat(age_s=90, started_s=901)]
     assert alarms(draw(*dead, make_beat(started_s=50))) == ["silence"]
     assert alarms(draw(*dead, make_beat(started_s=50), make_beat(started_s=49))) == []
     assert alarms(draw(*dead, make_beat("sink", started_s=50), make_beat(started_s=500))) == ["silence"] * 2
 
 
-def test_of_a_row_of_starts_that_failed_only_the_last_is_missed_and_none_once_one_works_or_ended() -> None:
+def test_only_the_last_failed_start_of_a_process_is_missed() -> None:
     failed = [make_beat("sink", age_s=age_s, started_s=age_s + 5) for age_s in (900.0, 600.0, 300.0)]
     assert [problem.subject for problem in draw(*failed).problems] == ["sink@here:7-305.0"]
     assert draw(*failed, make_beat("sink", started_s=100.0)).problems == ()
     assert draw(*failed, make_beat("sink", age_s=50.0, started_s=100.0, is_last=True)).problems == ()
 
 
-def test_a_process_that_was_stopped_by_a_signal_is_named_with_what_lets_it_go_on() -> None:
+def test_a_process_stopped_by_a_signal_is_named_with_the_remedy() -> None:
     (problem,) = draw(replace(make_beat(age_s=17), is_frozen=True)).problems
     assert "kill -CONT 7" in problem.remedy
 
@@ -183,7 +183,7 @@ def test_a_trainer_reads_although_the_broker_has_no_member_of_its_group() -> Non
     assert [problem.subject for problem in picture.problems] == ["trainer.other in batches"]
 
 
-def test_lag_that_goes_up_and_down_as_idle_stages_commit_their_ticks_is_no_problem() -> None:
+def test_lag_that_rises_and_falls_with_ticks_is_not_a_problem() -> None:
     history = LagHistory(300)
     for at_s in range(0, 1_200, 5):
         lags = [Lag("assembly", "episode-events", 1, 512 * (at_s % 12)), Lag("scoring", "trajectories", 1, 40 * at_s)]
@@ -265,7 +265,7 @@ def test_a_reward_that_falls_is_a_problem() -> None:
     assert picture.problems[0].what == "the mean reward of run main fell by 0.500 to 0.300"
 
 
-def test_a_window_whose_groups_have_no_signal_is_a_problem_of_its_run_before_its_first_step_too() -> None:
+def test_a_window_without_signal_is_a_problem_before_the_first_step_too() -> None:
     def window(admitted: int, rejected: int = 0) -> dict[str, CurriculumState]:
         names = tuple(f"g{number}" for number in range(20))
         state = CurriculumState(

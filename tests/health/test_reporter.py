@@ -27,7 +27,7 @@ def away() -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=f"127.0.0.1:{find_free_port()}")
 
 
-def test_an_alarm_is_told_when_it_begins_and_when_it_ends_and_not_between() -> None:
+def test_an_alarm_is_sent_at_its_beginning_and_its_end_only() -> None:
     alarms = Alarms()
     assert [change.state for change in alarms.compare((problem("a"),), 1)] == ["firing"]
     assert list(alarms.compare((problem("a", "it is silent for longer"),), 2)) == []
@@ -85,7 +85,7 @@ async def test_a_broker_that_is_away_is_logged_once_and_the_process_goes_on(
     assert "no heartbeat can be written, and this process looks dead" in caplog.text
 
 
-def test_prometheus_sees_no_silence_of_a_process_whose_place_another_has_taken() -> None:
+def test_prometheus_sees_no_silence_of_a_replaced_process() -> None:
     dead, other = make_beat(age_s=120.0), make_beat("sink", age_s=120.0)
     export_picture(draw(dead, other, make_beat(started_s=60.0)))
     exported = {

@@ -183,7 +183,7 @@ def test_a_gguf_file_that_promises_more_than_it_holds_costs_no_memory(outcome: O
         assert ("holds a wrong number" if name.endswith(("layers", "width")) else "cut off or damaged") in error
 
 
-def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
+def test_folders_and_notes_that_are_not_versions_are_skipped(tmp_path: Path) -> None:
     for name in ("0003", "²", "٣", "9" * 200, "-1", "x"):
         (tmp_path / name).mkdir()
     (tmp_path / "retired").mkdir()

@@ -43,7 +43,7 @@ def run_confined(folder: Path, *code: str, **environment: str) -> subprocess.Com
     )
 
 
-def test_the_engine_starts_whatever_lies_behind_the_moved_environment(tmp_path: Path) -> None:
+def test_the_engine_starts_with_any_environment(tmp_path: Path) -> None:
     done = run_confined(tmp_path, MOVED_ENVIRONMENT)
     assert done.returncode == 0, done
 

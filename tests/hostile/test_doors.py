@@ -45,7 +45,7 @@ async def check(place: Place) -> None:
     assert slash // 100 != 3, f"{place.name} sends the caller to the name that it gave"
 
 
-async def test_every_server_lets_in_only_whom_it_should(all_places: list[Place]) -> None:
+async def test_every_server_admits_only_its_principals(all_places: list[Place]) -> None:
     await asyncio.gather(*map(check, all_places))
 
 

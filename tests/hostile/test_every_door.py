@@ -201,7 +201,7 @@ RECORDING = {
 
 
 @pytest.mark.parametrize("door", RECORDING)
-def test_what_comes_through_a_door_is_its_principals_in_the_log_and_in_sql(stack: Stack, door: str) -> None:
+def test_a_record_carries_the_principal_of_its_door_into_log_and_sql(stack: Stack, door: str) -> None:
     name = f"agent-{door}"
     episode_id = RECORDING[door](stack, stack.token(name))
     check_log(stack, episode_id, recorded_by=name, reported_by={name})

@@ -95,7 +95,7 @@ def test_a_snapshot_of_the_hubs_cache_is_links_and_is_read(source: Path, tmp_pat
     assert not any(path.is_symlink() for path in folder.iterdir())
 
 
-def test_code_and_what_nobody_knows_stay_out_of_the_cache(source: Path, tmp_path: Path) -> None:
+def test_code_and_unknown_files_stay_out_of_the_cache(source: Path, tmp_path: Path) -> None:
     for name in ("modeling_x.py", "setup.cfg", "run.sh", "notes.txt", ".env"):
         (source / name).write_text("print('harmless')")
     reports: list[str] = []

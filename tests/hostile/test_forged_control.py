@@ -115,7 +115,7 @@ async def test_a_producer_may_exclude_its_own_episode() -> None:
     assert (drop.reason, door.refusals) == ("excluded", [])
 
 
-async def test_nobody_can_take_the_place_of_an_exclusion_before_it_comes() -> None:
+async def test_a_stranger_cannot_take_the_id_of_a_later_exclusion() -> None:
     """The operator's exclusion has a known id: a report under the same id came first, and the exclusion was refused."""
     door = Door(AssemblyStage(AssemblyConfig()))
     for event in make_episode("e1", turns=1):
@@ -136,7 +136,7 @@ async def test_a_signed_record_that_is_written_again_changes_nothing() -> None:
     assert door.refusals == []
 
 
-async def test_an_end_by_a_stranger_to_an_episode_leaves_it_untrained_rather_than_short() -> None:
+async def test_a_strangers_end_leaves_an_episode_untrained() -> None:
     """Who knows an episode's id may write to it. An end without the real writers' counts is an end with a hole."""
     door = Door(AssemblyStage(AssemblyConfig(gap_grace_ms=1_000)))
     await door.write_signed(make_tick(0))

@@ -51,7 +51,7 @@ async def test_the_sources_own_signature_counts_and_no_other_source_may_use_it_f
     assert values(await trajectory(door)) == [("correct", "checker", 1.0)]
 
 
-async def test_nobody_can_take_the_place_of_a_sources_report_before_it_comes() -> None:
+async def test_a_stranger_cannot_take_the_id_of_a_later_report() -> None:
     """The id of a report is made of episode, name and key, so that it is known beforehand."""
     door = Door(AssemblyStage(CONFIG))
     for earlier in (WON, replace(WON, value=-1.0), replace(WON, source="agent", name="free", value=-1.0)):

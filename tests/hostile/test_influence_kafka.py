@@ -95,7 +95,7 @@ def groups_of(name: str, numbers: range) -> list[Any]:
     return events
 
 
-async def test_a_flood_of_one_source_has_half_of_a_step_and_drops_nothing_but_its_own(
+async def test_a_flood_of_one_source_drops_only_its_own_members_of_a_step(
     sink_settings: SinkSettings,
 ) -> None:
     """One label's value was 16 of 16 members in 10 of 13 batches."""

@@ -117,7 +117,7 @@ async def test_a_retraction_from_the_year_2100_silences_nothing_that_comes_later
     assert await reports_in_broker_order((before, START_MS), (silence, START_MS), (after, START_MS)) == [0.5]
 
 
-async def test_an_event_from_the_year_2100_ends_its_episode_no_later_than_the_broker_took_it() -> None:
+async def test_an_event_from_the_year_2100_closes_its_episode_by_the_brokers_clock() -> None:
     door = Door(AssemblyStage(AssemblyConfig()), keys())
     events = make_episode("e1", turns=1, reward=None)
     events[-2] = replace(events[-2], occurred_at_ms=YEAR_2100_MS, episode_started_at_ms=YEAR_2100_MS)
@@ -128,7 +128,7 @@ async def test_an_event_from_the_year_2100_ends_its_episode_no_later_than_the_br
     assert trajectory.ended_at_ms == START_MS + 500
 
 
-def test_nobody_replaces_or_retracts_what_another_source_reported() -> None:
+def test_a_source_replaces_no_report_of_another_source() -> None:
     stepper = closed_episode()
     honest = make_reward(value=1.0, key="user-17", name="thumbs", source="user")
     stepper.feed(honest)
@@ -139,7 +139,7 @@ def test_nobody_replaces_or_retracts_what_another_source_reported() -> None:
     assert [reward.value for reward in revised.rewards if reward.name == "thumbs"] == [1.0]
 
 
-async def test_nobody_replaces_or_retracts_what_another_principal_reported_in_the_same_name() -> None:
+async def test_a_principal_replaces_no_report_of_another_principal() -> None:
     signing = keys(sources={"web-1": CHECKERS_KEY, "web-2": "the-second-hosts-key"})
     door = Door(AssemblyStage(AssemblyConfig()), signing)
     honest = make_reward("e1", 1.0, key="user-17", name="thumbs", source="user")

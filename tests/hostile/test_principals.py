@@ -75,7 +75,7 @@ REPORTING = {"agent": 200, "recorder": 403, "reporter": 200, "ended": 401, "owne
 OWNING = {"agent": 403, "recorder": 403, "reporter": 403, "ended": 401, "owner": 200, "nobody": 401}
 
 
-async def test_each_door_opens_for_those_who_need_it(secrets: Path, tokens: dict[str, str]) -> None:
+async def test_each_door_opens_for_its_principals(secrets: Path, tokens: dict[str, str]) -> None:
     book = PrincipalBook(secrets)
     model, control = model_door(OWNERS, find_principal=book), control_door(OWNERS, find_principal=book)
     assert await statuses(model, "/v1/chat/completions", tokens) == RECORDING
@@ -152,7 +152,7 @@ async def trajectory_of(door: Door, token: str | None, *, forged: bool = False) 
     ("kind", "episode_by", "reward_by"),
     [("agent", "agent-7", "agent-7"), ("recorder", "recorder", ""), ("reporter", "", "reporter"), (None, "", "")],
 )
-async def test_an_episode_and_its_rewards_name_who_signed_them(
+async def test_an_episode_and_its_rewards_name_their_principals(
     secrets: Path, tokens: dict[str, str], kind: str | None, episode_by: str, reward_by: str
 ) -> None:
     signing = keys(KEY, principals=root_of(secrets).decode())
@@ -160,7 +160,7 @@ async def test_an_episode_and_its_rewards_name_who_signed_them(
     assert (assembled.principal, [reward.principal for reward in assembled.rewards]) == (episode_by, [reward_by])
 
 
-async def test_nobody_speaks_in_anothers_name(secrets: Path, tokens: dict[str, str]) -> None:
+async def test_a_forged_name_is_not_taken(secrets: Path, tokens: dict[str, str]) -> None:
     signing = keys(KEY, principals=root_of(secrets).decode())
     assembled = await trajectory_of(Door(AssemblyStage(AssemblyConfig()), signing), tokens["agent"], forged=True)
     assert (assembled.principal, [reward.principal for reward in assembled.rewards]) == ("", [""])

@@ -47,7 +47,7 @@ async def refused(attempt: Callable[[], Awaitable[object]], error: type[KafkaErr
         await asyncio.wait_for(attempt(), 120)
 
 
-async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_them_changes_nothing(
+async def test_a_producer_can_write_only_events_and_forges_nothing_of_effect(
     server: Server, namespace: str, tmp_path: Path
 ) -> None:
     configs = write_configs(server, namespace, tmp_path)

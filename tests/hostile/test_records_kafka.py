@@ -83,7 +83,7 @@ async def test_no_batch_makes_a_reader_spend_more_than_its_bound(kafka: str, nam
     assert any("offsets 0 to 0" in message and "zstd" in message for message in messages)
 
 
-async def test_a_worker_goes_on_past_batches_that_nobody_can_read(kafka: str, namespace: str) -> None:
+async def test_a_worker_continues_past_unreadable_batches(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, pipeline())
     traffic = Traffic(settings)

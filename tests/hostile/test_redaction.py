@@ -77,7 +77,7 @@ def test_a_name_in_the_arguments_of_a_tool_is_masked(arguments: str) -> None:
         {"type": "hologram", "hologram": "aGVyIGZhY2U="},
     ],
 )
-def test_a_picture_a_sound_and_what_nobody_knows_do_not_leave(part: dict[str, Any]) -> None:
+def test_pictures_sounds_and_unknown_parts_are_not_sent(part: dict[str, Any]) -> None:
     assert_hidden(*record(messages=[{"role": "user", "content": [part]}]))
 
 
@@ -131,7 +131,7 @@ def test_what_tools_take_and_return_is_masked() -> None:
         assert "[name]" in (text or "")
 
 
-def test_a_text_in_more_layers_than_can_be_looked_through_is_not_let_out() -> None:
+def test_a_too_deeply_nested_text_is_withheld() -> None:
     text = NAME
     for _ in range(12):
         text = json.dumps(text)

@@ -36,7 +36,7 @@ def report(bootstrap_servers: str, namespace: str) -> None:
         assert recorder.close()
 
 
-async def test_a_checkers_reward_counts_by_id_and_by_alias_and_nobody_elses(kafka: str, namespace: str) -> None:
+async def test_only_a_checkers_reward_counts_by_id_and_by_alias(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace).model_copy(update={"signing": SIGNING})
     stages = namespace_stages(CONFIG, ScoringConfig())
     await ensure_topics(settings, stages)

@@ -174,7 +174,7 @@ LOOSENED = [
 TIGHTENED = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limit in READONLY_LIMITS.items()]
 
 
-def test_a_reader_who_may_change_limits_can_tighten_them_and_not_loosen_them(role: Role) -> None:
+def test_a_reader_can_tighten_limits_but_not_loosen_them(role: Role) -> None:
     """Of a limit of ClickHouse, 0 is none."""
     users = (role.folder / "users.xml").read_text()
     (role.folder / "users.xml").write_text(users.replace("<readonly>1</readonly>", "<readonly>2</readonly>"))

@@ -103,7 +103,7 @@ def test_a_label_cannot_forge_a_line_of_the_log() -> None:
     assert_tame(formatter.format(record))
 
 
-async def test_a_server_that_fails_with_a_strangers_words_writes_them_by_the_formatter_of_its_process() -> None:
+async def test_a_failing_server_logs_foreign_text_through_its_formatter() -> None:
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("paid\x1b[2J\n2026-01-01 00:00:00,000 INFO paid")
 
@@ -161,13 +161,13 @@ def test_a_label_in_clickhouse_moves_no_real_terminal(guarded: Guarded, tmp_path
     command = [ROLLBUS, "--config", str(path), "sql", "query", "-o", output, statement]
     with subprocess.Popen(command, cwd=tmp_path, stdout=command_end, stderr=command_end, env=TERMINAL) as process:
         os.close(command_end)
-        output = b""
+        screen_bytes = b""
         with suppress(OSError):  # the end of a terminal
             while piece := os.read(own_end, 65_536):
-                output += piece
+                screen_bytes += piece
     os.close(own_end)
     assert process.returncode == 0
-    of_rich = re.sub(r"\x1b\[[0-9;]*m|\r\n|\x1b\[\?25[hl]", "", output.decode())
+    of_rich = re.sub(r"\x1b\[[0-9;]*m|\r\n|\x1b\[\?25[hl]", "", screen_bytes.decode())
     assert "\\u001b" in of_rich
-    assert "\x1b[8m" not in output.decode()
+    assert "\x1b[8m" not in screen_bytes.decode()
     assert_tame(of_rich)

@@ -44,7 +44,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("patience", [1, 2, 3])
-async def test_a_reader_who_stands_still_loses_the_answer_and_its_statement_ends(patience: int) -> None:
+async def test_a_stalled_reader_loses_its_answer_and_its_statement(patience: int) -> None:
     statement, reader = Statement(b"one", b"two", b"three"), Reader(patience)
     await LongResponse(statement.read(), limit_s=LIMIT_S).stream_response(reader.send)
     assert (reader.is_whole, statement.ended) == (False, True)

@@ -48,7 +48,7 @@ def test_the_user_comes_from_the_login_else_a_header_else_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3"])
-def test_what_is_no_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
+def test_an_invalid_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
     assert find_reader_settings(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
 
 

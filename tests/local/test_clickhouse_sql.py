@@ -103,7 +103,7 @@ def test_what_would_harm_this_process_is_refused(sql: bytes, code: int) -> None:
         b"INSERT INTO t VALUES ('INTO OUTFILE'), ('Python(x)')",
     ],
 )
-def test_words_in_strings_comments_and_names_are_no_reason(sql: bytes) -> None:
+def test_words_in_strings_comments_and_names_are_not_refused(sql: bytes) -> None:
     refuse_unservable(sql)
 
 

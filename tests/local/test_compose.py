@@ -146,7 +146,7 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
     )
 
 
-def test_with_passwords_each_container_is_the_user_of_its_role_and_knows_no_other_password() -> None:
+def test_each_container_has_only_the_password_of_its_role() -> None:
     compose = read_compose(BASE, SASL)
     users = {"topics": "admin", "worker": "worker", "sink": "sink", "trainer": "trainer", "alarms": "operator"}
     for name, user in users.items():

@@ -27,7 +27,7 @@ def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken: int) -> None:
     assert "`stack: kafka_port:`" in message
 
 
-def test_a_free_port_is_named_once_and_is_none_that_an_outgoing_connection_gets() -> None:
+def test_a_free_port_is_given_once_outside_the_range_of_outgoing_connections() -> None:
     ports = [find_free_port() for _ in range(50)]
     assert len(set(ports)) == 50
     with socket.create_server((HOST, 0)) as server, socket.create_connection(server.getsockname()) as client:

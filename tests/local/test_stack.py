@@ -55,7 +55,7 @@ def test_what_up_started_is_kept_by_a_second_up_and_ended_by_down(settings: Stac
     assert down(settings) == ()
 
 
-def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: StackSettings, tmp_path: Path) -> None:
+def test_a_stale_record_with_a_reused_pid_ends_no_other_program(settings: StackSettings, tmp_path: Path) -> None:
     services = (web_service("a", find_free_port()),)
     stranger = spawn([sys.executable, "-c", "import time; time.sleep(60)"], log_path=tmp_path / "stranger.log")
     try:

@@ -42,7 +42,7 @@ def test_what_cannot_be_added_up_is_worth_nothing(item: dict[str, Any]) -> None:
     assert worth_of(Scored.model_construct(id=1, **item)) is None
 
 
-def test_groups_of_like_names_are_told_apart() -> None:
+def test_groups_with_similar_names_are_separate() -> None:
     groups = [[Trajectory(episode=[], reward=1.0, metadata={"id": name})] for name in ("a", "a", "a#2", "a")]
     names = list(example_names(TrajectoryCollection(trajectories=groups, run_id="r")))
     assert len(set(names)) == 4, names
@@ -71,7 +71,7 @@ async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Pat
             await run_epochs(components, 7)
 
 
-async def test_a_new_run_does_not_take_the_epochs_of_another_of_its_name_for_its_own(tmp_path: Path) -> None:
+async def test_a_new_run_does_not_take_over_the_epochs_of_an_earlier_run(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus = memory_bus(config)
     async with opened(config, bus, Endpoint()) as components:

@@ -269,7 +269,7 @@ def test_only_a_run_without_a_failed_job_went_well(states: list[str], well: bool
 
 
 @pytest.mark.slow
-def test_to_look_at_runs_imports_no_toolkit_and_to_read_a_configuration_no_art(tmp_path: Path) -> None:
+def test_listing_runs_imports_no_toolkit(tmp_path: Path) -> None:
     program = f"""
 import sys
 from click.testing import CliRunner

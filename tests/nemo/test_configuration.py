@@ -195,7 +195,7 @@ def test_an_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("num_epochs: 20", "num_epochs: ${NO_SUCH}"),
     ],
 )
-def test_an_unset_variable_is_one_mistake_whatever_it_is_for(tmp_path: Path, old: str, new: str) -> None:
+def test_an_unset_variable_is_one_mistake_for_every_setting(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "config.yml"
     path.write_text((GUIDES / "art.yml").read_text().replace(old, new, 1))
     with pytest.raises(ConfigurationError, match=r"1 mistake\(s\) .*\n.*\$\{NO_SUCH\} is not set"):
@@ -203,7 +203,7 @@ def test_an_unset_variable_is_one_mistake_whatever_it_is_for(tmp_path: Path, old
 
 
 @pytest.mark.parametrize("text", ["Answer: yes: or no", "@home", "100%, [not more", "%a"])
-def test_an_override_that_is_no_yaml_is_text(text: str) -> None:
+def test_an_override_that_is_not_yaml_is_text(text: str) -> None:
     assert load(GUIDES / "art.yml", ("workflow.llm", text)).workflow.llm == text  # type: ignore[attr-defined]
 
 

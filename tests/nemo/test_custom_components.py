@@ -191,7 +191,7 @@ async def picky_builder(config: PickyConfig, builder: Any) -> AsyncIterator[Any]
         (False, r"No valid .* in epoch 1 \(6 episodes were recorded, none has token ids\)"),
     ],
 )
-async def test_what_was_recorded_is_told_where_an_own_builder_makes_nothing_of_it(
+async def test_recorded_episodes_are_named_when_an_own_builder_drops_them(
     tmp_path: Path, with_tokens: bool, message: str
 ) -> None:
     plain = own_document(tmp_path)
@@ -312,7 +312,7 @@ async def test_two_groups_of_one_example_are_two_groups(tmp_path: Path) -> None:
     ]
 
 
-async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tmp_path: Path) -> None:
+async def test_an_inner_list_is_one_group_for_any_ids(tmp_path: Path) -> None:
     attempts = two()
     for number, attempt in enumerate(attempts):
         attempt.metadata = {"id": f"e-generation-{number}"}
@@ -376,7 +376,7 @@ async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
     assert [sorted(member.reward for member in group.members) for group in groups] == [[0.0, 2.0]] * 3
 
 
-async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
+async def test_a_reward_that_is_not_a_number_names_the_method(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"] |= {"_type": "worth_builder", "how": "word"}
     async with new_run(tmp_path, plain) as components:
@@ -506,7 +506,7 @@ async def test_a_closed_epoch_is_read_again_as_its_builder_asks(tmp_path: Path) 
     assert roles == [["user", "assistant", "assistant"]] * 2
 
 
-async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
+async def test_a_tool_call_with_empty_content_is_one_message(tmp_path: Path) -> None:
     async with new_run(tmp_path, document(tmp_path, examples=1, workflow=buy), Buying()) as components:
         await components.builder.start_run(RUN, {"epoch": 0})
         collection = await components.builder.finalize(RUN, {"epoch": 0})
@@ -620,7 +620,7 @@ class WithoutIds(Endpoint):
         return answer
 
 
-async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_epoch_again(tmp_path: Path) -> None:
+async def test_a_resumed_run_with_three_own_parts_repeats_no_finished_epoch(tmp_path: Path) -> None:
     plan = read(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer"))
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as components:
@@ -639,9 +639,7 @@ class GoneError(Exception):
     """The process is gone."""
 
 
-async def test_what_an_earlier_process_put_on_the_log_counts_and_not_what_is_built_again(
-    tmp_path: Path, beside_the_example: None
-) -> None:
+async def test_the_logged_trajectories_of_an_earlier_process_count(tmp_path: Path, beside_the_example: None) -> None:
     async def gone(epoch: int) -> None:
         raise GoneError
 

@@ -88,7 +88,7 @@ async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], kni
 
 
 @pytest.mark.parametrize("parts", [use_own_parts, pytest.param(ours, marks=pytest.mark.faults)])
-async def test_a_run_cut_before_any_write_has_the_files_of_one_that_was_not(
+async def test_a_run_cut_before_any_write_ends_with_the_same_files(
     tmp_path: Path, parts: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)

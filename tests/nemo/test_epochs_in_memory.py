@@ -186,7 +186,7 @@ def word_or_number(item: EvalInputItem) -> Any:
     return "good" if item.id == "e0" else float(int(item.output_obj) % 2)
 
 
-async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
+async def test_scores_that_are_not_numbers_drop_their_attempts(tmp_path: Path) -> None:
     plain, dataset = document(tmp_path, score=word_or_number), str(tmp_path / "train.json")
     async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
         (status,) = await run_epochs(components, 1)

@@ -43,7 +43,7 @@ def odd_one_out(item: EvalInputItem) -> Any:
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, 10**400])
-async def test_a_score_that_is_no_finite_number_costs_its_attempts_alone(
+async def test_a_score_that_is_not_finite_drops_its_attempts_alone(
     tmp_path: Path, score: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     SCORES["e0"] = score
@@ -76,7 +76,7 @@ async def test_an_example_that_a_judge_says_nothing_of_is_left_out(tmp_path: Pat
     assert examples == {"e0", "e1", "e2"}, "what was played is on record"
 
 
-async def test_a_judge_that_says_nothing_at_all_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
+async def test_a_silent_judge_ends_the_run_with_a_remedy(tmp_path: Path) -> None:
     async with new_run(tmp_path, silent_document(tmp_path, "e0", "e1", "e2")) as components:
         with pytest.raises(RunStoppedError, match=r"score_missing .*: 6\): see .* that the evaluator returns a score"):
             await run_epochs(components, 1)

@@ -43,7 +43,7 @@ def crashing_document(tmp_path: Path, **builder: Any) -> dict[str, Any]:
     return plain
 
 
-async def test_a_crashed_attempt_has_the_failure_reward_and_its_place_is_told(
+async def test_a_crashed_attempt_has_the_failure_reward_and_a_logged_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with new_run(tmp_path, crashing_document(tmp_path, failure_reward=-1.0)) as components:
@@ -178,7 +178,7 @@ async def test_a_run_says_what_ended_it(tmp_path: Path, ended_by: BaseException 
     assert read_run(folder).state == state
 
 
-async def test_what_a_trainer_of_ones_own_raises_is_told_with_its_place(tmp_path: Path) -> None:
+async def test_an_error_of_an_own_trainer_is_shown_with_its_place(tmp_path: Path) -> None:
     async with new_run(tmp_path) as components:
 
         async def run(num_epochs: int) -> Any:

@@ -63,7 +63,7 @@ def mean_of_steps(item: EvalInputItem) -> float:
     return float(sum(values) / len(values))
 
 
-async def test_a_game_with_a_synchronous_chain_and_moves_asked_again_is_scored_by_its_steps_and_trained(
+async def test_a_game_with_repeated_moves_is_scored_by_its_steps_and_trained(
     tmp_path: Path,
 ) -> None:
     plain = document(tmp_path, examples=GAMES, workflow=play_in_steps, score=mean_of_steps)

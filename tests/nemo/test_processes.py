@@ -88,7 +88,7 @@ def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monk
     assert document["namespace"] == "run-1."
 
 
-def test_what_a_run_writes_down_with_its_passwords_is_for_nobody_else(tmp_path: Path) -> None:
+def test_the_files_of_a_run_with_passwords_are_private(tmp_path: Path) -> None:
     run_processes = processes(tmp_path)
     run_processes._folder.mkdir(parents=True)
     (run_processes._folder / SETTINGS_FILE).touch(0o644)

@@ -41,7 +41,7 @@ def run_log(*records: Any) -> RunLog:
     return RunLog(cast(Bus, ScriptedBus(*records)), "r", cast(RunRecording, None), stalled_s=0.1)
 
 
-async def test_a_step_may_take_longer_than_anything_else() -> None:
+async def test_a_step_may_take_longer_than_other_waits() -> None:
     log = run_log(STARTED_STEP, *[None] * 30, COMPLETED)
     await log.wait_for(lambda view: "b" in view.completed, "the training")
 

@@ -49,7 +49,7 @@ def test_a_door_follows_what_is_ended(tmp_path: Path) -> None:
     assert book("rb.agent-7.r.2.x") is None
 
 
-def test_a_folder_without_a_key_knows_nobody(tmp_path: Path) -> None:
+def test_a_folder_without_a_key_knows_no_principal(tmp_path: Path) -> None:
     assert PrincipalBook(tmp_path)("rb.agent-7.r.1.x") is None
 
 

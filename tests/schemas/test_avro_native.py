@@ -99,7 +99,7 @@ def test_bytes_may_come_as_any_buffer(value: Any) -> None:
     assert decode(encode(replace(TURN, prompt_token_ids=value))).prompt_token_ids == bytes(value)
 
 
-def test_neither_what_is_read_nor_what_is_refused_stays_in_memory() -> None:
+def test_read_and_refused_bodies_do_not_stay_in_memory() -> None:
     data = encode(TURN)
 
     def work() -> None:

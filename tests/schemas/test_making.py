@@ -47,14 +47,14 @@ def test_the_result_is_frozen_and_checked() -> None:
         visit_of(Ticket(name="Ada", seat=3), minutes=-1)
 
 
-def test_a_field_that_nobody_gives_is_refused_when_the_function_is_made() -> None:
+def test_a_field_without_a_source_is_refused_when_the_function_is_made() -> None:
     with pytest.raises(TypeError, match="minutes"):
         copier(Ticket, Visit)
     with pytest.raises(TypeError, match="hours"):
         copier(Ticket, Visit, "minutes", "hours")
 
 
-def test_what_is_in_the_making_is_not_frozen_in_any_way_by_its_bases() -> None:
+def test_a_record_being_made_is_not_frozen() -> None:
     writer_closed: Any = object.__new__(unfrozen(WriterClosed))
     writer_closed.count = 7
     del writer_closed.count  # where a base forbids this, Python sets every field by a call, too

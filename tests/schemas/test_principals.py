@@ -42,7 +42,7 @@ def test_a_token_names_its_principal_and_no_other_key_makes_it() -> None:
         assert read_token_text([ROOT], wrong) is None
 
 
-def test_the_owner_is_no_principal_and_no_door_takes_what_a_process_of_the_owner_signs_with() -> None:
+def test_the_owners_key_opens_no_door() -> None:
     for name in ("owner", "operator", "proxy"):
         with pytest.raises(ConfigurationError, match="rollbus's own"):
             make_principal(name, ["record"])

@@ -16,7 +16,7 @@ def test_good_records_pass(record: Any) -> None:
     check_sound(record)
 
 
-def test_large_numbers_that_are_no_counts_pass() -> None:
+def test_large_numbers_that_are_not_counts_pass() -> None:
     check_sound(make_turn(seed=2**63 - 1))
     check_sound(make_score(location=Location(topic="t", partition=0, offset=2**40)))
     check_sound(make_turn(policy_version=20_260_101_120_000))

@@ -29,19 +29,19 @@ def test_float32_logprobs_come_back_exactly(logprobs: list[float]) -> None:
     assert list(decode_logprobs(encode_logprobs(logprobs))) == logprobs
 
 
-def test_bytes_are_little_endian_whatever_the_machine() -> None:
+def test_bytes_are_little_endian_on_every_machine() -> None:
     assert encode_token_ids([1, 258]) == struct.pack("<2i", 1, 258)
     assert encode_logprobs([-0.5]) == struct.pack("<f", -0.5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.1])
-def test_what_is_no_logprob_is_refused_with_its_position(bad: float) -> None:
+def test_an_invalid_logprob_is_refused_with_its_position(bad: float) -> None:
     with pytest.raises(InvalidRecordError, match="at position 1"):
         encode_logprobs([-0.1, bad])
 
 
 @pytest.mark.parametrize("bad", [-1, 2**31, 2**70])
-def test_what_is_no_token_id_is_refused(bad: int) -> None:
+def test_an_invalid_token_id_is_refused(bad: int) -> None:
     with pytest.raises(InvalidRecordError, match="token ids"):
         encode_token_ids([bad])
 

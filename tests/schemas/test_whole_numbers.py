@@ -95,7 +95,7 @@ def test_a_number_of_64_bits_is_written_and_a_larger_one_is_refused(record: type
 
 
 @pytest.mark.parametrize("way", ["native", "by_fastavro"])
-def test_a_fraction_is_no_whole_number(way: str) -> None:
+def test_a_fraction_is_not_a_whole_number(way: str) -> None:
     record = next(record for record in RECORDS if record.__name__ == "Tick")
     with using(way):
         for _, copy in with_numbers(sample(record, 1), 1.5):  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ GIVEN: dict[str, Any] = {"run": "main", "reason": "worse"}
         ({"action": "forget", "label": "user=ann b"}, ["forget", "--label=user=ann b", "--reason=ann: worse"]),
     ],
 )
-def test_an_action_is_the_command_that_does_it_and_names_who_did(values: dict[str, Any], command: list[str]) -> None:
+def test_an_action_runs_its_command_in_the_name_of_its_person(values: dict[str, Any], command: list[str]) -> None:
     assert words_of(read_form(GIVEN | values), "ann") == command
 
 
@@ -36,7 +36,7 @@ def test_an_action_is_the_command_that_does_it_and_names_who_did(values: dict[st
         ({"action": "pause", "command": "sh"}, "command: Extra inputs"),
     ],
 )
-def test_what_is_no_action_is_refused_before_a_command_runs(values: dict[str, Any], why: str) -> None:
+def test_an_unknown_action_is_refused_before_a_command_runs(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         read_form(GIVEN | values)
 
@@ -46,7 +46,7 @@ async def test_a_preview_names_the_command_and_changes_nothing() -> None:
     assert preview == {"command": "rollbus run pause main '--comment=ann: …'", "output": ""}
 
 
-async def test_a_command_that_fails_says_so_in_its_own_words(tmp_path: Any) -> None:
+async def test_a_failed_command_shows_its_own_message(tmp_path: Any) -> None:
     with pytest.raises(ConfigurationError, match="'gone'"):
         await Commands(("--config", "/dev/null")).act("ann", {"action": "pause", "run": "gone", "reason": "x"})
 

@@ -77,7 +77,7 @@ def test_what_is_vendored_carries_its_licence_and_its_version(library: str, file
     assert version in text[:200] or library == "diff"  # its file does not name a version
 
 
-def test_the_pages_token_opens_every_answer_and_no_cookie_takes_it_to_the_other_ports_of_this_machine() -> None:
+def test_the_pages_token_opens_every_answer_and_is_in_no_cookie() -> None:
     secret = page_token("the stack's")
     database = AnsweringDatabase((["n"], [[1]]))
     guarded = TestClient(
@@ -324,7 +324,7 @@ async def test_a_pulse_comes_at_once_and_after_every_change() -> None:
     ]
 
 
-def test_an_answer_is_json_whatever_the_columns_hold() -> None:
+def test_an_answer_is_json_for_every_type_of_column() -> None:
     rows = make_plain([(float("nan"), datetime(2026, 1, 1, tzinfo=UTC)), {"a": float("inf")}, b"\xff", None, True])
     assert json.loads(json.dumps(rows)) == [[None, "2026-01-01T00:00:00+00:00"], {"a": None}, "ff", None, True]
 
@@ -359,7 +359,7 @@ async def two_groups() -> list[LagRow]:
     return [LagRow("assembly", "episode-events", 1, 4, 12), LagRow("trainer.agent", "batches", 0, 1, 0)]
 
 
-def test_every_consumer_group_is_told_with_its_lag_and_its_readers() -> None:
+def test_every_consumer_group_is_listed_with_its_lag_and_readers() -> None:
     answer = browser(AnsweringDatabase(), lags=two_groups).get("/api/lag").json()
     assert [(group["group"], group["lag"], group["members"]) for group in answer["groups"]] == [
         ("assembly", 12, 1),

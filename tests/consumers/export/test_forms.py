@@ -39,7 +39,7 @@ def test_readers_that_parse_arguments_get_them_as_the_model_wrote_them() -> None
 
 
 @pytest.mark.parametrize("arguments", ["[7]", "7", '"x"', "{", '{"a": NaN}', "[withheld 9f2c]"])
-def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_refused(arguments: str) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}
     for form in (for_templates, for_nemo, for_openai):
         with pytest.raises(UnfitRowError, match="no JSON object"):

@@ -39,7 +39,7 @@ def test_every_pair_that_differs_enough_is_made_when_asked_for() -> None:
     assert len(preference_pairs(answers, exhaustive=True, max_pairs=2)) == 2
 
 
-def test_equal_scores_and_equal_answers_are_no_preference() -> None:
+def test_equal_scores_and_equal_answers_are_not_a_preference() -> None:
     assert preference_pairs([candidate("a", 0.5), candidate("b", 0.5)]) == []
     assert preference_pairs([candidate("a", 0.0, text="x"), candidate("b", 1.0, text="x")]) == []
 

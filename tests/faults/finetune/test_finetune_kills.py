@@ -36,7 +36,7 @@ DEADLINE_S = 300.0
 """To import the toolkit takes a minute where every processor is busy."""
 
 
-def test_a_run_with_own_parts_that_is_killed_and_resumed_has_the_files_of_one_that_was_not(
+def test_a_killed_and_resumed_run_with_own_parts_has_the_same_files(
     kafka: str, clickhouse: tuple[str, int], tmp_path: Path, chance: random.Random
 ) -> None:
     model = Steady()

@@ -204,7 +204,9 @@ def test_the_attempts_of_one_call_are_one_turn(recorder: Recorder, sink: MemoryS
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_is_no_call_of_a_model_passes(recorder: Recorder, sink: MemorySink, model: ModelServer, name: str) -> None:
+def test_a_request_that_is_not_a_model_call_passes(
+    recorder: Recorder, sink: MemorySink, model: ModelServer, name: str
+) -> None:
     with recorder.episode(task="t"), module_of(name).Client() as http:
         http.post(f"{model.url}/v1/embeddings", json={"model": "agent", "input": "x"})
         http.post(f"{model.url}/v1/chat/completions", json={"question": "x"})

@@ -24,7 +24,7 @@ HELLO: Any = [{"role": "user", "content": "Say hello"}]
 @pytest.mark.parametrize(
     ("seed", "recorded_seed"), [(5, 5), (2**64 - 1, None)], ids=["5", "larger than a record holds"]
 )
-def test_a_call_is_recorded_token_exact_with_how_it_was_sampled_and_looks_untouched(
+def test_a_call_is_recorded_with_its_exact_tokens_and_sampling_settings(
     recorder: Recorder, sink: MemorySink, server: Server, seed: int, recorded_seed: int | None
 ) -> None:
     client = recorder.wrap(server.client())
@@ -233,9 +233,7 @@ def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: M
     assert recorder.counters["calls_failed"] == 1
 
 
-async def test_a_call_that_is_cancelled_or_times_out_is_a_turn_that_says_so(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+async def test_a_cancelled_or_timed_out_call_is_a_turn_with_its_reason(recorder: Recorder, sink: MemorySink) -> None:
     call_begun = asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -288,7 +286,7 @@ class Facade:
         return self.client.chat.completions.create(**options)
 
 
-def test_wrapping_what_cannot_be_recorded_says_so_once(
+def test_wrapping_an_unrecordable_object_is_reported_once(
     recorder: Recorder, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     facade = Facade(server.client())
@@ -457,7 +455,7 @@ async def test_a_call_that_outlives_its_episode_is_a_late_turn(recorder: Recorde
     assert recorder.counters["calls_ended_late"] == 1
 
 
-async def test_a_call_that_nobody_sees_the_end_of_is_a_turn_that_says_so(recorder: Recorder, sink: MemorySink) -> None:
+async def test_a_call_without_an_observed_end_is_a_turn_with_its_reason(recorder: Recorder, sink: MemorySink) -> None:
     call_begun = asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:

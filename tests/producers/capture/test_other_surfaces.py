@@ -148,7 +148,7 @@ class TestCompletions:
             )
         assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["echo"]
 
-    def test_several_prompts_pass_as_they_are_and_leave_a_turn_that_says_so(
+    def test_several_prompts_pass_unchanged_and_leave_a_turn_with_its_reason(
         self, recorder: Recorder, sink: MemorySink
     ) -> None:
         server = Server(lambda body: completion(choices=2))
@@ -218,7 +218,9 @@ class TestResponses:
             assert stream.get_final_response().output_text == "Hello there"
         assert [turn.completion.content for turn in turns(recorder, sink)] == ["Hello there"]
 
-    async def test_an_asynchronous_call_that_was_cut_off_says_so(self, recorder: Recorder, sink: MemorySink) -> None:
+    async def test_an_asynchronous_call_that_was_cut_off_has_a_reason(
+        self, recorder: Recorder, sink: MemorySink
+    ) -> None:
         server = Server(lambda body: response(status="incomplete"))
         async with recorder.episode(task="greet"):
             await recorder.wrap(server.async_client()).responses.create(model="agent", input="Say")

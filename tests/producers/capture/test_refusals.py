@@ -121,9 +121,7 @@ def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(re
     assert len(server.requests) == 1
 
 
-def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_it_was_wrong(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_a_refusal_for_another_reason_is_not_remembered(recorder: Recorder, sink: MemorySink) -> None:
     def script(request: Body) -> Any:
         if request.get("temperature", 0) < 0:  # as vLLM says it: with all of the request's body
             problem = {"loc": ["body"], "msg": "temperature must be non-negative", "input": request}
@@ -198,7 +196,7 @@ def test_what_a_passive_recorder_does_not_know_is_not_trained(
     assert "temperature" not in server.requests[0] or options
 
 
-def test_an_agent_that_cannot_be_trained_is_told_so_once(
+def test_an_untrainable_agent_gets_one_notice(
     recorder: Recorder, sink: MemorySink, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = recorder.wrap(refusing("return_token_ids").client())

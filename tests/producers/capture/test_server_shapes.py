@@ -147,7 +147,7 @@ def test_a_servers_own_form_is_read_and_the_application_sees_no_ids(
 
 @pytest.mark.parametrize("cut", range(5))
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_stream_that_its_server_breaks_off_is_no_whole_turn(
+def test_a_stream_that_its_server_breaks_off_is_not_a_whole_turn(
     recorder: Recorder, sink: MemorySink, name: str, cut: int
 ) -> None:
     def script(request: Body) -> httpx.Response:

@@ -83,9 +83,7 @@ def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks:
     recorder.close(120)
 
 
-def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it_was_sent(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_a_request_is_recorded_as_it_was_sent(recorder: Recorder, sink: MemorySink) -> None:
     messages: list[Any] = [{"role": "user", "content": "first"}]
 
     def script(body: Any) -> Any:

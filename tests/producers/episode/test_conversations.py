@@ -38,7 +38,7 @@ def test_an_episode_without_a_call_is_declared_at_its_end(recorder: Recorder, si
     assert [record.message for record in declared(recorder, sink)] == [None]
 
 
-def test_a_part_of_an_episode_is_no_turn_of_its_conversation(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_part_of_an_episode_is_not_a_turn_of_its_conversation(recorder: Recorder, sink: MemorySink) -> None:
     with (
         recorder.episode(task="t", conversation="c1", message="hello"),
         recorder.episode(task="t", conversation="c1") as child,
@@ -63,7 +63,7 @@ def test_a_signal_reaches_the_last_turn_of_a_conversation(recorder: Recorder, si
 
 
 @pytest.mark.parametrize("fields", [{"signal": "retry", "reward": 1.0}, {"signal": "shrug"}])
-def test_what_nobody_could_read_is_counted_and_not_sent(
+def test_unreadable_events_are_counted_and_not_sent(
     recorder: Recorder, sink: MemorySink, fields: dict[str, Any]
 ) -> None:
     assert recorder.feedback(conversation="c1", **fields) is None

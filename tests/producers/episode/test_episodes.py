@@ -336,7 +336,7 @@ def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
     ]
 
 
-def test_names_and_ids_that_are_no_text_are_taken_as_text(recorder: Recorder, sink: MemorySink) -> None:
+def test_names_and_ids_of_other_types_are_taken_as_text(recorder: Recorder, sink: MemorySink) -> None:
     number: Any = 4711
     identifier: Any = uuid.UUID(int=7)
     with recorder.episode(task="t") as episode:
@@ -408,9 +408,7 @@ def test_headers_that_name_no_episode_hide_none(recorder: Recorder, sink: Memory
     assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]
 
 
-def test_what_another_process_does_for_an_episode_that_is_not_sampled_is_not_recorded_either(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_an_unsampled_episode_is_unrecorded_in_other_processes_too(recorder: Recorder, sink: MemorySink) -> None:
     unsampled = init(sink=sink, sample_rate=0)
     with unsampled.episode(task="t") as episode:
         headers = unsampled.headers()
@@ -489,7 +487,7 @@ def test_an_address_that_no_broker_can_have_is_reported_at_the_start(sink: Memor
     init(bootstrap_servers="", sink=sink).close(1)
 
 
-async def test_an_async_generator_closed_elsewhere_harms_nobody(recorder: Recorder, sink: MemorySink) -> None:
+async def test_an_async_generator_may_be_closed_in_another_task(recorder: Recorder, sink: MemorySink) -> None:
     async def numbers() -> Any:
         with recorder.episode(task="generator"):
             yield 1

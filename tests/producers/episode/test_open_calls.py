@@ -23,7 +23,7 @@ def tools_of(recorder: Recorder, sink: MemorySink) -> list[ToolCalled]:
     return [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
 
 
-def test_three_calls_of_one_tool_are_told_apart_by_their_arguments(recorder: Recorder, sink: MemorySink) -> None:
+def test_three_calls_of_one_tool_are_matched_by_their_arguments(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="stock") as episode:
         episode.turn(messages=ASK, answer=answer("bolts", "nuts", "bolts"))
         event_ids = [

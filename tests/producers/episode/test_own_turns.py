@@ -31,7 +31,9 @@ def test_a_turn_of_another_engine_is_trainable_with_its_ids_and_log_probs(record
     assert (turn.added_messages[0].content, turn.completion.content) == ("How many bolts?", "Seven.")
 
 
-def test_a_turn_without_ids_says_so_and_what_cannot_be_read_is_counted(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_turn_without_ids_has_a_reason_and_unreadable_fields_are_counted(
+    recorder: Recorder, sink: MemorySink
+) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     with recorder.episode(task="stock") as episode:
         episode.turn(messages=ASK, answer={"role": "assistant", "content": None, "tool_calls": [call]})

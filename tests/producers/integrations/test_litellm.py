@@ -175,7 +175,7 @@ def test_a_routers_call_in_a_loop_of_its_own_is_recorded_before_the_loop_ends(
     assert_all_closed(recorder, sink)
 
 
-def test_a_call_whose_end_is_never_reported_is_a_turn_that_says_so(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_call_without_a_reported_end_is_a_turn_with_its_reason(recorder: Recorder, sink: MemorySink) -> None:
     logger = RollbusLogger(recorder)
     with recorder.episode(task="stock"):
         logger.log_pre_api_call("agent", [], {"litellm_call_id": "one", "messages": ASK})

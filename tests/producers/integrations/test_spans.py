@@ -114,7 +114,7 @@ def test_attributes_that_come_after_the_start_are_read(
     assert [(tool.tool_call_id, tool.result) for tool in tools_of(recorder, sink)] == [("call-1", "bolts: 7")]
 
 
-async def test_tools_side_by_side_are_told_apart_and_a_failing_one_says_why(
+async def test_concurrent_tools_are_separate_and_a_failing_one_has_its_error(
     recorder: Recorder, sink: MemorySink, tracer: Tracer
 ) -> None:
     async def use(call_id: str, item: str) -> None:
@@ -146,7 +146,7 @@ def test_a_tool_that_two_instrumentations_trace_is_recorded_once_with_what_eithe
     assert tool.arguments == '{"item": "bolts"}'
 
 
-def test_a_call_that_no_client_sees_is_one_turn_that_says_so(
+def test_a_call_that_no_client_sees_is_one_turn_with_its_reason(
     recorder: Recorder, sink: MemorySink, tracer: Tracer
 ) -> None:
     with (

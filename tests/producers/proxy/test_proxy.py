@@ -320,7 +320,7 @@ async def test_a_broker_that_is_away_holds_many_answers_back_no_longer_than_one(
 
 
 @pytest.mark.parametrize("cut", [1, 7, 64, 10_000])
-async def test_a_stream_cut_anywhere_is_the_same_turn_and_shows_only_what_was_asked_for(
+async def test_a_stream_cut_anywhere_is_the_same_turn_without_hidden_fields(
     recorder: Recorder, sink: MemorySink, cut: int
 ) -> None:
     whole = sse(streamed()).read()
@@ -361,7 +361,7 @@ async def test_a_stream_cut_anywhere_is_the_same_turn_and_shows_only_what_was_as
         ("feedback", '{"value": 1, "alias": "a", "nme": "x"}', "nme; a reward has value, comment, key, name"),
     ],
 )
-async def test_a_request_that_is_not_right_is_told_why(program: Program, path: str, body: str, message: str) -> None:
+async def test_an_invalid_request_gets_a_reason(program: Program, path: str, body: str, message: str) -> None:
     answer = await program.http.post(f"/rollbus/{path}", content=body)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
@@ -376,7 +376,7 @@ async def test_a_request_that_is_not_right_is_told_why(program: Program, path: s
         ("end", '{"stop_reason": "done"}', "stop_reason is 'done'; choose one of completed, "),
     ],
 )
-async def test_what_an_episode_cannot_be_told_is_refused_and_it_goes_on(
+async def test_an_invalid_call_of_an_episode_is_refused_alone(
     recorder: Recorder, sink: MemorySink, program: Program, path: str, body: str, message: str
 ) -> None:
     opened = (await program.http.post("/rollbus/episodes", json={"task": "greet", "example_id": 7})).json()["id"]

@@ -53,7 +53,7 @@ class SinkContract:
         assert refused == frozenset({1})
         assert [value for _, value, _ in received] == [b"value-0", b"value-2"]
 
-    async def test_nothing_to_send_is_no_error(self) -> None:
+    async def test_an_empty_send_is_not_an_error(self) -> None:
         sink = await self.make()
         await sink.start()
         assert await sink.send([]) == frozenset()

@@ -92,7 +92,7 @@ def end_stuck(folder: Path, **options: Any) -> tuple[Recorder, str]:
     return recorder, episode.id
 
 
-def test_what_is_left_when_a_process_ends_goes_to_the_spool_and_out_with_the_next(tmp_path: Path) -> None:
+def test_unsent_events_of_a_process_are_sent_by_the_next_one(tmp_path: Path) -> None:
     recorder, episode_id = end_stuck(tmp_path)
     assert recorder.counters["events_spooled"] == recorder.counters["events_emitted"]
     assert recorder.counts.total("events_dropped") == 0
@@ -116,7 +116,7 @@ def test_a_spool_too_small_for_what_is_left_keeps_a_part_and_counts_the_rest(tmp
 
 
 @pytest.mark.parametrize("mood", ["away", "broken"])
-def test_a_sink_that_never_works_keeps_neither_answers_nor_more_bytes_than_allowed(mood: str) -> None:
+def test_a_sink_that_never_works_keeps_no_more_bytes_than_allowed(mood: str) -> None:
     recorder = init(sink=MoodySink(repeat(mood)), max_queue_events=400, max_queue_bytes=200_000)
     answers = record_turns(recorder, 4000)
     wait_until(lambda: not recorder._delivery._unmade, "turns are not made into records")
@@ -216,7 +216,7 @@ MOODS = st.lists(st.sampled_from(("take", "away", "broken", "slow", "refuse")), 
 
 @settings(max_examples=count_examples(40), deadline=None)
 @given(steps=STEPS, moods=MOODS, room=st.integers(1, 30), spooled=st.booleans())
-def test_whatever_the_sink_does_every_event_is_accounted_for(
+def test_every_event_is_accounted_for_with_any_sink(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], moods: list[str], room: int, spooled: bool
 ) -> None:
     sink = MoodySink(iter(moods))

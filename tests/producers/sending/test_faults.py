@@ -98,7 +98,7 @@ def test_every_text_whose_redaction_fails_is_counted(sink: MemorySink) -> None:
     assert recorder.counters["hook_errors.redact"] == 5
 
 
-def test_what_is_masked_in_an_error_is_masked_where_its_text_is_cut_too(sink: MemorySink, server: Server) -> None:
+def test_a_secret_in_a_cut_error_is_masked(sink: MemorySink, server: Server) -> None:
     recorder = init(sink=sink, redact=lambda text: text.replace("47-zz-11", "#"))
     recorder.wrap(server.client(api_key="sk-very-secret"))
     for secret in ("sk-very-secret", "47-zz-11"):
@@ -245,7 +245,7 @@ def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink,
     assert_adds_up(recorder)
 
 
-def test_what_a_turn_that_could_not_be_written_was_to_carry_the_next_one_sends(sink: MemorySink) -> None:
+def test_the_next_turn_sends_the_messages_of_an_unwritten_one(sink: MemorySink) -> None:
     recorder = init(sink=sink)
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     with recorder.episode(task="t") as episode:

@@ -48,7 +48,7 @@ def test_a_hook_that_raises_now_and_then_goes_on() -> None:
     assert not guard.counters.get("hook_calls_skipped.hook")
 
 
-def test_a_log_that_raises_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logging_error_does_not_reach_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(*args: Any) -> None:
         raise OSError("disk full")
 

@@ -138,7 +138,7 @@ def tools_in(folder: Path) -> list[str]:
     return [event.arguments for event in read_spool(folder) if isinstance(event, ToolCalled)]
 
 
-def test_what_was_emitted_before_sigterm_is_on_disk_and_the_process_ends_by_it(tmp_path: Path) -> None:
+def test_events_before_sigterm_are_on_disk_when_the_process_ends(tmp_path: Path) -> None:
     assert run_program(TERMINATED, tmp_path).returncode == -signal.SIGTERM
     assert tools_in(tmp_path) == [f'{{"number":{number}}}' for number in range(300)]
 

@@ -19,7 +19,7 @@ rb.close(0.5)
 """
 
 
-def test_a_broker_that_is_away_is_two_lines_of_ours_the_second_with_the_count() -> None:
+def test_an_absent_broker_is_logged_in_two_lines_with_a_count() -> None:
     with socket.socket() as taken:  # bound, and listening to nobody
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

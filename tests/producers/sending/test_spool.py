@@ -48,7 +48,7 @@ def drained(spool: Spool) -> list[Outbound]:
     return records
 
 
-def test_what_a_dead_process_left_is_taken_over_and_a_living_ones_is_not(tmp_path: Path) -> None:
+def test_only_the_spool_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     dead, alive = make(tmp_path, "dead"), make(tmp_path, "alive")
     dead.append([record(0)])
     alive.append([record(1)])

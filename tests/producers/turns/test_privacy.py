@@ -111,7 +111,7 @@ def test_what_is_withheld_does_not_come_to_the_redaction(sink: MemorySink) -> No
     assert start.labels["user"].startswith("[withheld ")
 
 
-def test_a_field_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_field_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="withhold has prompts; choose among messages, tools"):
         init(sink=MemorySink(), withhold=["prompts"])  # type: ignore[list-item]
 

@@ -70,7 +70,7 @@ async def test_a_broker_that_still_loads_its_groups_is_asked_again_for_their_nam
         await list_groups(Admin(GroupLoadInProgressError()), "a.", pause_s=0)
 
 
-async def test_one_that_can_never_tell_is_not_taken_for_one_where_nothing_is_committed() -> None:
+async def test_an_unanswered_offset_request_is_not_an_absent_offset() -> None:
     with pytest.raises(GroupCoordinatorNotAvailableError):
         await committed_offsets(Admin(GroupCoordinatorNotAvailableError()), "g", pause_s=0)
 

@@ -7,7 +7,7 @@ import pytest
 from rollbus.runtime.kafka.clients import start_uncancelled
 
 
-async def test_a_start_that_fails_says_so() -> None:
+async def test_a_failed_start_is_reported() -> None:
     async def fails() -> None:
         raise OSError("nobody listens")
 
@@ -16,7 +16,7 @@ async def test_a_start_that_fails_says_so() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, OSError("gone")])
-async def test_a_cancelled_caller_lets_the_start_end_first_and_nobody_hears_that_it_fails(
+async def test_a_cancelled_caller_waits_for_the_start_and_hides_its_failure(
     failure: OSError | None,
 ) -> None:
     answered, begun, moments = asyncio.Event(), asyncio.Event(), list[str]()

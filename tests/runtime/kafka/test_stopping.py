@@ -26,7 +26,7 @@ async def test_a_cancelled_fetch_of_the_client_does_not_end_its_owner() -> None:
     await stop_all(LeakingClient().stop)
 
 
-async def test_a_client_is_stopped_though_its_owner_was_cancelled_while_the_one_before_it_was() -> None:
+async def test_a_client_is_stopped_when_its_owner_is_cancelled_during_an_earlier_stop() -> None:
     stopped = list[str]()
 
     async def stop() -> None:

@@ -41,7 +41,7 @@ async def test_one_that_cannot_end_by_itself_has_its_connections_closed(
     assert producer.closed
 
 
-async def test_one_whose_end_nobody_waits_for_has_its_connections_closed() -> None:
+async def test_an_unawaited_producer_closes_its_connections() -> None:
     producer: Any = Producer()
     stopping = asyncio.create_task(stop_producer(producer))
     await producer.stopping.wait()

@@ -27,7 +27,7 @@ class Producer:
         return self.sent[0]
 
 
-async def test_one_that_is_fenced_between_two_batches_says_so_and_not_that_there_is_no_transaction() -> None:
+async def test_a_producer_fenced_between_two_batches_reports_the_fence() -> None:
     producer: Any = Producer()
     with pytest.raises(ProducerFenced):
         await write(producer, [Row("t", number, b"k", b"v") for number in range(2)])

@@ -249,7 +249,7 @@ async def test_an_archive_in_a_bucket_is_written_by_one_verified_and_restored(
     assert await read_log(stream, f"restored-cloud.{stream.namespace}") == log
 
 
-async def test_expired_credentials_and_a_bucket_that_is_gone_are_named_and_nothing_is_half_published(
+async def test_an_unusable_bucket_is_named_and_publishes_nothing(
     archive_job: tuple[Path, Settings], bucket: str
 ) -> None:
     path, settings = archive_job

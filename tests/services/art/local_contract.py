@@ -61,7 +61,7 @@ class TestArtLocal(BackendContract):
         assert await submit_and_wait(backend, request) == 1
         assert [each.version for each in (await backend.versions()).known] == [0, 1]
 
-    async def test_an_old_clients_update_that_could_not_be_written_down_is_not_trained_again_and_is_built_on(
+    async def test_an_unrecorded_update_of_an_old_client_is_not_trained_again(
         self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*_: Any) -> None:
@@ -95,9 +95,7 @@ class TestArtLocal(BackendContract):
         metrics = backend.service.store.provenance(2)["result"]["metrics"]
         assert metrics["reference_kl"] > 0
 
-    async def test_retention_removes_what_was_trained_by_us_and_by_old_clients_and_forgets_nothing_of_it(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_retention_removes_old_checkpoints_and_keeps_their_history(self, tmp_path: Path) -> None:
         retention = Retention(keep_newest=1, keep_every=2)
         settings = ServiceSettings("agent", Path(os.environ[BASE_MODEL]), tmp_path / "kept", retention=retention)
         backend = ArtLocal(settings)

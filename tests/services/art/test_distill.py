@@ -42,7 +42,7 @@ async def sampled_turn(server: ArtServer, seed: int, *, hint: str = "") -> TurnT
     )
 
 
-async def test_a_step_learns_from_hints_once_and_says_so(server: ArtServer) -> None:
+async def test_a_step_learns_from_hints_once_and_reports_it(server: ArtServer) -> None:
     turns = await asyncio.gather(*(sampled_turn(server, seed, hint=HINT if seed else "") for seed in range(3)))
     trajectories = tuple(TrainTrajectory(f"t{at}", f"t{at}", 0.0, 0.0, (turn,)) for at, turn in enumerate(turns))
     config = TrainConfig(learning_rate=1e-3, distill=Distillation(reward_weight=0.0))

@@ -83,7 +83,7 @@ def test_what_arts_own_service_cannot_do_is_refused_by_name(found: dict[str, Any
     assert "cannot go back to 0" in rollback
 
 
-def test_after_a_failed_update_art_is_registered_anew_and_the_batch_can_be_tried_again(found: dict[str, Any]) -> None:
+def test_art_is_registered_again_after_a_failed_update(found: dict[str, Any]) -> None:
     assert found["failure"].startswith("UnavailableError")
     assert "device-side assert" in found["failure"]
     assert found["registrations"] == 2

@@ -124,7 +124,7 @@ async def _train(client: Any, request: TrainRequest) -> Any:
     return await client.wait(await client.submit(request), 0.05)
 
 
-async def test_a_program_written_for_art_0_5_7_trains_with_that_releases_own_client(
+async def test_a_program_for_art_0_5_7_trains_with_that_releases_client(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     found = await asyncio.to_thread(art_0_5_7.run_client, art_server.url)
@@ -182,9 +182,7 @@ async def _train_as_released(server: ArtServer, *groups: list[dict[str, Any]]) -
     return dict(json.loads(line))
 
 
-async def test_what_art_would_drop_or_train_wrongly_is_left_out_before_it_sees_a_released_clients_group(
-    art_server: ArtServer, client: ArtClient
-) -> None:
+async def test_trajectories_that_art_would_mistrain_are_left_out(art_server: ArtServer, client: ArtClient) -> None:
     before = (await client.versions()).head
     long, *rows = await _recorded_rows(art_server, (9.0, 0.0, 1.0))
     long["messages_and_choices"][-1]["prompt_token_ids"] *= 30
@@ -249,7 +247,7 @@ async def _old_trajectories(server: ArtServer) -> list[dict[str, Any]]:
         ("POST", "/_delete_checkpoint_files", '{"name": "agent", "steps_to_keep": ["x"]}', "must be integers"),
     ],
 )
-async def test_a_mistake_of_a_client_is_told_as_one(
+async def test_a_clients_mistake_is_reported_as_the_clients(
     art_server: ArtServer, method: str, path: str, body: str, says: str
 ) -> None:
     async with httpx.AsyncClient(base_url=art_server.url) as http:
@@ -259,7 +257,7 @@ async def test_a_mistake_of_a_client_is_told_as_one(
     assert says in error["message"]
 
 
-async def test_only_health_is_told_without_the_bearer_token(own_art_server: ArtServer) -> None:
+async def test_only_health_is_shown_without_the_bearer_token(own_art_server: ArtServer) -> None:
     own_art_server.options = {"token": "secret"}
     own_art_server.start()
     control, model = own_art_server.url, own_art_server.model_url

@@ -51,7 +51,7 @@ def changed(before: dict[str, Any], after: dict[str, Any], *, but: set[str]) -> 
     }
 
 
-def test_nobody_elses_rows_are_in_an_answer(clickhouse: tuple[str, int]) -> None:
+def test_an_answer_holds_no_rows_of_other_namespaces(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     story_records: list[Record] = [*story(), *beside_the_story()]

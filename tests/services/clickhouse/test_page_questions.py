@@ -147,9 +147,7 @@ def find_episodes_by_text(asking: Asking) -> dict[str, set[str]]:
     }
 
 
-def test_a_search_finds_what_was_said_and_not_how_it_is_stored_before_and_after_a_merge_makes_its_index(
-    asking: Asking, client: ClickHouse
-) -> None:
+def test_a_search_finds_the_words_of_a_message_but_not_its_storage_format(asking: Asking, client: ClickHouse) -> None:
     index_bytes = "SELECT sum(secondary_indices_compressed_bytes) FROM system.parts WHERE active AND table = 'turns'"
     assert client.query(f"{index_bytes} AND database = currentDatabase()")[1] == [(0,)]
     assert find_episodes_by_text(asking) == EPISODES_BY_TEXT
@@ -186,7 +184,7 @@ def test_a_difference_has_the_interval_of_so_few_episodes_and_none_where_all_are
     assert (equal["difference"], equal["margin"]) == (0, None)
 
 
-def test_cases_are_found_by_who_has_judged_them(asking: Asking) -> None:
+def test_cases_are_found_by_their_judges(asking: Asking) -> None:
     by_ann = answer(asking, "find_episodes", judge="ann")
     assert {row["episode_id"] for row in by_ann} == {"j0", "j1", "j2"}
     assert by_ann[0]["judges"] == ["ann", "bob"]
@@ -224,7 +222,7 @@ def test_a_fate_says_how_many_prompts_its_example_had(asking: Asking) -> None:
     assert (fate["attempts"], fate["prompts"]) == (4, 4)
 
 
-def test_a_reward_says_who_gave_it(asking: Asking) -> None:
+def test_a_reward_names_its_principal(asking: Asking) -> None:
     rewards = answer(asking, "rewards_of_episode", trajectory=trajectory_id("j2"), episode="j2")
     assert {(row["principal"], row["value"], row["in_force"]) for row in rewards} == {
         ("ann", 1.0, True),
@@ -240,7 +238,7 @@ def test_the_agreement_of_two_judges_is_a_number(asking: Asking) -> None:
     assert pair["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))
 
 
-def test_a_loss_that_is_no_number_is_counted_and_in_no_mean(asking: Asking) -> None:
+def test_a_loss_that_is_not_a_number_is_counted_but_not_averaged(asking: Asking) -> None:
     points = answer(asking, "thin_steps", run="main")
     assert [(row["step"], row["mean"], row["broken"], row["first_broken"]) for row in points] == [
         (1, 1.0, 0, None),

@@ -147,7 +147,7 @@ def test_what_a_chart_is_to_draw_is_a_number_of_the_answer(filled: ClickHouseSet
         assert isinstance(row[query.chart or ""], (int, float, type(None)))
 
 
-def test_reward_is_told_by_the_version_that_sampled_it(filled: ClickHouseSettings) -> None:
+def test_reward_is_grouped_by_the_version_that_sampled_it(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "reward_by_policy_version")
     assert [(row["policy_version"], row["trajectories"]) for row in rows] == [(0, 3), (1, 5)]
     assert [row["reward_mean"] for row in rows] == [pytest.approx(2 / 3), pytest.approx(0.8)]
@@ -220,7 +220,7 @@ def test_staleness_counts_trained_lags_and_what_was_too_old(filled: ClickHouseSe
     assert sum(row["share"] for row in rows) == pytest.approx(1)
 
 
-def test_groups_without_signal_are_told_apart(filled: ClickHouseSettings) -> None:
+def test_groups_without_signal_are_counted_apart(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "groups_without_signal")
     assert [
         (row["policy_version"], row["groups"], row["without_signal"], row["all_failed"], row["all_solved"])
@@ -257,7 +257,7 @@ def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) ->
     assert all(places[row["kafka_offset"]].event_id == row["event_id"] for row in e5), "the first delivery stands"
 
 
-def test_which_rewards_trained_a_step_is_told_by_member_and_report(clickhouse: tuple[str, int]) -> None:
+def test_the_rewards_of_a_step_are_listed_by_member_and_report(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client, name = ClickHouse(settings), trajectory_id("e1")
     given = {"first": 0.0, "second": 1.0, "wrong": 5.0, "late": -1.0}
@@ -504,7 +504,7 @@ def test_rewards_by_label_count_each_trajectory_once(filled: ClickHouseSettings)
     ]
 
 
-def test_who_had_most_of_a_step(filled: ClickHouseSettings) -> None:
+def test_the_largest_principal_of_a_step_is_listed(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "share_by_source")
     assert {row["source"] for row in rows} == {"ada", "bob"}
     for step in {row["step"] for row in rows}:
@@ -513,7 +513,7 @@ def test_who_had_most_of_a_step(filled: ClickHouseSettings) -> None:
     assert answer(filled, "share_by_source", label="nobody")[0]["source"] == ""
 
 
-def test_who_moved_the_model_and_by_how_much(filled: ClickHouseSettings) -> None:
+def test_the_movers_of_the_model_are_listed_with_their_share(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "who_moved_this_model")
     recorders = {row["label"]: row for row in rows if row["influence"] == "recorded"}
     assert {"ada", "bob"} <= set(recorders)
@@ -524,7 +524,7 @@ def test_who_moved_the_model_and_by_how_much(filled: ClickHouseSettings) -> None
     assert {row["label"] for row in answer(filled, "who_moved_this_model", label="nobody")} == {""}
 
 
-def test_whether_a_step_helped_is_told_on_the_same_tasks(filled: ClickHouseSettings) -> None:
+def test_two_versions_are_compared_on_the_same_tasks(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "did_step_help", step=3)
     assert [(row["task"], row["episodes_before"], row["episodes_after"]) for row in rows] == [
         ("play", 3, 5),
@@ -583,7 +583,7 @@ def test_a_record_that_several_consumers_refused_is_counted_once_with_its_place(
     )
 
 
-def test_a_run_that_is_neither_configured_nor_stored_is_refused_by_name(filled: ClickHouseSettings) -> None:
+def test_an_unknown_run_is_refused_by_name(filled: ClickHouseSettings) -> None:
     for run in ("main", "planned"):
         run_query(filled, "fates", {"run": run}, configured=["planned"])
     with pytest.raises(UnknownRunError, match=r"no run 'mian' in namespace 'rollbus.'; did you mean 'main'\?"):
@@ -591,7 +591,7 @@ def test_a_run_that_is_neither_configured_nor_stored_is_refused_by_name(filled: 
     run_query(filled, "drops_by_reason", {"run": ""}, configured=[])
 
 
-def test_every_measure_is_told_by_version(filled: ClickHouseSettings) -> None:
+def test_every_measure_is_grouped_by_version(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "guards_by_policy_version")
     known_and_mean = {(row["component"], row["policy_version"]): (row["known"], row["mean"]) for row in rows}
     assert {component for component, _ in known_and_mean} == {"reward", "style", "tokens"}
@@ -607,7 +607,7 @@ def test_a_replay_is_held_against_what_it_replayed(filled: ClickHouseSettings) -
     assert (row["live_reward_mean"], row["replay_reward_mean"]) == (0.5, 1.0)
 
 
-def test_a_replay_that_is_named_is_found_whatever_other_replays_the_log_tells_of(clickhouse: tuple[str, int]) -> None:
+def test_a_named_replay_is_found_among_other_replays(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     write(client, "replay-x.", replayed())
@@ -737,7 +737,7 @@ def test_what_users_did_next_is_counted_from_the_newest_scores(clickhouse: tuple
     }
 
 
-def test_a_shadow_is_told_beside_what_live_made_of_its_episodes_number_by_number(filled: ClickHouseSettings) -> None:
+def test_a_shadow_is_compared_with_live_number_by_number(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "shadow_against_live", other="replay-x.")
     assert {row["what"]: (row["live"], row["shadow"]) for row in rows} == {
         "trajectories scored": (2, 3),
@@ -876,7 +876,7 @@ def test_a_step_whose_groups_are_not_written_yet_has_no_mean_reward(filled: Clic
         assert {row["reward_mean"] for row in answer(filled, name, namespace=namespace)} == {None}, name
 
 
-def test_a_run_is_told_with_the_model_that_it_trains(filled: ClickHouseSettings) -> None:
+def test_a_run_is_listed_with_the_model_that_it_trains(filled: ClickHouseSettings) -> None:
     other = make_group("g9", run_id="second", model="other")
     namespace = apart(
         filled, [*(record for record in story() if record[0] == "training-steps"), ("run-log", "k", other)]

@@ -173,7 +173,7 @@ OF_PERSONS = (*forget.TABLES, *forget.TABLES_BY_CONTENT)
 """The tables that can hold what a person said: half of all, and a rebuild costs the same for each."""
 
 
-async def test_who_was_forgotten_does_not_come_back(written: SinkSettings) -> None:
+async def test_a_forgotten_person_does_not_come_back(written: SinkSettings) -> None:
     await put_on_the_list(written, "e2", "e5")
     await run_until_written(written)
     forget.delete_rows(written.clickhouse, ["e2"])  # e5's rows are still there, as after a slow sink
@@ -190,7 +190,7 @@ async def test_who_was_forgotten_does_not_come_back(written: SinkSettings) -> No
     assert leftovers(written) == []
 
 
-async def test_feedback_by_the_alias_of_who_was_forgotten_does_not_come_back(written: SinkSettings) -> None:
+async def test_feedback_by_the_alias_of_a_forgotten_person_does_not_come_back(written: SinkSettings) -> None:
     report = make_alias_reward("chat-1", comment="words of hers")
     addressed = replace(report, episode_id="e2", root_episode_id="e2")
     await send(written, encoded([("aliases", "chat-1", report), ("episode-events", "e2", addressed)]))
@@ -215,7 +215,9 @@ async def test_an_episode_forgotten_during_a_rebuild_is_not_in_the_new_tables(wr
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
 
-async def test_an_archive_older_than_the_list_brings_nobody_back(written: SinkSettings, tmp_path: Path) -> None:
+async def test_an_archive_older_than_the_exclusions_restores_no_forgotten_person(
+    written: SinkSettings, tmp_path: Path
+) -> None:
     log = await archive_of(written, tmp_path)
     await put_on_the_list(written, "e2")
     await run_until_written(written)

@@ -42,7 +42,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Servi
     process.stop()
 
 
-def test_one_connection_serves_questions_one_after_the_other_and_each_at_once_has_its_own(
+def test_concurrent_questions_have_a_connection_each(
     own_server: tuple[ServiceProcess, ClickHouseSettings], opened: list[dict[str, Any]]
 ) -> None:
     _, settings = own_server

@@ -161,7 +161,7 @@ def reports(count: int) -> list[tuple[str, str, bytes]]:
     return encoded([("producer-reports", "web", report) for report in report_records])
 
 
-async def test_a_topic_that_was_made_again_stops_the_sink_until_its_rows_may_stand_next_to_the_new_ones(
+async def test_a_recreated_topic_stops_the_sink_until_the_loss_is_accepted(
     settings: SinkSettings,
 ) -> None:
     await create_topics(settings)

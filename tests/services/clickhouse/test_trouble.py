@@ -45,7 +45,7 @@ def before(settings: SinkSettings) -> Iterator[tuple[Gate, SinkSettings]]:
 
 
 @pytest.mark.parametrize("trouble", ["full", "late", "cut"])
-async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_once(
+async def test_failed_inserts_are_repeated_until_every_row_is_there_once(
     settings: SinkSettings, before: tuple[Gate, SinkSettings], trouble: Trouble
 ) -> None:
     standing, through = before

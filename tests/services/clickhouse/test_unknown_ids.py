@@ -81,7 +81,7 @@ def test_an_episode_is_found_by_the_name_that_its_agent_gave_it(folder: Path, mo
 
 
 @pytest.mark.parametrize(("name", "parameter"), QUESTIONS, ids=lambda value: getattr(value, "name", value))
-def test_an_id_that_names_nothing_ends_with_code_1_and_says_so(
+def test_an_unknown_id_ends_with_code_1_and_a_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, parameter: IdParameter
 ) -> None:
     monkeypatch.chdir(folder)

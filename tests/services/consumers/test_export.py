@@ -165,7 +165,7 @@ def test_an_evaluation_set_has_each_problem_once_with_its_best_answer(client: Cl
     assert (second["reference_reward"], second["attempts"]) == (1.0, 2)
 
 
-def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None:
+def test_an_impossible_export_has_a_reason(client: ClickHouse, tmp_path: Path) -> None:
     export(client, request_of(kind="sft"), tmp_path)
     with pytest.raises(ConfigurationError, match="already holds an export"):
         export(client, request_of(kind="sft"), tmp_path)
@@ -193,7 +193,7 @@ def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None
         export(client, request_of(kind="sft", where="rewards > 1"), tmp_path / "c")
 
 
-def test_turns_stand_in_their_writers_order_whatever_its_clock_said(client: ClickHouse, tmp_path: Path) -> None:
+def test_turns_keep_the_order_of_their_writer_despite_its_clock(client: ClickHouse, tmp_path: Path) -> None:
     first = make_turn("back", 1, text="one", at_ms=START_MS + 5_000)
     first_messages = (*first.added_messages, first.completion)
     second = make_turn(

@@ -49,7 +49,7 @@ def count(client: Client) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("compress", ["lz4", "zstd", "gzip", False])
-def test_every_row_of_a_large_insert_arrives_whatever_its_compression(
+def test_every_row_of_a_large_insert_arrives_with_every_compression(
     clickhouse: Address, client: Client, database: str, compress: str | bool
 ) -> None:
     columns: list[list[int] | list[str]] = [list(range(ROWS)), [str(i) for i in range(ROWS)]]

@@ -118,9 +118,7 @@ def test_a_query_id_comes_back_as_it_was_sent(guarded: Guarded) -> None:
      "Origin: http://127.0.0.1:3000", "Origin: http://localhost", "Sec-Fetch-Site: same-site",
      "Sec-Fetch-Site: cross-site", "Host: elsewhere.example"],
 )  # fmt: skip
-def test_a_page_of_elsewhere_or_of_another_program_cannot_ask_through_a_browser_of_this_machine(
-    guarded: Guarded, header: str
-) -> None:
+def test_a_foreign_page_cannot_ask_through_a_local_browser(guarded: Guarded, header: str) -> None:
     answer = curl(guarded, "-H", header, body=b"CREATE TABLE planted (x UInt8) ENGINE = Memory")
     assert (answer.status, answer.headers["x-clickhouse-exception-code"]) == (403, "516")
     assert curl(guarded, body=b"EXISTS TABLE planted").body == b"0\n"
@@ -154,7 +152,7 @@ def test_a_large_answer_is_sent_while_it_is_made(guarded: Guarded) -> None:
     assert (whole.body, "transfer-encoding" in whole.headers) == (answer.body, False)
 
 
-def test_a_reader_who_goes_away_leaves_the_session_free(guarded: Guarded) -> None:
+def test_a_reader_that_disconnects_frees_its_session(guarded: Guarded) -> None:
     statement = b"SELECT number FROM numbers(1000000000)"
     for _ in range(6):
         curl(guarded, "--max-time", "0.5", query="session_id=left", body=statement)

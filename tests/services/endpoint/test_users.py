@@ -197,7 +197,7 @@ def test_only_so_many_statements_of_the_reader_run_at_once(tmp_path: Path) -> No
         wait_for_a_place(f"{endpoint.url}?{login_of(endpoint)}&query=SELECT+1")
 
 
-def test_readers_who_stand_still_do_not_keep_their_places(tmp_path: Path) -> None:
+def test_stalled_readers_lose_their_places(tmp_path: Path) -> None:
     with running_endpoint(Guarded(find_free_port(), tmp_path, send_s=1.0)) as endpoint:
         standing = take_every_place(endpoint)
         for _ in standing:

@@ -84,7 +84,7 @@ async def test_a_claim_of_an_earlier_generation_is_refused(place: Partition, new
 
 
 @pytest.mark.parametrize("asks", [claim_offset, require_generation])
-async def test_who_has_not_heard_of_a_newer_generation_is_refused_by_the_broker(
+async def test_a_member_of_an_old_generation_is_refused_by_the_broker(
     asks: Callable[..., Awaitable[None]], place: Partition, new_member: NewMember
 ) -> None:
     member = await new_member()

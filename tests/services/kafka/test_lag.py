@@ -31,7 +31,7 @@ async def commit(settings: SinkSettings, group: str, topic: str, offset: int) ->
     await commit_offsets(settings.kafka, f"{settings.namespace}{group}", {place: offset})
 
 
-async def test_every_group_of_a_namespace_is_told_and_nobody_elses(settings: SinkSettings) -> None:
+async def test_every_group_of_a_namespace_is_listed_alone(settings: SinkSettings) -> None:
     await create_topics(settings)
     await send(settings, [("batches", "main", b"one"), ("batches", "main", b"two")])
     await commit(settings, "trainer.agent", "batches", 0)
@@ -120,9 +120,7 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     assert rows["trainer.agent", "episode-events"].members == 0
 
 
-async def test_what_no_worker_has_assembled_is_named_where_an_estimate_has_too_few_episodes(
-    kafka: str, namespace: str
-) -> None:
+async def test_a_backlog_is_named_beside_too_few_episodes(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings)
     assert await describe_backlog(settings) is None

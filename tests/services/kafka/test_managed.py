@@ -168,7 +168,7 @@ async def test_a_wrong_password_is_named_and_a_recorder_only_waits(
     await asyncio.to_thread(recorder.close, 0.5)
 
 
-async def test_a_topic_that_nobody_made_does_not_appear_and_the_message_says_who_makes_it(config: Path) -> None:
+async def test_a_missing_topic_is_not_created_and_the_message_names_the_command(config: Path) -> None:
     settings = stream_settings(config)
     with pytest.raises(RollbusError, match="rollbus topics create"):
         await require_topics(settings, pipeline())

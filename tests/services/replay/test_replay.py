@@ -68,7 +68,7 @@ async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
             await replay.run()
 
 
-async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when_given_again(
+async def test_a_killed_replay_does_not_count_until_it_is_completed(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, name = shared_log.stream_settings(), name_of(shared_log, "killed")
@@ -108,9 +108,7 @@ async def test_what_was_begun_with_other_settings_is_thrown_away(
     }
 
 
-async def test_what_a_function_answered_otherwise_before_is_thrown_away(
-    shared_log: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scores_of_an_earlier_answer_are_discarded(shared_log: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a function that reads a file: nothing but what it wrote tells that it is another."""
     name, moody_scoring = (
         name_of(shared_log, "moody"),
@@ -139,7 +137,7 @@ class HeldOutput(KafkaOutput):
         await super().settle()
 
 
-async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody_deletes_it(
+async def test_a_replay_being_written_is_not_begun_again_or_deleted(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch, kafka: str, tmp_path: Path
 ) -> None:
     stream, name = shared_log.stream_settings(), name_of(shared_log, "twice")
@@ -166,7 +164,7 @@ async def delete_first(stream: StreamSettings, offset: int, topic: Topic = EPISO
     await delete_before(stream.kafka, {TopicPartition(topic.full_name(stream.namespace), 0): offset})
 
 
-async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
+async def test_missing_records_stop_a_replay_unless_they_are_accepted(settings: Settings) -> None:
     stream, name = settings.stream_settings(), name_of(settings, "gone")
     await delete_first(stream, 40)
     with pytest.raises(DataLossError, match=r"events\[0\] 0 … 39; every partition is whole from tick:\d+ on.*archive"):
@@ -223,7 +221,7 @@ async def test_ticks_and_times_bound_a_range_alike(shared_log: Settings) -> None
     assert name not in await read_manifests(shared_log.stream_settings())
 
 
-async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun_to_where_the_first_ends(
+async def test_a_range_of_offsets_is_compared_where_all_partitions_have_records(
     shared_log: Settings,
 ) -> None:
     ticks = await resolve(shared_log.stream_settings(), EPISODE_EVENTS, Bound(tick=3), Bound(tick=6))
@@ -386,7 +384,7 @@ async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings)
     await compare_replays(stream, LIVE, whole_name)
 
 
-async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:
+async def test_the_answer_of_the_live_trainer_is_replayed_at_its_time(settings: Settings) -> None:
     stream = settings.stream_settings()
     before = replay_of(settings, name_of(settings, "before"))
     await before.run()
@@ -407,7 +405,7 @@ async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settin
     )
 
 
-async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_its_first_tick(
+async def test_a_configuration_from_before_the_range_applies_before_its_first_tick(
     new_log: Settings,
 ) -> None:
     stream = new_log.stream_settings()
@@ -444,7 +442,7 @@ async def test_a_deleted_replay_is_gone_with_its_topics(shared_log: Settings) ->
     assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
 
 
-async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
+async def test_two_replays_of_the_command_line_are_equal_in_any_environment(
     shared_log: Settings, kafka: str, tmp_path: Path
 ) -> None:
     path, outputs = write_settings(tmp_path, kafka, shared_log.namespace), []

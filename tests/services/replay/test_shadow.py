@@ -72,7 +72,7 @@ def shadow_of(settings: Settings, name: str, stop: asyncio.Event, **changes: Any
     return Replay(settings.stream_settings(), ReplayPlan(**(plan | changes)), registry=BUILT_IN, follow=stop)
 
 
-async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
+async def test_a_shadow_scores_differently_beside_live_until_it_is_promoted(
     kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
 ) -> None:
     name = namespace.strip(".")
@@ -115,7 +115,7 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
     assert (scored["live"], scored["shadow"]) == (3, 3), "e4 came when nobody followed any more"
 
 
-async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_to_the_next_start(
+async def test_an_unanswered_trajectory_of_a_stopped_shadow_is_left_to_the_next_start(
     new_log: Settings,
 ) -> None:
     stream, name = new_log.stream_settings(), new_log.namespace.strip(".")
@@ -153,7 +153,7 @@ async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_t
     assert await records(shadow.replay_settings, SCORES.name) == shadow_scores
 
 
-async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_of_the_first(
+async def test_a_second_promotion_does_not_revert_the_first(
     new_log: Settings,
 ) -> None:
     stream, stop, name = new_log.stream_settings(), asyncio.Event(), new_log.namespace.strip(".")

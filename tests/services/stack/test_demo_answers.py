@@ -38,7 +38,7 @@ def test_every_question_of_the_demo_has_an_answer(
     assert f"({MOST_ROWS} of {MOST_ROWS + 1} rows)" in printed, "a long answer is cut"
 
 
-def test_attempts_at_one_opening_are_one_group_of_the_plot_also_without_a_group_of_their_own(
+def test_attempts_at_one_opening_are_one_group_of_the_plot(
     clickhouse: tuple[str, int],
 ) -> None:
     settings = new_database(clickhouse)

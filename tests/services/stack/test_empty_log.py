@@ -167,7 +167,7 @@ async def test_readers_of_topics_that_are_made_again_go_on_once_their_loss_is_ac
         assert "nothing is lost, and nothing was changed" in await say_in_thread(config, *command.split())
 
 
-def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:
+def test_an_origin_without_a_letter_is_not_a_success(say: Say) -> None:
     say("topics", "create")
     assert "no dead letter of scores:0:1; see" in say("dead-letters", "reinject", "scores:0:1", expect=1)
     assert "no such dead letter" in say("dead-letters", "reinject", "--all")

@@ -111,7 +111,7 @@ class ServerWithoutIds(QuietHandler):
                      "usage": usage})  # fmt: skip
 
 
-def test_an_agent_behind_a_server_without_ids_is_told_so_by_the_funnel(
+def test_the_funnel_names_a_server_without_token_ids(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
     with make_world(tmp_path, kafka, clickhouse, namespace) as world, serve(ServerWithoutIds) as url:

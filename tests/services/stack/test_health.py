@@ -111,9 +111,7 @@ def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
         assert "nothing is recorded yet, and no process runs" in watch_in_a_terminal(world)
 
 
-async def test_a_process_that_an_error_ends_is_dead_with_its_cause_and_one_that_was_asked_to_is_not(
-    kafka: str, namespace: str
-) -> None:
+async def test_only_a_process_that_an_error_ends_is_dead_with_its_cause(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings)
 

@@ -76,9 +76,7 @@ async def test_of_a_judges_verdicts_the_newest_is_in_force_beside_those_of_other
     assert [(reward.principal, reward.value) for reward in standing(reports)] == [("bob", 0.5), ("ann", 1.0)]
 
 
-async def test_what_the_owner_does_is_a_record_with_who_and_why_and_shows_in_the_audit(
-    settings: SinkSettings, tmp_path: Path
-) -> None:
+async def test_an_action_is_audited_with_its_person_and_reason(settings: SinkSettings, tmp_path: Path) -> None:
     await create_topics(settings)
     content = {
         "namespace": settings.namespace,
@@ -98,7 +96,7 @@ async def test_what_the_owner_does_is_a_record_with_who_and_why_and_shows_in_the
     assert (row["what"], row["subject"], row["reason"]) == ("run pause", "main", "ann: the loss rises")
 
 
-async def test_a_kafka_that_is_away_is_named_and_nothing_is_said_to_be_written() -> None:
+async def test_an_absent_kafka_is_named_without_a_claim_to_have_written() -> None:
     port = find_free_port()
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
         await Acting(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"), "rollbus.").change_member(member("t1"))

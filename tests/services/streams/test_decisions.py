@@ -29,9 +29,7 @@ async def publish(settings: StreamSettings, *decisions: PolicyDecision) -> None:
     await send(settings, POLICY_DECISIONS.name, [(decision.model.encode(), encode(decision)) for decision in decisions])
 
 
-async def test_a_server_that_starts_hears_the_newest_decision_alone_and_then_each_that_comes(
-    kafka: str, namespace: str
-) -> None:
+async def test_a_new_server_gets_the_newest_decision_and_then_each_later_one(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [])
     await publish(settings, *map(decided, range(1, 9)), decided(9, model="other"))

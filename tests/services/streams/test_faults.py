@@ -126,7 +126,7 @@ async def test_workers_come_and_go_and_end_with_status_0(
     check_exactly_once(drops, KEYS, per_key)
 
 
-async def test_a_worker_that_was_frozen_with_all_sent_is_stopped_by_the_fence_and_by_nothing_else(
+async def test_only_the_fence_stops_a_worker_frozen_after_sending(
     settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
 ) -> None:
     """It freezes between the last confirmed record and the commit, so on waking the commit is the next it does."""

@@ -64,7 +64,7 @@ async def test_status_steps_and_show_tell_what_was_trained(say: Say) -> None:
     assert "run 'main' has no step 4; see `rollbus trainer steps`" in await say("trainer show 4", expect=1)
 
 
-async def test_status_tells_of_the_step_that_is_open(say: Say, kafka: str, namespace: str) -> None:
+async def test_status_shows_the_open_step(say: Say, kafka: str, namespace: str) -> None:
     step = StepStarted(
         run_id="main",
         model="agent",
@@ -90,7 +90,7 @@ async def test_a_pause_holds_with_its_newest_reason_until_it_is_taken_back(say: 
     assert "Missing option '--reason'" in await say("trainer pause", expect=2)
 
 
-async def test_a_promotion_and_a_rollback_show_in_the_list_and_may_be_said_twice(say: Say) -> None:
+async def test_a_repeated_promotion_or_rollback_shows_once_in_the_list(say: Say) -> None:
     for _ in range(2):
         assert await say("policy promote 1 --reason steadier") == "version 1 is served\n"
     assert [row[2:-1] for row in rows(await say("policy list"))] == [

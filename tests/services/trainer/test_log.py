@@ -37,7 +37,7 @@ class TestKafkaLog(TrainerLogContract):
         await world.close()
 
     @pytest.mark.parametrize("with_offset", [False, True])
-    async def test_a_trainer_that_is_fenced_between_its_records_says_so(
+    async def test_a_trainer_fenced_between_its_records_reports_it(
         self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, with_offset: bool
     ) -> None:
         await world.append(BATCHES, "main", make_batch(0, []))
@@ -111,9 +111,7 @@ class TestKafkaLog(TrainerLogContract):
         assert [payload_by_location[location] for location in locations] == [small[0], large, *small[1:]]
         await log.close()
 
-    async def test_a_torn_ledger_stops_all_who_read_it_at_the_record_that_cannot_be_read(
-        self, world: KafkaWorld
-    ) -> None:
+    async def test_a_torn_ledger_stops_its_readers_at_the_unreadable_record(self, world: KafkaWorld) -> None:
         whole = started_step().record
         await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
         log, run = world.log(), KafkaBus(world.connection, world.namespace)
@@ -124,9 +122,7 @@ class TestKafkaLog(TrainerLogContract):
         await run.close()
         await log.close()
 
-    async def test_bytes_that_are_no_batch_become_a_dead_letter_and_a_large_one_a_small_letter(
-        self, world: KafkaWorld
-    ) -> None:
+    async def test_bytes_that_are_not_a_batch_become_a_small_dead_letter(self, world: KafkaWorld) -> None:
         large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(1_500_000)
         await world.append(BATCHES, "main", large, b"\x00 not ours", make_batch(0, []))
         log = world.log()
@@ -178,9 +174,7 @@ class TestKafkaLog(TrainerLogContract):
         with pytest.raises(ConfigurationError, match=r"nowhere\.batches.*rollbus topics create"):
             await log.open()
 
-    async def test_batches_that_were_deleted_before_they_were_taken_are_a_loss_and_no_broker_that_is_away(
-        self, world: KafkaWorld
-    ) -> None:
+    async def test_deleted_batches_are_a_loss_and_not_an_absent_broker(self, world: KafkaWorld) -> None:
         places = await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(3)))
         log = world.log()
         await log.open()

@@ -117,7 +117,7 @@ def fates_once_written(settings: ClickHouseSettings, values: dict[str, Any]) -> 
         time.sleep(0.3)
 
 
-def test_two_trainers_on_two_art_servers_train_one_log_at_once_and_every_view_tells_them_apart(
+def test_two_trainers_of_one_log_are_separate_in_every_view(
     world: World, servers: dict[str, ArtServer], clickhouse: tuple[str, int]
 ) -> None:
     world.rollbus("topics", "create")

@@ -11,7 +11,7 @@ OWNERS = st.from_regex(r"[a-z]+\.[a-z.-]+\.[0-9a-f]{8}\.[0-9]+", fullmatch=True)
 
 
 @given(st.builds(Committed, st.integers(0, 2**40), OWNERS, KINDS))
-def test_what_stands_beside_an_offset_says_whose_it_is(committed: Committed) -> None:
+def test_the_metadata_of_an_offset_names_its_writer(committed: Committed) -> None:
     assert parse(committed.offset, committed.note) == committed
 
 
@@ -60,6 +60,6 @@ def test_where_changelog_and_offset_fit_work_goes_on(
         (None, Committed(5, "x", "claim")),
     ],
 )
-def test_where_they_do_not_fit_nobody_guesses(described: int | None, committed_offset: Committed) -> None:
+def test_offsets_that_do_not_fit_are_an_error(described: int | None, committed_offset: Committed) -> None:
     with pytest.raises(ValueError, match=f"{described} is not {committed_offset.offset}"):
         start_of(described, committed_offset)

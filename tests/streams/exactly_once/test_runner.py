@@ -252,9 +252,7 @@ async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batche
     await sessions.close()
 
 
-async def test_how_far_behind_it_is_can_be_told_while_its_state_is_restored(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lag_is_known_while_the_state_is_restored(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the whole log counts as lag after every start, for as long as that takes."""
     broker.committed, restoring = 7, asyncio.Event()
 
@@ -384,7 +382,7 @@ async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker:
     assert "from offset 0" in str(error)
 
 
-async def test_an_end_that_is_no_ordinary_error_is_reported_as_well(broker: Broker) -> None:
+async def test_an_end_by_an_unusual_error_is_reported_too(broker: Broker) -> None:
     class Panic(BaseException):
         pass
 
@@ -415,7 +413,7 @@ async def test_the_first_owner_of_all_claims_the_beginning(broker: Broker) -> No
     assert broker.owner == ME
 
 
-async def test_after_a_failed_transaction_it_claims_the_partition_anew(broker: Broker) -> None:
+async def test_a_failed_transaction_is_followed_by_a_new_claim(broker: Broker) -> None:
     """An heir may have fenced the last session, which is why it failed, and have claimed nothing yet."""
     async with running(broker) as work:
         broker.failures.append(OSError("gone"))
@@ -425,9 +423,7 @@ async def test_after_a_failed_transaction_it_claims_the_partition_anew(broker: B
     assert broker.claimed == [Committed(0, ME, "first claim")] * 2
 
 
-async def test_what_it_has_committed_and_cannot_read_yet_is_waited_for_and_not_done_again(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_committed_but_unreadable_record_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka says that a transaction is committed some milliseconds before its readers see it."""
     fail = [False]
 
@@ -456,7 +452,7 @@ async def test_what_it_has_committed_and_cannot_read_yet_is_waited_for_and_not_d
     assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
 
 
-async def test_who_is_no_member_any_more_fences_nobody(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_former_member_fences_no_producer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.committed, broker.owner, broker.expelled = 7, "t.counter.heir.2", True
     fatal: list[BaseException] = []
     async with running(broker, fatal) as runner:
@@ -492,7 +488,7 @@ async def test_records_that_retention_took_are_never_stepped_over(
     assert ("resume", 0) not in broker.calls
 
 
-async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fenced_worker_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     fatal: list[BaseException] = []
     async with running(broker, fatal) as runner:
         await until(lambda: runner.ready)

@@ -401,9 +401,7 @@ def schedule(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, FOREVER_S])
-def test_every_event_is_counted_once_and_in_order_whatever_happens(
-    quiet_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_event_is_counted_once_and_in_order(quiet_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "QUIET_S", quiet_s)
 
     @settings(max_examples=count_examples(60))

@@ -134,7 +134,7 @@ async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker,
     assert broker.offsets == [{0: 5}]
 
 
-async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
+async def test_parts_without_records_are_not_waited_for(
     broker: Broker, session: ProducerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
@@ -156,9 +156,7 @@ async def test_a_transaction_takes_no_more_than_its_bound_but_one_part_at_least(
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("odd"), TimeoutError()])
-async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for_the_others(
-    broker: Broker, error: Exception
-) -> None:
+async def test_a_failure_reaches_all_parts_and_ends_the_session(broker: Broker, error: Exception) -> None:
     sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     session = await sessions.get()
     broker.gate.clear()
@@ -175,7 +173,7 @@ async def test_a_failure_is_told_to_all_that_had_a_part_and_ends_the_session_for
     assert session.ended
 
 
-async def test_who_shares_a_fenced_producer_is_fenced_too(broker: Broker, session: ProducerSession) -> None:
+async def test_all_users_of_a_fenced_producer_are_fenced(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(ProducerFenced())
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     with pytest.raises(ProducerFenced):
@@ -207,7 +205,7 @@ async def test_after_a_failure_there_is_one_new_session_for_all(broker: Broker) 
     assert broker.offsets == [{0: 5}]
 
 
-async def test_who_cannot_be_written_fails_alone_the_next_time(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unwritable_part_fails_alone_the_next_time(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else those that shared its transaction are stopped for it, and named in its place."""
 
     async def write(producer: Any, rows: list[Row]) -> None:

@@ -116,7 +116,7 @@ async def test_a_record_that_the_stage_refuses_is_a_dead_letter_too() -> None:
     assert [letter.message for letter in letters(result)] == ["this stage takes ticks alone"]
 
 
-async def test_a_batch_of_any_length_comes_to_what_its_records_come_to_one_by_one() -> None:
+async def test_a_batch_gives_the_same_as_its_records_one_by_one() -> None:
     count = 2 * CACHED + 3
     broken = {1, CACHED - 1, CACHED, 2 * CACHED + 1}
     raws = [Raw(n, b"broken" if n in broken else encode(make_tick(n)), b"k%d" % n) for n in range(count)]
@@ -131,7 +131,7 @@ async def test_a_batch_of_any_length_comes_to_what_its_records_come_to_one_by_on
     assert (whole.outgoing, whole.dead_letters) == (count - len(broken), len(broken))
 
 
-async def test_one_record_that_is_no_tick_keeps_a_whole_batch_from_waiting() -> None:
+async def test_one_record_that_is_not_a_tick_lets_a_batch_commit() -> None:
     event = Raw(1, encode(drop_of("u")))
     time_passes = ticks(*range(2 * CACHED))
     assert (await processed_quietly(time_passes)).quiet
@@ -149,7 +149,7 @@ async def test_an_input_above_the_limit_is_a_letter_that_always_fits() -> None:
     assert all(len(output.value) < LIMIT for output in result.outputs)
 
 
-async def test_an_output_above_the_limit_that_decides_no_fate_leaves_a_letter_of_its_input() -> None:
+async def test_a_too_large_output_without_a_fate_leaves_a_dead_letter() -> None:
     result = await small(KeepStage(1_200_000)).process([Raw(0, encode(make_tick(1)))])
     (letter,) = letters(result)
     assert (letter.error_class, letter.offset, len(result.outputs)) == ("RecordTooLargeError", 0, 1)
@@ -162,7 +162,7 @@ async def test_a_trajectory_or_score_above_the_limit_is_dropped_by_name(large: A
     assert drop.trajectory_ids == (large.trajectory_id,)
 
 
-async def test_of_a_group_or_batch_above_the_limit_each_group_is_dropped_with_its_members() -> None:
+async def test_a_too_large_group_or_batch_is_dropped_with_its_members() -> None:
     groups = [make_group(name, (0.0, 1.0), group_key="x" * 700_000) for name in ("a", "b")]
     (drop_of_group,) = await drops_of(replace(groups[0], group_key="x" * 1_200_000))
     batch = make_batch(0, groups)
@@ -264,7 +264,7 @@ def ticks(*numbers: int) -> list[Raw]:
     return [Raw(number, encode(make_tick(number))) for number in numbers]
 
 
-async def test_ticks_of_which_nothing_follows_may_wait_and_are_written_with_what_comes_after() -> None:
+async def test_quiet_ticks_wait_and_are_written_with_the_next_batch() -> None:
     work = StagePartition(PureAsEffects(TickStage()), PLACE, app_version="1")
     quiet = await work.process(ticks(1, 2), hold_quiet=True)
     assert (quiet.quiet, quiet.changelog, quiet.outputs) == (True, [], [])

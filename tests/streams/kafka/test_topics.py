@@ -41,7 +41,7 @@ def test_a_topic_as_specified_is_right_and_larger_limits_are_too() -> None:
     assert mismatches(spec, partitions=6, config=config) == []
 
 
-def test_a_topic_that_was_made_before_clocks_ahead_were_thought_of_is_right_too() -> None:
+def test_a_topic_without_the_limit_of_clocks_ahead_is_right_too() -> None:
     spec = specs()["n.episode-events"]
     assert dict(spec.wished) == {"message.timestamp.type": "LogAppendTime"}
     assert mismatches(spec, partitions=6, config={**dict(spec.config), **dict.fromkeys(dict(spec.wished), "1")}) == []

@@ -37,7 +37,7 @@ async def test_every_topic_is_made_with_what_it_must_and_should_have() -> None:
     assert broker.configs_by_topic == {spec.name: dict(spec.config + spec.wished) for spec in SPECS}
 
 
-async def test_a_topic_that_somebody_else_makes_meanwhile_is_no_error() -> None:
+async def test_a_topic_created_meanwhile_is_not_an_error() -> None:
     broker: Any = Broker(code=ALREADY_EXISTS)
     await _create(broker, SPECS, 1)
 

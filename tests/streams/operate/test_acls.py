@@ -36,7 +36,7 @@ def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:
     assert Acl("transactional-id", "n.assembly.", ("Describe", "Write"), "prefixed") in permissions
 
 
-def test_only_the_trainer_tells_of_steps() -> None:
+def test_only_the_trainer_writes_steps() -> None:
     assert [role for role in ROLES if "n.training-steps" in topics_of(role, "Write")] == ["trainer"]
 
 
@@ -59,12 +59,12 @@ def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> 
     assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in permissions if acl not in replay_permissions)
 
 
-def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
+def test_a_permission_is_printed_as_kafka_acls_takes_it() -> None:
     acl = Acl("group", "n.sink", ("Read",), "prefixed")
     assert acl.arguments() == "--operation Read --group 'n.sink' --resource-pattern-type prefixed"
 
 
-def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer() -> None:
+def test_the_resampler_reads_requests_and_writes_as_a_producer() -> None:
     assert topics_of("resampler", "Read") == {"n.resample-requests"}
     assert topics_of("resampler", "Write") == topics_of("producer", "Write") | {"n.heartbeats"}
     assert "n.resample-agent." in {acl.name for acl in acls("resampler", "n.")}
@@ -86,7 +86,7 @@ def test_no_producer_may_say_that_a_process_lives() -> None:
     ]
 
 
-def test_a_proxy_may_do_what_a_producer_may_read_who_serves_and_say_that_it_lives() -> None:
+def test_a_proxy_may_produce_read_the_serving_version_and_beat() -> None:
     assert set(acls("proxy", "n.")) - set(acls("producer", "n.")) == {
         Acl("topic", "n.heartbeats", ("Describe", "Write")),
         Acl("topic", "n.policy-decisions", ("Describe", "Read")),

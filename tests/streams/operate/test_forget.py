@@ -28,7 +28,7 @@ def test_a_label_finds_the_episode_and_what_belongs_to_it() -> None:
     assert [episode.episode_id for episode in search(team="x").matching_episodes()] == ["a", "a-sub", "b"]
 
 
-def test_without_labels_nobody_is_found_but_by_id() -> None:
+def test_an_empty_search_finds_episodes_by_id_alone() -> None:
     matching = Search({}, frozenset({"b"}))
     matching.add_start(make_started("a"))
     matching.add_start(make_started("b"))

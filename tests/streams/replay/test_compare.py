@@ -81,7 +81,7 @@ def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
     }
 
 
-def test_what_the_edge_has_cut_is_told_apart() -> None:
+def test_differences_of_the_edge_are_counted_apart() -> None:
     late = make_trajectory("e2", assembled_at_ms=START_MS + 99_000)
     begun_before = drop_of("missing_events", unit_id="e1")
     live = side_of("live", make_trajectory("e1"), late, span=CommonTime())
@@ -90,7 +90,7 @@ def test_what_the_edge_has_cut_is_told_apart() -> None:
     assert comparison.inside == ()
 
 
-def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge() -> None:
+def test_records_behind_the_last_tick_are_differences_of_the_edge() -> None:
     """A range ends with its last tick, or somewhere behind it: live went on before the next one."""
     last, before = (
         make_trajectory(name, assembled_at_ms=START_MS + ms) for name, ms in (("e1", 60_000), ("e2", 59_999))
@@ -106,7 +106,7 @@ def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge()
     assert rows_of(compare(side_of("live", last), side_of("b", last), SPAN)) == []
 
 
-def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
+def test_another_choice_of_the_curriculum_has_its_reason() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     refused = drop_of("curriculum", unit="group", unit_id="g", run="main", stage="curriculum")
     live = side_of("live", *trajectories, group_of("g", "e1", "e2"), admitting("g"))
@@ -116,7 +116,7 @@ def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
     ]
 
 
-def test_lost_signal_is_no_lost_group() -> None:
+def test_lost_signal_is_not_a_lost_group() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     live = side_of("live", *trajectories, group_of("g", "e1", "e2"))
     replay = side_of("b", *trajectories, group_of("g", "e1", "e2", has_signal=False, config_hash="c2"))
@@ -160,7 +160,7 @@ def batch_of(number: int, *groups: Any) -> TrainingBatch:
                          newest_policy_version=0, cut_at_ms=0)  # fmt: skip
 
 
-def test_batches_are_alike_by_their_groups_whatever_their_number() -> None:
+def test_batches_are_compared_by_their_groups_and_not_by_number() -> None:
     trajectories = [make_trajectory(f"e{n}") for n in range(1, 5)]
     g, h = group_of("g", "e1", "e2"), group_of("h", "e3", "e4")
     admitted = admitting("g", "h")

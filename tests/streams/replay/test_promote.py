@@ -37,7 +37,7 @@ def test_rewards_over_groups_are_promoted_where_lives_run_has_some() -> None:
     check_workers(records_of(RunConfig(grouping=GroupingConfig(rewards=(louder,)))), BUILT_IN, (JUDGED,))
 
 
-def test_what_judges_no_groups_is_promoted_whatever_live_does() -> None:
+def test_settings_without_a_group_judge_are_promoted_beside_any_worker() -> None:
     harness = RunConfig(curriculum=CurriculumConfig(mode="harness"))
     for live in (PLAIN, JUDGED):
         check_workers(records_of(harness), BUILT_IN, (live,))
@@ -80,7 +80,7 @@ def test_what_was_promoted_before_and_stands_not_in_the_settings_is_not_reverted
         revert(RunConfig(grouping=both), live=FOURS, began=began)
 
 
-def test_what_was_put_into_the_settings_since_a_replay_began_is_not_reverted_by_it() -> None:
+def test_a_promotion_does_not_revert_later_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"grouping\.group_size from 4 to 8"):
         revert(HARNESS, live=FOURS, began=PLAIN, now=FOURS)
     batching = PLAIN.model_copy(update={"batching": BatchingConfig(groups_per_step=2)})

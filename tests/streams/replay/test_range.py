@@ -31,7 +31,7 @@ def test_a_bound_is_an_offset_a_time_or_a_tick(text: str, bound: Bound) -> None:
     assert parse_bound(text, now_ms=10_000_000) == bound
 
 
-def test_anything_else_is_refused_with_the_forms_there_are() -> None:
+def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="tick:4711"):
         parse_bound("yesterday", now_ms=0)
 
@@ -58,7 +58,7 @@ def test_a_name_becomes_part_of_topics(name: str) -> None:
         check_name(name)
 
 
-async def test_a_reader_is_assigned_once_since_after_a_second_time_it_may_never_stop(
+async def test_a_reader_is_assigned_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def start(consumer: AssignedOnce) -> None:

@@ -58,7 +58,7 @@ def collected(records: Sequence[Any], first_tick: int | None, change: Any = unch
     }
 
 
-def test_what_stands_between_two_ticks_is_told_before_the_second() -> None:
+def test_records_between_two_ticks_are_replayed_before_the_second() -> None:
     config, version, end = make_config("curriculum", RUN, run_id="main"), make_version(1), make_command("end_window")
     log = [make_tick(0), config, make_tick(1), version, end, make_tick(2)]
     assert collected(log, 0) == {1: [config], 2: [version, end]}
@@ -81,7 +81,7 @@ def test_a_version_that_was_served_again_before_the_range_is_the_newest_still() 
     assert collected(log, 3)[BEFORE_ALL] == [make_version(2), again]
 
 
-def test_commands_that_only_live_could_follow_are_not_told() -> None:
+def test_commands_for_live_alone_are_not_replayed() -> None:
     log = [make_command("pause"), make_command("stop"), make_score(), make_tick(0)]
     assert collected(log, 0) == {}
 
@@ -97,7 +97,7 @@ def test_a_configuration_that_the_replay_overrides_is_changed_or_left_out() -> N
     assert assembly is log[2]
 
 
-def test_outcomes_are_known_with_the_tick_that_follows_them_but_none_of_before_the_range() -> None:
+def test_outcomes_are_replayed_at_the_next_tick_within_the_range() -> None:
     outcomes = [StepOutcome(run_id="main", step=1, batch_hash=name, batch_number=0, state="completed", base_version=0,
                             policy_version=1) for name in "abcd"]  # fmt: skip
     taken = Outcomes(2)
@@ -149,7 +149,7 @@ async def known_batches(*records: Any) -> list[TrainingBatch]:
     return (await run_log(source(*records), LiveInputs()))[1]
 
 
-async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time() -> None:
+async def test_a_batch_that_live_cut_too_gets_its_outcome_at_the_same_time_as_in_live() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2), make_tick(3))
     first, _ = await known_batches(*records)
     outcome = make_outcome(first)
@@ -159,7 +159,7 @@ async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time()
     assert len(batches) == 2  # the second had to wait for it
 
 
-async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_there() -> None:
+async def test_two_outcomes_before_one_tick_are_both_replayed_there() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2))
     batches = await known_batches(*records)
     outcomes = {batch.batch_hash: LiveOutcome(2, make_outcome(batch, step=n), n) for n, batch in enumerate(batches, 1)}
@@ -167,7 +167,7 @@ async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_th
     assert shape(log) == ["0", "Group", "Group", "1", "completed", "completed", "2"]
 
 
-async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -> None:
+async def test_an_outcome_older_than_its_batch_is_replayed_at_once() -> None:
     records = (make_tick(0), make_tick(1), *scores("a"), make_tick(2))
     (batch,) = await known_batches(*records)
     log, _ = await run_log(
@@ -176,7 +176,7 @@ async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -
     assert shape(log) == ["0", "1", "Group", "completed", "2"]
 
 
-async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
+async def test_a_replayed_record_takes_effect_before_its_tick() -> None:
     live_inputs = LiveInputs()
     live_inputs.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
     live_inputs.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
@@ -205,7 +205,7 @@ async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
     assert shape(log) == ["PolicyVersion", "Group", "skipped", "0"]
 
 
-async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_due() -> None:
+async def test_a_replayed_log_is_read_no_further_than_the_tick_that_is_due() -> None:
     live_inputs = LiveInputs()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(record)) for i, record in enumerate(log)], 1)
@@ -219,7 +219,7 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     assert [live_record.record for live_record in live_inputs.due(99)] == [make_version(2)]
 
 
-async def test_a_command_is_told_after_the_early_groups_that_lie_before_it() -> None:
+async def test_a_command_is_replayed_after_the_early_groups_before_it() -> None:
     live_inputs, end = LiveInputs(), make_command("end_window")
     log = [make_tick(0), make_group("g1"), end, make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
@@ -243,7 +243,7 @@ async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_befo
     assert decode(data).seen_group_ids == ("g1",)
 
 
-async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_for_another() -> None:
+async def test_a_score_is_found_by_its_trajectory_and_revision() -> None:
     score_list = [make_score("t1", 0.1), make_score("t2", 0.2), make_score("t1", 0.3, revision=1), make_tick(0)]
     reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
     recorded_scores = RecordedScores([reading])
@@ -268,7 +268,7 @@ class SlowSource(ListSource):
         return await super().read()
 
 
-async def test_two_who_ask_for_one_score_at_once_read_no_further_than_it() -> None:
+async def test_two_concurrent_searches_for_a_score_read_no_further_than_it() -> None:
     score_list = [make_score(f"t{number}") for number in range(6)]
     reading = SlowSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
     recorded_scores = RecordedScores([reading])
@@ -279,7 +279,7 @@ async def test_two_who_ask_for_one_score_at_once_read_no_further_than_it() -> No
     assert reading.position == 3
 
 
-async def test_a_score_that_live_never_gave_is_looked_for_as_far_as_the_range_was_scored_and_once() -> None:
+async def test_a_score_that_live_never_gave_is_searched_once_to_the_end_of_the_range() -> None:
     at = [Location(topic="trajectories", partition=0, offset=offset) for offset in (3, 4, 2, 6, 7, 8)]
     revisions = (0, 0, 0, 1, 0, 0)
     score_list = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
@@ -300,7 +300,7 @@ async def test_of_a_score_that_stands_twice_the_first_holds() -> None:
     assert score_found.value == 0.1
 
 
-async def test_what_nobody_will_ask_for_is_not_kept() -> None:
+async def test_scores_without_a_later_question_are_not_kept() -> None:
     """A replay that computes asks what live's judge said, once; a shadow would keep every revision for ever."""
     scores = [make_score("t1", 0.1), *(make_score("t1", 0.3, revision=n) for n in range(1, 5)), make_score("t2", 0.2)]
     reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(scores)], 1)

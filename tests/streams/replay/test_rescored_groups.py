@@ -90,7 +90,7 @@ def stages(**judging: Any) -> list[AnyStage]:
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 2])
-async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_about(lanes: int) -> None:
+async def test_the_trajectories_of_a_group_are_released_before_they_are_judged(lanes: int) -> None:
     output = HoldingOutput()
     topics = Topics(output)
     fresh = stages(payload=WrittenPayload(output, topics))
@@ -153,7 +153,7 @@ async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judg
     ]
 
 
-async def test_a_group_that_its_judge_thinks_about_when_a_shadow_is_stopped_is_left_to_the_next_start() -> None:
+async def test_a_group_being_judged_when_a_shadow_stops_is_left_to_the_next_start() -> None:
     trajectories = [make_trajectory(f"e{number}") for number in range(3)]
     there = {
         Location(topic="trajectories", partition=0, offset=at): trajectory for at, trajectory in enumerate(trajectories)

@@ -79,7 +79,7 @@ async def test_weights_and_patience_make_no_other_question() -> None:
     assert await remembered(B, scored_under(before), before) == 0.5
 
 
-async def test_without_a_score_or_its_component_there_is_no_answer() -> None:
+async def test_a_missing_score_or_component_is_not_an_answer() -> None:
     for score in (None, make_score(config_hash=B.config_hash())):
         with pytest.raises(LookupError, match="--rescore"):
             await remembered(B, score, B)
@@ -142,7 +142,7 @@ def test_a_group_s_verdict_on_another_question_is_not_taken() -> None:
     assert "--rescore" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
 
 
-def test_a_replay_that_asks_otherwise_about_groups_than_live_was_told_to_is_refused() -> None:
+def test_a_replay_with_other_group_questions_than_live_is_refused() -> None:
     refuse_other_questions([RANKED], [RANKED])
     refuse_other_questions([RANKED], [RunConfig()])
     for live in (RANKED_OTHERWISE, RunConfig()):
@@ -160,7 +160,7 @@ async def start_replay(again: RunConfig, scores: Any = "recorded", **options: An
     await Replay(StreamSettings(), plan, BUILT_IN, **options).run(dry_run=True)
 
 
-async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() -> None:
+async def test_a_replay_with_other_group_questions_ends_before_it_reads() -> None:
     with pytest.raises(ConfigurationError, match=r"ranking .*--rescore"):
         await start_replay(RANKED_OTHERWISE)
 
@@ -222,7 +222,7 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
     assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": ComponentAnswer(1.0)}
 
 
-def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge_s_answer_stands() -> None:
+def test_with_the_rewards_of_the_end_only_feedback_is_computed_again() -> None:
     """Live's first score knows only of the feedback that had come by then."""
     config = ScoringConfig(rewards=(RewardConfig(), *B.rewards))
     trajectory = make_trajectory(reward=1.0)
@@ -261,7 +261,7 @@ def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_
     assert asked_revisions == [(known_trajectory.trajectory_id, 0), (known_trajectory.trajectory_id, 1)]
 
 
-def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:
+def test_a_score_under_an_unrecorded_configuration_is_not_taken() -> None:
     trajectory = make_trajectory()
     with pytest.raises(OtherConfigurationError, match=TWICE.config_hash()):
         scored_again([trajectory], {trajectory.trajectory_id: TWICE}, ONCE)

@@ -80,7 +80,7 @@ def test_copied_is_the_share_of_runs_that_stand_before_the_turn(
     assert measured("copied", sampled(*turns), **options) == pytest.approx(expected)
 
 
-def test_surprisal_is_the_entropy_of_a_policy_that_is_even_over_its_answers_and_0_of_a_collapsed_one() -> None:
+def test_surprisal_is_the_entropy_of_an_even_policy_and_0_when_collapsed() -> None:
     assert measured("surprisal", sampled(WORDS, logprob=-log(8))) == pytest.approx(log(8), rel=1e-6)
     assert measured("surprisal", sampled(WORDS, logprob=0.0)) == 0.0
 

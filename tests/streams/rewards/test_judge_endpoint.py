@@ -66,7 +66,7 @@ async def test_a_refusal_names_the_endpoint_and_whether_to_try_again(status: int
             await Endpoint(url, "m")([{"role": "user", "content": "?"}], {})
 
 
-async def test_nobody_there_is_unavailable() -> None:
+async def test_an_absent_server_is_unavailable() -> None:
 
     with pytest.raises(UnavailableError, match="gave no answer"):
         await Endpoint("http://127.0.0.1:9/v1", "m")([], {})

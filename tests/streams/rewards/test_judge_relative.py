@@ -29,13 +29,13 @@ async def judged(answer: str, *texts: str, **options: Any) -> tuple[Sequence[flo
     return await judge_relative(group, RewardContext("quality", options, model)), model
 
 
-async def test_each_member_gets_its_own_grade_whatever_the_order() -> None:
+async def test_each_member_gets_its_own_grade_in_any_order() -> None:
     grades, model = await judged('first is poor\n{"1": 0.25, "2": 1}', "zebra", "ant")
     assert grades == [1.0, 0.25]
     assert model.prompts[1].index("ant") < model.prompts[1].index("zebra")
 
 
-async def test_what_all_begin_with_is_shown_once_and_what_is_equal_shares_a_grade() -> None:
+async def test_a_common_beginning_is_shown_once_and_equal_answers_share_a_grade() -> None:
     grades, model = await judged('{"1": 0, "2": 0.5}', "yes", "no", "yes", rubric="Be terse?")
     assert grades == [0.5, 0.0, 0.5]
     assert model.prompts[0].startswith("Be terse?")
@@ -44,7 +44,7 @@ async def test_what_all_begin_with_is_shown_once_and_what_is_equal_shares_a_grad
     assert model.options["max_tokens"] == 1_024
 
 
-async def test_nobody_is_asked_to_tell_equal_members_apart() -> None:
+async def test_equal_members_are_not_sent_to_the_judge() -> None:
     grades, model = await judged("", "same", "same")
     assert (grades, model.prompts) == ([1.0, 1.0], [])
 

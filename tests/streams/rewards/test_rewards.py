@@ -156,7 +156,7 @@ def test_what_the_text_shows(kind: str, text: str, options: dict[str, Any], expe
     assert value(kind, make_trajectory(text=text), **options) == expected
 
 
-def test_a_pattern_that_backtracks_without_end_fails_and_holds_nobody_up() -> None:
+def test_a_pattern_that_backtracks_without_end_fails_alone() -> None:
     before = signal.getsignal(signal.SIGALRM)
     trajectory = make_trajectory(text="a" * 60 + "b")
     with pytest.raises(TimeoutError, match=r"ran for more than 0\.02 s"):

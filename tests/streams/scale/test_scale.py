@@ -63,7 +63,7 @@ def simulate(
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6])
-def test_a_core_with_random_arrivals_and_equal_work_waits_as_the_formula_of_m_d_1_says(load: float) -> None:
+def test_a_simulated_core_waits_as_the_formula_of_m_d_1_says(load: float) -> None:
     env, chance, work_s = simpy.Environment(), random.Random(7), 0.004
     cpu, waits = Cpu(env, simpy.Resource(env, 1)), list[float]()
 
@@ -131,7 +131,7 @@ def test_more_partitions_cost_the_brokers_more_markers_for_the_same_traffic() ->
     assert sum(few.broker_s) < sum(many.broker_s)
 
 
-def test_a_share_of_a_large_cluster_needs_what_the_whole_does_and_the_single_partition_all_of_it() -> None:
+def test_a_share_of_a_large_cluster_has_the_load_of_the_whole() -> None:
     whole = simulate(Cluster(partitions=4, workers=4, brokers=4), rate=200)
     share = simulate(Cluster(partitions=4, workers=4, brokers=4, shares=4), rate=50)
     assert 4 * sum(share.worker_s[:1]) == pytest.approx(sum(whole.worker_s[:4]), rel=0.25)

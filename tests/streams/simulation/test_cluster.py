@@ -65,7 +65,7 @@ def chosen(start: int) -> Iterable[int]:
 
 
 @pytest.mark.parametrize("start", SHARES)
-async def test_nothing_is_lost_double_or_different_whatever_happens_to_the_workers(start: int) -> None:
+async def test_no_record_is_lost_or_doubled_whatever_ends_the_workers(start: int) -> None:
     failure = first_failure(chosen(start))
     if failure is not None:
         seed, error = failure

@@ -47,7 +47,7 @@ def first_difference(seeds: Iterable[int]) -> str | None:
 
 
 @pytest.mark.parametrize("start", SHARES)
-def test_a_replay_equals_live_whatever_lags(start: int) -> None:
+def test_a_replay_equals_live_whichever_partition_lags(start: int) -> None:
     alone = os.environ.get("ROLLBUS_SEED")
     text = first_difference([int(alone)] if alone else range(start, start + count_examples(SHARE)))
     assert text is None, text

@@ -27,7 +27,7 @@ def test_a_reward_that_comes_first_waits_for_its_alias() -> None:
     assert [reward.value for reward in stepper.feed(make_alias("order-1"))] == [0.1, 0.2]
 
 
-def test_repeated_rewards_and_declarations_are_no_ops() -> None:
+def test_repeated_rewards_and_declarations_change_nothing() -> None:
     stepper = aliasing()
     first, second = make_alias("a", "e1"), make_alias("a", "e2")
     reward = make_alias_reward("a")

@@ -74,7 +74,7 @@ def test_the_same_id_with_other_content_is_a_conflict_counted_once() -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_report_that_is_sent_again_under_its_key_is_the_same_one_whenever_and_by_whom(closed: bool) -> None:
+def test_a_repeated_report_under_its_key_is_the_same_report(closed: bool) -> None:
     stepper = assembling()
     report = make_reward(value=1.0, key="ticket", writer="w1", at_ms=START_MS)
     stepper.feed(*make_episode(reward=None), report) if closed else stepper.feed(report)
@@ -328,7 +328,7 @@ def test_a_source_that_may_not_set_a_reward_is_counted_once_and_leaves_no_hole()
     assert stepper.feed(forged) == []
 
 
-def test_neither_late_nor_by_retraction_may_it_change_what_others_set() -> None:
+def test_a_source_changes_no_reward_of_others_late_or_by_retraction() -> None:
     stepper = assembling(reward_sources=SOURCES)
     (trajectory,) = stepper.feed(*make_episode(reward=0.5))
     (standing,) = trajectory.rewards
@@ -355,7 +355,7 @@ def test_the_rule_for_all_other_names_and_none_at_all() -> None:
     assert kinds(anybody.feed(other)) == ["RewardRevised"]
 
 
-def test_a_source_may_not_supersede_under_a_name_of_its_own_what_others_set() -> None:
+def test_a_source_may_not_supersede_the_reports_of_others() -> None:
     stepper = assembling(reward_sources=SOURCES)
     (trajectory,) = stepper.feed(*make_episode(reward=0.5))
     (standing,) = trajectory.rewards

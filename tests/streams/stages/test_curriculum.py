@@ -89,7 +89,7 @@ def test_a_run_that_is_switched_to_the_harness_begins_as_the_harness_does(before
     assert shares == [0.5, 0.7, 0.7]
 
 
-def test_a_window_of_which_nothing_is_left_does_not_expand() -> None:
+def test_a_window_without_remaining_groups_does_not_expand() -> None:
     memory = Memory(0.3)
     decision = decide(groups(1, 2, spread=0.0), index=30, memory=memory)
     assert (decision.memory, decision.admitted) == (memory, ())
@@ -115,7 +115,7 @@ def test_a_single_group_is_only_subsampled_inside() -> None:
     assert len(decision.left_out["g"]) == 8 - math.ceil(8 * 0.3)
 
 
-def test_a_subsample_is_of_groups_keeps_their_rank_and_is_the_same_every_time() -> None:
+def test_a_subsample_of_groups_keeps_their_rank_and_repeats() -> None:
     window_groups = groups(*range(10))
     decisions = {decide(window_groups, initial_percentile=1.0, random_subsample=0.35).admitted for _ in range(3)}
     (admitted,) = decisions
@@ -187,7 +187,7 @@ def test_off_admits_groups_with_signal_at_once_and_still_reports_windows() -> No
     assert (state.seen_group_ids, state.admitted_group_ids) == (("g0", "flat", "g1"), ("g0", "g1"))
 
 
-def test_a_subsampled_single_group_is_compared_anew_among_those_kept() -> None:
+def test_a_subsampled_single_group_is_compared_again_among_the_kept_members() -> None:
     stepper = curriculum(batching={"groups_per_step": 1}, random_subsample=0.5, groups_per_window=1)
     outputs = stepper.feed(make_group("g", (0.0, 1.0, 2.0, 3.0)))
     (batch,) = [record for record in outputs if isinstance(record, TrainingBatch)]

@@ -113,7 +113,7 @@ def test_a_harmless_candidate_goes_step_by_step_to_all_traffic() -> None:
     assert [(mark.version, mark.state) for mark in delivery.marks] == [(1, "canary")] * 2 + [(1, "serving")] * 2
 
 
-def test_a_worse_candidate_is_quarantined_with_the_numbers_and_so_is_what_was_trained_on_it() -> None:
+def test_a_worse_candidate_is_quarantined_with_its_descendants() -> None:
     delivery = Delivery()
     delivery.feed(make_version(2, parent=1, state="candidate"))
     delivery.play_while_canary(canary=0.05)
@@ -163,7 +163,7 @@ def test_a_revision_counts_if_it_comes_before_the_wait_is_over_and_only_then() -
         ({"served_versions": (0,)}, "strayed"),
     ],
 )
-def test_an_episode_that_chance_did_not_send_to_its_version_is_no_evidence(fields: Any, counted: str) -> None:
+def test_an_episode_outside_the_draw_is_not_evidence(fields: Any, counted: str) -> None:
     delivery = Delivery(run_of(min_episodes=1, max_episodes=100, margin=0.9))
     drawn = [f"e{n}" for n in range(999) if is_drawn("agent", 1, f"e{n}", 0.2)]
     delivery.feed(delivery.observed(drawn[0], 0.0, **fields))
@@ -174,7 +174,7 @@ def test_an_episode_that_chance_did_not_send_to_its_version_is_no_evidence(field
     assert delivery.now.numbers["reward.canary_episodes"] == 1
 
 
-def test_a_reward_that_comes_after_its_episode_was_counted_changes_nothing_and_is_counted_as_late() -> None:
+def test_a_reward_after_the_count_of_its_episode_is_only_counted_as_late() -> None:
     delivery = Delivery()
     names = [f"n{number}" for number in range(37)]
     delivery.feed(*(delivery.observed(name, None) for name in names))
@@ -188,7 +188,7 @@ def test_a_reward_that_comes_after_its_episode_was_counted_changes_nothing_and_i
     assert counted % 10 == 0, "whole ticks of ten episodes, and none of the 37"
 
 
-def test_episodes_from_before_the_canary_are_no_evidence() -> None:
+def test_episodes_from_before_the_canary_are_not_evidence() -> None:
     delivery = Delivery(run_of(min_episodes=1, max_episodes=100))
     for number in range(50):
         delivery.feed(delivery.observed(f"e{number}", 0.0, first_seen_ms=START_MS))
@@ -204,7 +204,7 @@ def test_a_canary_that_no_router_serves_is_rejected_and_never_promoted() -> None
     assert (delivery.now.action, delivery.now.reason, delivery.now.serving) == ("reject", "not_served", 0)
 
 
-def test_a_canary_whose_checkpoint_vanishes_while_it_is_measured_is_rejected_and_never_promoted() -> None:
+def test_a_canary_whose_checkpoint_vanishes_is_rejected() -> None:
     delivery = Delivery(run_of(min_episodes=10_000))
     delivery.play(300, canary=0.5)
     drawn = [f"g{n}" for n in range(2_000) if route(delivery.now, f"g{n}") == 1]
@@ -279,7 +279,7 @@ def test_a_reward_outside_its_bounds_never_promotes(arm: int) -> None:
     assert delivery.decisions[2].numbers["outside"] == 1
 
 
-def test_of_two_operators_who_decide_at_once_the_second_is_refused() -> None:
+def test_the_second_of_two_concurrent_decisions_is_refused() -> None:
     delivery = Delivery()
     seen = delivery.now.number
     (first,) = delivery.command("promote", 1, seen=seen)
@@ -383,9 +383,7 @@ def _lived(seed: int) -> tuple[list[Any], list[Any]]:
 
 @settings(max_examples=count_examples(15), deadline=None)
 @given(st.integers(0, 9), st.randoms(use_true_random=False))
-def test_the_same_log_gives_the_same_decisions_whatever_comes_twice_and_wherever_it_restarts(
-    seed: int, chance: Random
-) -> None:
+def test_the_same_log_gives_the_same_decisions_over_repeats_and_restarts(seed: int, chance: Random) -> None:
     taken, live = _lived(seed)
     assert any(isinstance(output, PolicyDecision) for output in live)
     twice = [again for record in taken for again in [record] * chance.choice((1, 1, 2))]

@@ -63,7 +63,7 @@ def test_a_candidate_waits_for_its_evaluation_and_that_is_reported_once() -> Non
     assert delivery.now.numbers["held-out:reward.low"] == pytest.approx(-((0.03**2 * 2) ** 0.5))
 
 
-def test_a_candidate_that_is_certainly_worse_on_the_held_out_set_is_quarantined_with_its_numbers() -> None:
+def test_a_candidate_worse_on_the_held_out_set_is_quarantined_with_its_numbers() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(make_version(2, parent=1, state="candidate"), held_out(0, 0.6), held_out(1, 0.4))
     delivery.tick(1)
@@ -133,7 +133,7 @@ def test_an_estimate_of_the_reward_alone_says_nothing_of_the_distance_from_the_b
     assert last(delivery) == ("hold", 1, "refused:off-policy:kl")
 
 
-def test_a_newer_candidate_that_was_not_measured_does_not_hold_up_one_that_was() -> None:
+def test_an_unmeasured_newer_candidate_does_not_hold_up_a_measured_one() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(held_out(0, 0.6), held_out(1, 0.6), make_version(2, parent=1, state="candidate"))
     delivery.tick(1)

@@ -23,7 +23,7 @@ class SaltedDelivery(Delivery):
         return self.feed(type(tick)(**{**{name: getattr(tick, name) for name in tick.__slots__}, "nonce": NONCE}))
 
 
-def test_the_draw_is_keyed_with_what_nobody_could_foresee() -> None:
+def test_the_draw_is_keyed_with_an_unforeseeable_salt() -> None:
     delivery = SaltedDelivery()
     assert (delivery.now.action, delivery.now.salt) == ("canary", NONCE)
     names = [f"e{number}" for number in range(4_000)]
@@ -64,7 +64,7 @@ def test_a_principal_that_gives_up_what_the_other_version_answers_stops_no_canar
     assert (delivery.now.action, delivery.now.numbers["unbalanced"] > 280) == ("promote", True)
 
 
-def test_what_nobody_signed_holds_the_canary_where_chance_does_not_explain_it() -> None:
+def test_an_unlikely_share_of_unsigned_evidence_holds_the_canary() -> None:
     delivery = Delivery(run_of(metrics=(), margin=0.9))
     number = 0
     while delivery.state.head.unserved or number < 3_000:
@@ -121,7 +121,7 @@ def test_a_canary_that_all_find_worse_is_stopped_whoever_brings_how_much() -> No
     assert (delivery.now.action, delivery.now.reason) == ("quarantine", "worse:reward")
 
 
-def test_what_nobody_signed_is_one_principals_beside_those_who_sign() -> None:
+def test_unsigned_evidence_counts_as_one_principal() -> None:
     delivery = Delivery(run_of(metrics=()))
     delivery.play(100, canary=0.6, principal="honest")
     flood(delivery, "")

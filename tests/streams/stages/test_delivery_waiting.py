@@ -108,7 +108,7 @@ def test_rewards_that_are_there_at_once_are_counted_at_once_when_that_is_known()
     assert not delivery.state.waiting.rows
 
 
-def test_the_same_log_gives_the_same_waits_whatever_comes_twice_and_wherever_it_restarts() -> None:
+def test_the_same_log_gives_the_same_waits_over_repeats_and_restarts() -> None:
     run, chance = run_of(wait_ms=20_000, min_episodes=200, steps=(0.5,), metrics=()), Random(4)
     live = Delivery(run)
     play_late(live, 70, canary_s=6, serving_s=2)

@@ -169,7 +169,7 @@ def test_what_is_left_of_a_group_must_still_be_one() -> None:
     assert (rest.unit, rest.reason, rest.trajectory_ids) == ("group", "incomplete_group", ("t1",))
 
 
-def test_a_member_whose_payload_is_gone_is_dropped_and_nobody_is_asked_about_the_last() -> None:
+def test_a_member_without_payload_is_dropped_and_a_last_one_is_not_judged() -> None:
     stepper, _ = judging(component("ranks"), texts=TEXTS[:2])
     drop, group = stepper.feed(closed())
     assert (drop.reason, drop.unit_id, len(group.members)) == ("payload_lost", "t2", 2)
@@ -210,7 +210,7 @@ def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
         ("none_each", 2, TEXTS),
     ],
 )
-def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size: int, texts: Sequence[str]) -> None:
+def test_a_replay_gives_each_member_that_left_the_drop_of_live(kind: str, size: int, texts: Sequence[str]) -> None:
     judge = component(kind)
     live, _ = judging(judge, texts=texts)
     live_outputs = live.feed(closed(size=size))
@@ -226,7 +226,7 @@ def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size:
     assert again.feed(closed(size=size)) == live_outputs
 
 
-def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -> None:
+def test_a_group_too_small_for_live_to_judge_has_no_answer() -> None:
     left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
                      detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
 
@@ -247,7 +247,7 @@ def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
     ]
 
 
-def test_no_more_groups_hold_their_trajectories_and_no_more_calls_run_than_may_be_asked_at_once() -> None:
+def test_groups_and_calls_in_flight_are_bounded() -> None:
     held_groups = calls = most_held = most_calls = 0
 
     class Counted(Texts):
@@ -274,7 +274,7 @@ def test_no_more_groups_hold_their_trajectories_and_no_more_calls_run_than_may_b
     assert (len(outputs), most_held / 2, most_calls) == (20, 2, 2)
 
 
-async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:
+async def test_no_group_is_judged_when_a_fetch_fails() -> None:
     """The batch begins again then, and asks about all of them again: calls that go on would come on top."""
     call_count = running = 0
 

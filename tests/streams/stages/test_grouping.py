@@ -108,9 +108,7 @@ def test_a_reward_that_never_comes_is_missing_after_the_wait() -> None:
 
 @pytest.mark.parametrize("strategy", ["by_example", "adaptive"])
 @pytest.mark.parametrize("value", [1e200, -1.7e308])
-def test_a_number_too_large_that_an_older_release_let_through_costs_its_trajectory_alone(
-    value: float, strategy: str
-) -> None:
+def test_a_too_large_number_of_an_older_release_drops_its_trajectory_alone(value: float, strategy: str) -> None:
     stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000)
     huge, revised = make_score("huge", value), make_score("revised", 1.0)
     stepper.feed(huge, revised, replace(revised, revision=1, value=value), *scores(0.0, 1.0))
@@ -205,7 +203,7 @@ def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], 
 
 @pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
 @pytest.mark.parametrize("group", [{}, {"group_id": "g", "group_size": 2}])
-def test_attempts_at_one_example_are_compared_whatever_their_prompts(
+def test_attempts_at_one_example_are_compared_despite_their_prompts(
     group: dict[str, Any], fields: dict[str, str]
 ) -> None:
     first, second = make_score("t0", 0.0, **group), make_score("t1", 1.0, **group | fields)

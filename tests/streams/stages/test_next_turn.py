@@ -101,7 +101,7 @@ def test_a_reply_before_the_episode_has_ended_is_in_its_first_score() -> None:
     assert (score.value, score.revision) == (1.0, 0)
 
 
-def test_unclear_words_are_no_reward_and_on_the_record() -> None:
+def test_unclear_words_are_recorded_without_a_reward() -> None:
     flow = Flow()
     flow.say(spoken("c1", "e1", "where is my parcel"))
     flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
@@ -260,12 +260,12 @@ def test_the_judge_is_asked_once_about_a_reply_however_often_rewards_change() ->
     assert (second.value, second.turn_rewards[0].confidence, second.turn_rewards[0].signal) == (1.0, 0.9, "judge")
 
 
-def test_an_unclear_verdict_is_no_reward() -> None:
+def test_an_unclear_verdict_is_not_a_reward() -> None:
     score, *_ = judged(Judge("I cannot say.\n{code} unclear 0.4"), "hm")
     assert (score.value, [turn.value for turn in score.turn_rewards]) == (None, [None])
 
 
-def test_the_judge_speaks_only_where_the_rules_are_unclear_if_told_so() -> None:
+def test_the_judge_can_be_asked_only_about_unclear_turns() -> None:
     judge = Judge("{code} bad 1")
     score, *_ = judged(judge, "thanks", where="unclear")
     assert (score.value, score.turn_rewards[0].signal, judge.calls) == (1.0, "thanks", [])

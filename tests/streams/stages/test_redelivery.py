@@ -122,7 +122,7 @@ def test_redelivery_batch_bounds_and_restarts_change_nothing(name: str) -> None:
     check()
 
 
-def test_what_stays_of_closed_episodes_is_the_same_whether_or_not_the_state_was_restored() -> None:
+def test_a_restored_state_keeps_the_same_of_closed_episodes() -> None:
     plain, restored = (Stepper(AssemblyStage(AssemblyConfig()), restoring=restoring) for restoring in (False, True))
     for stepper in (plain, restored):
         stepper.tick()

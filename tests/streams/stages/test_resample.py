@@ -70,7 +70,7 @@ def test_the_same_opening_joins_the_group_and_after_its_window_asks_again() -> N
         {"parent_episode_id": "p"},
     ],
 )
-def test_who_is_never_alone_or_never_trained_asks_for_nothing(fields: dict[str, Any]) -> None:
+def test_a_run_that_cannot_use_attempts_asks_for_none(fields: dict[str, Any]) -> None:
     assert asking().feed(traffic("e1", **fields)) == []
 
 
@@ -85,9 +85,7 @@ def test_a_budget_too_small_for_a_group_is_not_spent_on_parts_of_one() -> None:
 
 
 @given(st.integers(0, 12), st.integers(1, 3), st.lists(st.sampled_from(["episode", "hour", "restart"]), max_size=25))
-def test_no_hour_asks_for_more_than_its_budget_whatever_is_restarted(
-    attempts: int, partitions: int, steps: list[str]
-) -> None:
+def test_no_hour_asks_for_more_than_its_budget_over_restarts(attempts: int, partitions: int, steps: list[str]) -> None:
     steppers = [asking(run_of(attempts), partitions=partitions) for _ in range(partitions)]
     request_count = 0
     for number, step in enumerate(steps):
@@ -129,7 +127,7 @@ def test_without_a_limit_of_tokens_none_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "fields", [{"stop_reason": "error"}, {"stop_reason": "timeout"}, {"closed_by": "inactivity"}, {"turns": ()}]
 )
-def test_who_may_have_sampled_unseen_gives_nothing_back(fields: dict[str, Any]) -> None:
+def test_a_call_that_may_have_sampled_returns_no_tokens(fields: dict[str, Any]) -> None:
     stepper = asking(run_of(tokens_per_hour=100))
     requests = stepper.feed(traffic("e1"))
     before = stepper.state.hour
@@ -137,7 +135,7 @@ def test_who_may_have_sampled_unseen_gives_nothing_back(fields: dict[str, Any]) 
     assert stepper.state.hour == before
 
 
-def test_what_an_hour_has_left_over_is_no_other_hours_and_what_is_beyond_is_charged_when_seen() -> None:
+def test_an_hours_rest_is_not_carried_over() -> None:
     stepper = asking(run_of(tokens_per_hour=100))
     requests = stepper.feed(traffic("e1"))
     stepper.tick(HOUR_MS / 1000)
@@ -195,7 +193,7 @@ def test_a_share_of_traffic_is_never_exceeded() -> None:
     assert request_count > 0
 
 
-def test_a_budget_in_the_log_holds_from_where_it_stands_and_hours_begin_anew() -> None:
+def test_a_budget_in_the_log_applies_from_its_place_and_starts_new_hours() -> None:
     stepper = asking()
     stepper.feed(make_config("resample", run_of(attempts=0), run_id="main"))
     assert stepper.feed(traffic("e1")) == []

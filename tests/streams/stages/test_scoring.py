@@ -255,7 +255,7 @@ def test_what_is_reported_of_a_failure_is_the_same_in_every_process(returned: ob
         assert "0x" not in score.error
 
 
-def test_what_is_reported_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:
+def test_the_errors_of_a_score_fit_into_one_record() -> None:
     def repeats(trajectory: Trajectory, context: RewardContext) -> float:
         raise ValueError("good" * 1_000_000)
 
@@ -341,7 +341,7 @@ def test_a_function_is_tried_again_as_often_as_configured() -> None:
 
 
 @pytest.mark.parametrize(("retry_s", "pauses"), [(0.001, [0.002, 0.004]), (0, [0, 0])])
-def test_a_replay_does_not_wait_for_a_function_that_waits_for_nobody(
+def test_a_replay_does_not_wait_for_a_function_that_does_not_wait(
     retry_s: float, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without that each of a log's failures cost a second."""
@@ -429,7 +429,7 @@ def test_the_score_of_an_excluded_trajectory_repeats_nothing_that_the_person_sai
     assert [(failed_score.labels, failed_score.error) for failed_score in outputs] == [({}, None)]
 
 
-def test_how_long_a_trajectory_is_remembered_is_what_the_log_says_of_assembly_over_restarts() -> None:
+def test_a_trajectory_is_remembered_as_long_as_the_logged_settings_say() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000)))
     stepper.restore()
@@ -455,7 +455,7 @@ def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
     assert outputs[0].record.reward_version != outputs[1].record.reward_version
 
 
-def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
+def test_an_unregistered_reward_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="no function 'nobody'; there are copied, exact_match, feedback"):
         ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)
 

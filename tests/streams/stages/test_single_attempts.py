@@ -60,7 +60,7 @@ def test_first_attempts_with_equal_rewards_have_no_signal_when_the_window_is_ove
     assert [group.has_signal for group in groups_in(stepper.tick(1))] == [False] * 3
 
 
-def test_the_only_attempt_of_a_task_has_no_signal_when_the_window_is_over() -> None:
+def test_a_single_attempt_has_no_signal_when_the_window_ends() -> None:
     stepper = stepper_of()
     stepper.feed(ticket(0, 1.0))
     (group,) = groups_in(stepper.tick(600))

@@ -189,7 +189,7 @@ class Simulation:
         return (variances["none"] - variances["tracker"]) / (variances["none"] - variances["groups"])
 
 
-def test_of_examples_that_return_the_tracker_takes_most_of_the_variance_that_groups_of_eight_take() -> None:
+def test_the_tracker_takes_most_of_the_variance_that_groups_take() -> None:
     chance = random.Random(7)
     simulation, chances = Simulation(chance), [chance.randint(4, 28) for _ in range(400)]
     for _ in range(20):
@@ -198,7 +198,7 @@ def test_of_examples_that_return_the_tracker_takes_most_of_the_variance_that_gro
     assert simulation.saved() > 0.9
 
 
-def test_of_examples_that_never_return_openings_alike_take_more_of_the_variance_than_the_task_alone() -> None:
+def test_similar_openings_take_more_variance_than_the_task_alone() -> None:
     """Tickets of 20 topics, each of them easy or hard; a ticket has six words of its topic and six of anything."""
     saved = []
     for breadths in (("task",), ("task", "opening")):

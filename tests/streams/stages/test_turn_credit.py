@@ -98,7 +98,7 @@ def test_turns_that_all_earned_alike_have_no_signal() -> None:
     assert (group.has_signal, by_turn(group)) == (False, {})
 
 
-def test_unclear_and_measured_rewards_are_no_credit() -> None:
+def test_unclear_and_measured_rewards_give_no_credit() -> None:
     score = scored("x", {}, rest=1.0)
     unclear = TurnReward(turn_event_id="x.a", component="next")
     measured = TurnReward(turn_event_id="x.a", component="next", value=1.0, weight=0.0)
@@ -124,7 +124,7 @@ rewards_of = st.dictionaries(st.sampled_from("abc"), st.floats(-10, 10), max_siz
 
 
 @given(st.lists(st.tuples(rewards_of, st.floats(-10, 10)), min_size=2, max_size=6), st.floats(0, 1))
-def test_everybody_better_by_the_same_is_nobody_better(
+def test_an_equal_gain_of_all_members_changes_no_advantage(
     rewards_and_rest: list[tuple[dict[str, float], float]], gamma: float
 ) -> None:
     def group(shift: float) -> Group:

@@ -34,7 +34,7 @@ def restored(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[in
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9), st.booleans()), max_size=40))
-def test_the_keys_put_last_are_remembered_whatever_is_restarted(moves: list[tuple[str, int, bool]]) -> None:
+def test_the_newest_keys_are_remembered_over_restarts(moves: list[tuple[str, int, bool]]) -> None:
     memory, rows, used = Recent("r", INT), dict[bytes, bytes | None](), dict[str, int]()
     for key, value, restarts in moves:
         used.pop(key, None)
@@ -67,7 +67,7 @@ def test_a_window_says_what_it_learnt_and_what_it_forgot() -> None:
     ]
 
 
-def test_an_example_that_was_used_longest_ago_is_expected_to_earn_what_its_task_does() -> None:
+def test_the_least_recently_used_example_is_expected_to_earn_its_tasks_mean() -> None:
     stepper = Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(strategy="single"))), restoring=True)
     stepper.tick()
     for number, name in enumerate("aabbccdddd"):

@@ -31,13 +31,13 @@ def test_restoring_what_was_drained_gives_the_same_rows(batches: list[list[tuple
         assert {key for key, data in drained if data is None} <= known_keys
 
 
-def test_a_row_that_came_and_went_between_two_drains_is_not_told_of() -> None:
+def test_a_row_put_and_deleted_between_two_drains_is_not_drained() -> None:
     table = Table("t", TEXT)
     change(table, [("a", "x"), ("a", "y"), ("a", None)])
     assert list(table.drain()) == []
 
 
-def test_the_end_of_a_row_that_was_told_of_is_told() -> None:
+def test_a_drained_row_is_drained_again_when_it_is_deleted() -> None:
     table = Table("t", TEXT)
     change(table, [("a", "x")])
     list(table.drain())

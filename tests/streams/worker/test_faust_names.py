@@ -100,7 +100,7 @@ def test_partitions_are_paused_before_and_the_signal_sent_last_in_a_rebalance() 
     assert assigned.index("pause_partitions") < assigned.index("on_partitions_assigned.send")
 
 
-def test_each_fetch_reads_anew_how_long_the_broker_may_hold_it() -> None:
+def test_each_fetch_reads_its_wait_again() -> None:
     assert "self._fetch_max_wait_ms," in inspect.getsource(Fetcher._get_actions_per_node)
     assert "self._fetcher = Fetcher" in inspect.getsource(AIOKafkaConsumer.start)
 

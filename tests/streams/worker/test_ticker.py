@@ -72,7 +72,7 @@ def test_only_what_differs_from_the_last_applied_hash_is_written() -> None:
     assert {change.topic.name for change in changes} == {"scores"}
 
 
-def test_what_assembly_is_configured_to_goes_to_all_who_remember_as_long_as_it_does() -> None:
+def test_the_configuration_of_assembly_reaches_every_stage_that_remembers() -> None:
     changes = list(config_changes([applied("assembly")], {"assembly": "h"}))
     assert [change.topic.name for change in changes] == ["aliases", "trajectories"]
     assert [change.topic.name for change in config_changes([applied("assembly")], {})] == [
@@ -114,7 +114,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [ValueError("nobody thought of it"), asyncio.CancelledError(), Panic()])
-async def test_an_error_that_nobody_thought_of_stops_no_clock(
+async def test_an_unexpected_error_does_not_stop_the_clock(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broker:
@@ -302,7 +302,7 @@ def test_the_first_tick_of_a_namespace_is_due_at_once() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "interval_ms"), [(0.0, 1_000), (3.0, 3_000), (3_600.0, 5_000)])
-def test_a_tick_says_how_long_the_last_one_held_and_never_more_than_was_meant(seconds: float, interval_ms: int) -> None:
+def test_a_tick_states_the_length_of_the_last_tick_within_its_interval(seconds: float, interval_ms: int) -> None:
     pace = Pace(1.0)
     pace.begin(now_s=100.0, is_first=False)
     assert pace.take_tick(now_s=100.0 + seconds) == interval_ms
@@ -320,7 +320,7 @@ async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
     assert waits_ms == [6_000, None]
 
 
-async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:
+async def test_a_watchdog_sees_that_its_clock_does_not_advance() -> None:
     worker = Worker(StreamSettings(), [])
     assert await worker._progress_of_parts() == []
     worker.ticker._active.set()
@@ -328,7 +328,7 @@ async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it
     assert await worker._progress_of_parts() == [("ticker", 0, True)]
 
 
-async def test_a_run_that_is_no_longer_in_the_settings_is_removed_once_and_begins_anew_when_it_is_back(
+async def test_a_run_that_leaves_the_settings_is_removed_once_and_can_return(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)

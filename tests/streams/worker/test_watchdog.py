@@ -22,7 +22,7 @@ def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
     assert "grouping[2] has been at 7 for 10 s" in words
 
 
-def test_movement_and_idleness_begin_the_count_anew() -> None:
+def test_movement_and_idleness_restart_the_count() -> None:
     progress = StandstillWatch(10.0)
     progress.observe([("a", 7, True)], now_s=0.0)
     progress.observe([("a", 8, True)], now_s=9.0)
@@ -31,7 +31,7 @@ def test_movement_and_idleness_begin_the_count_anew() -> None:
     assert progress.observe([("a", 8, True)], now_s=28.0) == []
 
 
-def test_what_has_waited_longest_is_named_whatever_else_moves() -> None:
+def test_the_longest_wait_is_named_while_others_move() -> None:
     progress = StandstillWatch(10.0)
     assert progress.longest_wait(now_s=0.0) is None
     progress.observe([("a", 7, True), ("b", 1, True), ("c", 0, False)], now_s=0.0)
@@ -91,7 +91,7 @@ def test_the_last_words_are_a_line_of_the_log_while_another_thread_holds_its_loc
     assert log_line["message"] == "it hangs; ending so that another worker takes over"
 
 
-async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_come() -> None:
+async def test_a_partition_without_a_known_position_has_no_lag() -> None:
     worker, place = Worker(StreamSettings(), []), Partition("t.episode-events", 0)
     metrics = PartitionMetrics("counter", 0)
     runner = SimpleNamespace(

@@ -27,7 +27,7 @@ def test_the_closed_form_is_the_mixture_of_all_wagers(total: float, variance: fl
     assert log_wealth(total, variance) == pytest.approx(integrated(total, variance), abs=1e-4)
 
 
-def test_a_sum_that_is_not_positive_is_no_evidence() -> None:
+def test_a_sum_that_is_not_positive_is_not_evidence() -> None:
     assert log_wealth(0, 10) == log_wealth(-3, 10) == -inf
 
 
@@ -38,7 +38,7 @@ def test_the_bound_is_where_the_wager_reaches_its_limit(variance: float) -> None
 
 
 @pytest.mark.parametrize("good", [0.02, 0.5, 0.97])
-def test_chance_alone_passes_the_bound_less_often_than_it_may_whatever_the_outcomes(good: float) -> None:
+def test_chance_alone_passes_the_bound_within_its_rate(good: float) -> None:
     chance = np.random.default_rng(11)
     terms = (chance.random((2_000, 1_500)) < good) - good
     totals, variances = terms.cumsum(1)[:, ::25], (terms**2).cumsum(1)[:, ::25]

@@ -30,7 +30,7 @@ def test_the_arrays_of_the_simulation_are_the_sums_of_the_product() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a day passes and the tasks change", "praise comes late, or never"])
-def test_a_canary_without_a_difference_is_rarely_judged_however_often_it_is_looked_at(name: str) -> None:
+def test_a_canary_without_a_difference_is_rarely_judged_at_many_looks(name: str) -> None:
     _require_few_errors(NULLS[name], runs=300, least_naive=0.25)
 
 
@@ -106,7 +106,7 @@ def test_no_verdict_comes_before_the_fourteenth_episode_of_a_canary(share: float
 
 
 @pytest.mark.slow
-def test_half_of_the_canaries_that_are_worse_by_five_points_are_stopped_within_the_stated_episodes() -> None:
+def test_half_of_the_worse_canaries_are_stopped_within_the_stated_episodes() -> None:
     result = simulate(World(effect=-0.05), runs=400, seed=7)
     stopped = result.worse[result.worse >= 0]
     assert len(stopped) / 400 > 0.93

@@ -52,13 +52,13 @@ def test_ages_are_kept_to_two_digits_and_never_too_short() -> None:
 
 
 @pytest.mark.slow
-def test_a_canary_whose_rewards_come_later_is_not_stopped_and_counting_what_has_come_stops_it() -> None:
+def test_waiting_for_late_rewards_keeps_a_good_canary() -> None:
     _require_few_errors("praise of the canary is late", runs=3, naive_runs=3)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_of_many_canaries_whose_rewards_come_later_few_are_judged() -> None:
+def test_few_canaries_with_late_rewards_are_judged_wrongly() -> None:
     _require_few_errors("praise of the canary is late", runs=200, naive_runs=40)
 
 

@@ -16,7 +16,7 @@ from rollbus.runtime.tasks import start_task, start_thread
 from tests.test_boundaries import MODULES, ROOT
 
 STARTS = {"create_task", "ensure_future", "Thread", "Timer", "start_new_thread"}
-AWAITED = {
+AWAITED_CALLS = {
     "consumers/clickhouse/sink/sink.py:Sink.run": "the flush under way is awaited before the next one, and at the end",
     "producers/episode/context.py:bind.bound_async": "awaited at once",
     "producers/episode/scope.py:_in_a_thread": "awaited at once, whatever the function does",
@@ -75,7 +75,7 @@ def _starts(node: ast.AST, scope: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_task_and_thread_has_an_owner_or_is_awaited_where_it_starts() -> None:
     starts = {f"{path}:{place}" for path in MODULES for place in _starts(ast.parse((ROOT / path).read_text()))}
-    assert starts == AWAITED.keys(), "start it by runtime/tasks.py, or say in the table who awaits it"
+    assert starts == AWAITED_CALLS.keys(), "start it by runtime/tasks.py, or say in the table who awaits it"
 
 
 class Panic(BaseException):

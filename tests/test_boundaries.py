@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PARTS = ("schemas", "runtime", "producers", "streams", "consumers", "trainer")
 MODULES = sorted(path.relative_to(ROOT) for part in (*PARTS, "rollbus") for path in (ROOT / part).rglob("*.py"))
 
-ALLOWED = {
+ALLOWED_IMPORTS = {
     "schemas": {"schemas"},
     "runtime": {"schemas", "runtime"},
     "producers": {"schemas", "runtime", "producers"},
@@ -68,7 +68,7 @@ def imports(path: Path) -> Iterator[str]:
 def test_a_part_imports_only_schemas_and_itself() -> None:
     wrong = []
     for path in MODULES:
-        allowed = ALLOWED.get(path.parts[0])
+        allowed = ALLOWED_IMPORTS.get(path.parts[0])
         for module in imports(path):
             first, _, rest = module.partition(".")
             if first in PARTS:
@@ -183,7 +183,7 @@ def test_time_and_chance_as_arguments_are_pure(snippet: str) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_no_module_imports_itself_by_way_of_others_also_for_types_alone(part: str) -> None:
     files = [path for path in PATHS if path.startswith(f"{part}/")]
-    imported = {path: {file_of(module, PATHS) for module in _imported(_tree(path))} for path in files}
+    imported = {path: {file_of(module, PATHS) for module in _imported_names(_tree(path))} for path in files}
     graph = {
         path: {file for file in imported_files if file in imported and file != path}
         for path, imported_files in imported.items()
@@ -199,7 +199,7 @@ def _tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text())
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported_names(tree: ast.Module) -> Iterator[str]:
     """Yield what a file imports; `from package import module` imports the module, and the package only names it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -12,7 +12,21 @@ from tests.installs import FOLDERS, ROOT, build_wheel, run
 from tests.schemas.codecs import buildable
 
 pytestmark = pytest.mark.slow
-PACKED = {".py", ".pyi", ".typed", ".avsc", ".sql", ".yaml", ".sha256", ".xml", ".html", ".js", ".css", ".svg", ".txt"}
+PACKED_SUFFIXES = {
+    ".py",
+    ".pyi",
+    ".typed",
+    ".avsc",
+    ".sql",
+    ".yaml",
+    ".sha256",
+    ".xml",
+    ".html",
+    ".js",
+    ".css",
+    ".svg",
+    ".txt",
+}
 """Endings of what the package needs at work."""
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""
@@ -37,7 +51,7 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in PACKED and "__pycache__" not in path.parts:
+            if path.suffix in PACKED_SUFFIXES and "__pycache__" not in path.parts:
                 inside = path.relative_to(ROOT) if folder == "rollbus" else "rollbus" / path.relative_to(ROOT)
                 assert str(inside) in packed
 

@@ -34,7 +34,7 @@ class World:
     def __init__(self, server: ModelServer) -> None:
         self.server, self.sink = server, MemorySink()
         self.recorder: Recorder = init(sink=self.sink, namespace="t.", producer="test-agent")
-        self.failed = 0
+        self.failure_count = 0
 
     async def play(self, agent: Play, *, episodes: int = EPISODES) -> None:
         """Play episodes one after the other; an agent that fails ends its episode."""
@@ -44,7 +44,7 @@ class World:
                     try:
                         await agent(f"How many bolts? <e{number}>")
                     except BaseException:
-                        self.failed += 1
+                        self.failure_count += 1
                         raise
 
     def compare(self, **options: bool) -> list[TurnRecorded]:
@@ -54,7 +54,7 @@ class World:
         assert not [name for name in counters if name.startswith("hook_errors")], counters
         assert not counters.get("calls_outside_episode"), counters
         events = list(self.sink.records("episode-events"))
-        assert self.failed == 0 or self.server.faults.seed is not None
+        assert self.failure_count == 0 or self.server.faults.seed is not None
         return compare_turns(self.server, events, **options)
 
 

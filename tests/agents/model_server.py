@@ -222,7 +222,7 @@ def _finish(answered: Answered) -> str:
     return "tool_calls" if answered.message.get("tool_calls") else "stop"
 
 
-def _sampled(answered: Answered, body: Body, start: int, end: int | None) -> Body:
+def _token_fields(answered: Answered, body: Body, start: int, end: int | None) -> Body:
     """Return log-probs and ids of some of the tokens, as far as they are asked for."""
     token_fields: Body = {}
     ids = answered.ids[start:end]
@@ -238,7 +238,7 @@ def _whole(answered: Answered, body: Body) -> Body:
     head = _head(answered)
     if body.get("return_token_ids"):
         head["prompt_token_ids"] = answered.prompt_ids
-    choices = [{**choice, **_sampled(answered, body, 0, None)}]
+    choices = [{**choice, **_token_fields(answered, body, 0, None)}]
     return {**head, "object": "chat.completion", "choices": choices, "usage": _usage(answered)}
 
 
@@ -261,7 +261,7 @@ def _chunks(answered: Answered, body: Body) -> Iterator[Body]:
         ]
     for index, delta in enumerate(deltas):
         start, end = (0, 1) if index == 0 else (1, None)
-        choice = {"index": 0, "delta": delta, "finish_reason": None, **_sampled(answered, body, start, end)}
+        choice = {"index": 0, "delta": delta, "finish_reason": None, **_token_fields(answered, body, start, end)}
         yield {**(first if index == 0 else head), "choices": [choice]}
     yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answered)}]}
     if (body.get("stream_options") or {}).get("include_usage"):

@@ -32,8 +32,8 @@ async def play_and_compare(world: World, agent: Callable[[], Any], functions: li
     await world.play(play)
     await GLOBAL_LOGGING_WORKER.flush()
     gc.collect()  # a call of LiteLLM that was cancelled before it began warns here, and not in another test
-    turns = world.compare(cancelled=world.failed > 0)
-    assert world.failed or sorted(turn.function for turn in turns) == sorted(functions * 3)
+    turns = world.compare(cancelled=world.failure_count > 0)
+    assert world.failure_count or sorted(turn.function for turn in turns) == sorted(functions * 3)
 
 
 async def test_a_sequence_with_parallel_branches(world: World, server: ModelServer) -> None:

@@ -153,17 +153,17 @@ def test_a_killed_process_leaves_a_whole_report_or_none(tmp_path: Path, monkeypa
     class KilledError(BaseException):
         pass
 
-    def killed(*_: object, **__: object) -> None:
+    def end_by_kill(*_: object, **__: object) -> None:
         raise KilledError
 
     with monkeypatch.context() as writing:
-        writing.setattr(Path, "replace", killed)
+        writing.setattr(Path, "replace", end_by_kill)
         with pytest.raises(KilledError):
             write_ended(tmp_path, ProcessReport(whole=False))
     assert list(read_ended(tmp_path)) == []
     write_ended(tmp_path, ProcessReport(whole=False))
     with monkeypatch.context() as writing:
-        writing.setattr(Path, "replace", killed)
+        writing.setattr(Path, "replace", end_by_kill)
         with pytest.raises(KilledError):
             write_ended(tmp_path, ProcessReport())
     assert list(read_ended(tmp_path)) == [ProcessReport(whole=False)]

@@ -68,9 +68,9 @@ async def test_a_supervisor_with_two_agents_as_tools(world: World, model: ChatOp
         supervisor.invoke(question(text))
 
     await world.play(play)
-    turns = world.compare(cancelled=world.failed > 0)
+    turns = world.compare(cancelled=world.failure_count > 0)
     assert {turn.function for turn in turns} <= {"supervisor", "counter", "writer"}
-    if not world.failed:
+    if not world.failure_count:
         assert len(turns) == 3 * 5
         called = [event.name for event in world.sink.records("episode-events") if isinstance(event, ToolCalled)]
         assert sorted(called) == ["ask_counter"] * 3 + ["ask_writer"] * 3 + ["stock"] * 3
@@ -107,9 +107,11 @@ async def test_branches_of_a_graph_side_by_side(world: World, server: ModelServe
                 pass
 
         await world.play(play)
-    turns = world.compare(cancelled=world.failed > 0)
+    turns = world.compare(cancelled=world.failure_count > 0)
     assert all(turn.streamed for turn in turns)
-    assert world.failed or sorted(turn.function for turn in turns) == sorted(["left", "middle", "right", "join"] * 3)
+    assert world.failure_count or sorted(turn.function for turn in turns) == sorted(
+        ["left", "middle", "right", "join"] * 3
+    )
 
 
 async def test_a_person_who_approves_between_two_runs(world: World, model: ChatOpenAI) -> None:
@@ -127,7 +129,7 @@ async def test_a_person_who_approves_between_two_runs(world: World, model: ChatO
 
     await world.play(play)
     turns = world.compare()
-    assert world.failed or [turn.function for turn in turns] == ["buyer"] * 6
+    assert world.failure_count or [turn.function for turn in turns] == ["buyer"] * 6
 
 
 async def test_structured_output_and_retries_of_a_runnable(world: World, model: ChatOpenAI) -> None:
@@ -139,7 +141,7 @@ async def test_structured_output_and_retries_of_a_runnable(world: World, model: 
 
     await world.play(play)
     assert len(world.compare()) == len(world.server.answers)
-    assert world.failed == 0
+    assert world.failure_count == 0
 
 
 async def test_a_batch_in_threads(world: World, model: ChatOpenAI) -> None:
@@ -148,5 +150,5 @@ async def test_a_batch_in_threads(world: World, model: ChatOpenAI) -> None:
         model.batch([[HumanMessage(f"{part}: {text}")] for part in range(2)], config={"max_concurrency": 1})
 
     await world.play(play)
-    assert world.failed or len(world.compare()) == 18
+    assert world.failure_count or len(world.compare()) == 18
     world.compare()

@@ -43,7 +43,7 @@ async def test_a_hand_off(world: World, model: OpenAIChatCompletionsModel) -> No
 
     await world.play(play)
     turns = world.compare()
-    assert world.failed or [turn.function for turn in turns] == ["front", "keeper"] * 3
+    assert world.failure_count or [turn.function for turn in turns] == ["front", "keeper"] * 3
 
 
 async def test_agents_as_tools_streamed(world: World, model: OpenAIChatCompletionsModel) -> None:
@@ -58,8 +58,8 @@ async def test_agents_as_tools_streamed(world: World, model: OpenAIChatCompletio
             pass
 
     await world.play(play)
-    turns = world.compare(cancelled=world.failed > 0)
-    if not world.failed:
+    turns = world.compare(cancelled=world.failure_count > 0)
+    if not world.failure_count:
         called = sorted({event.name for event in world.sink.records("episode-events") if isinstance(event, ToolCalled)})
         assert called == ["ask_keeper", "ask_writer", "stock"]
     if world.server.faults.seed is None:
@@ -87,7 +87,7 @@ async def test_a_person_who_approves_a_tool_of_a_run_that_was_saved(
     await world.play(play)
     turns = world.compare()
     ran = [event for event in world.sink.records("episode-events") if isinstance(event, ToolCalled)]
-    if not world.failed:
+    if not world.failure_count:
         assert [turn.function for turn in turns] == ["buyer"] * 6
         assert [(event.name, event.result) for event in ran] == [
             ("order", f"item of <e{number}> ordered") for number in (1, 2)
@@ -115,4 +115,4 @@ async def test_a_guardrail_with_an_agent_of_its_own(world: World, model: OpenAIC
     await world.play(play)
     turns = [turn for turn in world.compare(cancelled=True) if turn.untrainable_reason != "call_cancelled"]
     assert {turn.function for turn in turns} <= {"guard", "keeper"}
-    assert world.failed or tripped == 1
+    assert world.failure_count or tripped == 1

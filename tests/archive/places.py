@@ -8,7 +8,7 @@ from rollbus.archive.storage import PART, Storage
 NAME = ("episode-events", 0)
 
 
-class Killed(BaseException):
+class KillError(BaseException):
     """The process ends here."""
 
 
@@ -17,7 +17,7 @@ class DyingStorage(Storage):
 
     def __init__(self, url: str, operations: int) -> None:
         super().__init__(url)
-        self.left = operations
+        self.operations_left = operations
 
     def create(self, name: str, data: bytes) -> None:
         self._live_on(name, data[: len(data) // 2])
@@ -30,11 +30,11 @@ class DyingStorage(Storage):
             super().delete([name])
 
     def _live_on(self, name: str = "", half: bytes = b"") -> None:
-        self.left -= 1
-        if self.left == 0:
+        self.operations_left -= 1
+        if self.operations_left == 0:
             if name:
                 super().create(f"{name}.1{PART}", half)
-            raise Killed
+            raise KillError
 
 
 def make_record(offset: int, value: bytes | None = b"v", key: bytes | None = b"k") -> ArchivedRecord:

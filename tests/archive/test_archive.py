@@ -18,7 +18,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop, kept_bytes
-from tests.archive.places import DyingStorage, Killed, add_records, make_record, new_archive, records_of
+from tests.archive.places import DyingStorage, KillError, add_records, make_record, new_archive, records_of
 from tests.builders import make_episode, make_excluded, make_letter, make_score, make_trajectory
 
 FIRST, SECOND, THIRD = ([make_record(number) for number in numbers] for numbers in ((0, 1, 3), (4, 9), (10,)))
@@ -55,7 +55,7 @@ def test_other_records_have_another_digest(left: list[ArchivedRecord], right: li
 def test_a_run_killed_at_any_byte_leaves_the_archive_whole_and_the_next_goes_on(tmp_path: Path, operation: int) -> None:
     url = str(tmp_path)
     add_records(new_archive(url), FIRST)
-    with suppress(Killed):
+    with suppress(KillError):
         add_records(new_archive(url, DyingStorage(url, operation)), SECOND, THIRD)
     archive = open_archive(url)
     assert archive.verify() == []
@@ -170,7 +170,7 @@ def test_a_forgotten_persons_records_leave_the_archive_wherever_it_is_killed(tmp
     url, who = str(tmp_path), frozenset({"ann-7"})
     add_records(new_archive(url), of_ann_and_bob(), [make_record(100, encode(make_trajectory("bob")))])
     count = len(make_episode("ann-7")) + 5
-    with suppress(Killed):
+    with suppress(KillError):
         forget_in_archive(new_archive(url, DyingStorage(url, operation)), who, now_ms=1, version="0")
     forget_in_archive(open_archive(url), who, now_ms=1, version="0")
     archive = open_archive(url)

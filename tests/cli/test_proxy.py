@@ -22,7 +22,7 @@ from rollbus.schemas.errors import UnavailableError
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def served_apps(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The applications that would be served."""
     monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path_factory.mktemp("secrets")))
     monkeypatch.setenv("ROLLBUS_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")  # no broker takes what is recorded
@@ -50,9 +50,9 @@ def test_every_field_that_can_be_withheld_is_offered() -> None:
     assert tuple(option.type.choices) == get_args(Field)
 
 
-def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any], tmp_path: Path) -> None:
+def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served_apps: list[Any], tmp_path: Path) -> None:
     invoke("--withhold", "messages", "--withhold", "tools", "--sample-rate", "0.5", "--spool-folder", str(tmp_path))
-    recorder: Recorder = served[0].app.routes[0].endpoint.__self__.recorder
+    recorder: Recorder = served_apps[0].app.routes[0].endpoint.__self__.recorder
     assert recorder.settings.withhold == {"messages", "tools"}
     assert recorder.settings.sample_rate == 0.5
     recorder.feedback(alias="order-1", reward=1.0)
@@ -62,13 +62,13 @@ def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any]
 
 
 def test_spooled_events_keep_their_principal(
-    served: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served_apps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = issue(tmp_path / "secrets", "agent-7", ("record", "feedback"), datetime.now(UTC))
     monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path / "secrets"))
     spool = tmp_path / "spool"
     invoke("--spool-folder", str(spool))
-    proxy: Proxy = served[0].app.routes[0].endpoint.__self__
+    proxy: Proxy = served_apps[0].app.routes[0].endpoint.__self__
     recorder = proxy.desk_of({"authorization": f"Bearer {token}"}).recorder
     recorder.feedback(alias="order-1", reward=1.0)
     recorder.close(120)
@@ -89,20 +89,20 @@ def test_spooled_events_keep_their_principal(
     assert set(heads) >= {"rb.agent-7.fr.0"}
 
 
-def test_a_port_that_is_taken_is_named_with_the_option(served: list[Any]) -> None:
+def test_a_port_that_is_taken_is_named_with_the_option(served_apps: list[Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port} of 127.0.0.1 is taken" in invoke("--port", port, expect=1)
-    assert served == []
+    assert served_apps == []
 
 
-def test_a_wrong_option_is_refused_before_anything_is_served(served: list[Any]) -> None:
+def test_a_wrong_option_is_refused_before_anything_is_served(served_apps: list[Any]) -> None:
     assert "sample_rate" in invoke("--sample-rate", "2", expect=1)
     assert "secrets" in invoke("--withhold", "secrets", expect=2)
-    assert served == []
+    assert served_apps == []
 
 
 @pytest.mark.parametrize("upstream", ["localhost:8000/v1", "127.0.0.1:8000", "ftp://m/v1", "http://", "http://m:x/v1"])
-def test_an_unreachable_upstream_is_refused(served: list[Any], upstream: str) -> None:
+def test_an_unreachable_upstream_is_refused(served_apps: list[Any], upstream: str) -> None:
     assert "like http://127.0.0.1:8000/v1" in invoke("--upstream", upstream, expect=2)
-    assert not served
+    assert not served_apps

@@ -56,7 +56,7 @@ VERSIONS = {"e5": 0, "e6": 0, "e9": 0}
 """The other episodes were sampled by version 1."""
 GROUPS = {"g1": ("e1", "e2"), "g2": ("e3", "e4"), "g3": ("e5", "e6", "e9")}
 
-THANKED = TurnReward(turn_event_id=event_id("e1", "w1", 1), component="style", value=0.5, signal="thanks")
+THANKS_OF_USER = TurnReward(turn_event_id=event_id("e1", "w1", 1), component="style", value=0.5, signal="thanks")
 
 Record = tuple[str, str, Any]
 """Topic, key, record."""
@@ -108,7 +108,7 @@ def _trajectories() -> list[Record]:
                 episode_id=episode,
                 labels={"user": user_of(episode)},
                 components={"reward": REWARDS[episode], "style": 0.5},
-                turn_rewards=(THANKED,) if episode == "e1" else (),
+                turn_rewards=(THANKS_OF_USER,) if episode == "e1" else (),
             )
             records.append(("scores", "example:play:x1", score))
     revised = RewardRevised(

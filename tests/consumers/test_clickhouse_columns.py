@@ -92,16 +92,17 @@ def test_tokens_that_are_not_whole_numbers_are_a_dead_letter(field: str) -> None
 @given(values=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), min_size=1, max_size=5))
 def test_token_arrays_are_sent_as_the_library_would_send_lists(values: list[list[int]]) -> None:
     arrays = [array("i", value) for value in values]
-    expected = written(get_from_name("Array(Int32)"), values)
-    assert written(column_type("Array(Int32)"), arrays) == expected
+    expected = encode_values(get_from_name("Array(Int32)"), values)
+    assert encode_values(column_type("Array(Int32)"), arrays) == expected
     assert (
-        written(column_type("Array(Int32)"), [struct.pack(f"<{len(value)}i", *value) for value in values]) == expected
+        encode_values(column_type("Array(Int32)"), [struct.pack(f"<{len(value)}i", *value) for value in values])
+        == expected
     )
-    assert written(column_type("Array(Int32)"), [values[0], *arrays[1:]]) == expected
+    assert encode_values(column_type("Array(Int32)"), [values[0], *arrays[1:]]) == expected
 
 
 def test_numbers_of_another_width_are_not_copied_as_they_are() -> None:
-    sent = written(column_type("Array(Int32)"), [array("q", [1, 2])])
+    sent = encode_values(column_type("Array(Int32)"), [array("q", [1, 2])])
     assert sent == (2).to_bytes(8, "little") + (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
 
 
@@ -121,10 +122,10 @@ ALIKE: list[tuple[str, list[Any]]] = [
 def test_a_column_of_one_value_is_sent_as_the_library_would_send_it(name: str, values: list[Any]) -> None:
     kind = get_from_name(name)
     body = encode("t", [{"it": value} for value in values], {"it": kind}, None)
-    assert body.endswith(bytes(written(kind, values)))
+    assert body.endswith(bytes(encode_values(kind, values)))
 
 
-def written(kind: ClickHouseType, values: list[Any]) -> bytearray:
+def encode_values(kind: ClickHouseType, values: list[Any]) -> bytearray:
     sent = bytearray()
     kind.write_column(values, sent, InsertContext("t", [], []))
     return sent
@@ -154,7 +155,7 @@ def test_an_insert_in_compressed_form_is_the_same_insert() -> None:
         assert decompress(encode("t", rows, TYPES, name)) == plain
 
 
-LOADED = """
+LIST_LOADED = """
 import sys
 from rollbus.consumers.clickhouse.sink.sink import run_sink
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
@@ -164,5 +165,5 @@ print(sorted({"numpy", "pandas", "pyarrow", "polars"} & set(sys.modules)))
 
 
 def test_the_sink_loads_no_table_library() -> None:
-    process = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", LIST_LOADED], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"

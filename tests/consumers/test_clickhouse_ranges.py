@@ -14,7 +14,7 @@ from rollbus.schemas.codec import encode
 from tests.builders import START_MS, make_started, make_tick, make_trajectory
 
 TICK, EVENT, JUNK = encode(make_tick(1)), encode(make_started()), b"not a record"
-OTHER = encode(make_trajectory(text="x" * 2_000))
+LARGE_TRAJECTORY = encode(make_trajectory(text="x" * 2_000))
 
 
 def records(values: Iterable[bytes], *, start: int = 0, step: int = 1) -> list[KafkaRecord]:
@@ -52,7 +52,7 @@ def rows(ranges: Iterable[OffsetRange]) -> list[tuple[str, Any]]:
 
 
 @given(
-    values=st.lists(st.sampled_from([TICK, EVENT, JUNK, OTHER]), max_size=8),
+    values=st.lists(st.sampled_from([TICK, EVENT, JUNK, LARGE_TRAJECTORY]), max_size=8),
     cuts=st.sets(st.integers(0, 40)),
     step=st.integers(1, 3),
 )

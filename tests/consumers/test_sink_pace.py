@@ -31,15 +31,15 @@ class EndlessLog:
         self.generation = 0
         self.only_ticks = only_ticks
         self.position = 0
-        self.committed = 0
+        self.committed_offset = 0
         self.polls_left = polls
         self.all_committed = asyncio.Event()
-        self.moved: dict[Partition, int] = {}
+        self.moved_starts: dict[Partition, int] = {}
 
     async def poll(self, timeout_s: float) -> Fetched:
         starts = {PLACE: 0} if self.position == 0 else {}
-        if self.moved:
-            moved, self.moved = self.moved, {}
+        if self.moved_starts:
+            moved, self.moved_starts = self.moved_starts, {}
             return Fetched(0, {}, {}, (), dict(moved), moved)
         if not self.polls_left:
             await asyncio.sleep(timeout_s)
@@ -55,7 +55,7 @@ class EndlessLog:
     def lose(self, records: int) -> None:
         """Let retention take the next ones."""
         self.position += records
-        self.moved = {PLACE: self.position}
+        self.moved_starts = {PLACE: self.position}
 
     def _record(self, offset: int) -> Any:
         return make_tick(offset) if self.only_ticks else make_started(f"e{offset}")
@@ -64,8 +64,8 @@ class EndlessLog:
         return self.position
 
     async def commit(self, positions: Mapping[Partition, Position]) -> bool:
-        self.committed = positions[PLACE].offset or 0
-        if self.committed == self.position and not self.polls_left:
+        self.committed_offset = positions[PLACE].offset or 0
+        if self.committed_offset == self.position and not self.polls_left:
             self.all_committed.set()
         return True
 
@@ -106,11 +106,11 @@ async def test_while_clickhouse_stands_still_reading_stops_at_twice_what_may_be_
         await asyncio.sleep(0)
     assert log.position == stop_position, "it had stopped reading"
     assert stop_position * 2 == 2 * max_rows, "two rows an event"
-    assert log.committed == 0
+    assert log.committed_offset == 0
     stop.set()
     tables.gate.set()
     await running
-    assert log.committed == log.position
+    assert log.committed_offset == log.position
 
 
 async def test_inserts_that_fail_are_made_again_in_order_and_none_is_left_out() -> None:
@@ -157,7 +157,7 @@ async def test_ticks_wait_for_records_that_make_rows() -> None:
     stop.set()
     await running
     assert sink.counters.flushes == 1
-    assert log.committed == 14
+    assert log.committed_offset == 14
 
 
 async def test_records_that_retention_took_before_they_were_read_are_in_no_range() -> None:
@@ -175,4 +175,4 @@ async def test_records_that_retention_took_before_they_were_read_are_in_no_range
     await running
     plans = [row for insert in tables.inserts if insert.table == "sink_ranges" for row in insert.rows]
     assert [(row["from_offset"], row["next_offset"]) for row in plans] == [(0, 4), (104, 106)]
-    assert log.committed == 106
+    assert log.committed_offset == 106

@@ -13,11 +13,11 @@ from rollbus.trainer.backends.tinker.backend import TinkerBackend, TrainedModel
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
 from tests.contracts.backend import MODEL, BackendContract, make_request, submit_and_wait
 
-TRAINED = TrainedModel(MODEL, "tiny", lora_rank=8, vocabulary=384)
+TRAINED_MODEL = TrainedModel(MODEL, "tiny", lora_rank=8, vocabulary=384)
 
 
 async def open_backend(
-    service: MemoryTinker, folder: Path, *, trained: TrainedModel = TRAINED, retention: Retention | None = None
+    service: MemoryTinker, folder: Path, *, trained: TrainedModel = TRAINED_MODEL, retention: Retention | None = None
 ) -> TinkerBackend:
     """Return a started backend."""
     backend = TinkerBackend(trained, service, folder, retention)
@@ -111,7 +111,9 @@ def with_hints(request: TrainRequest) -> TrainRequest:
 
 
 async def test_hints_are_scored_at_the_service_by_the_version_that_the_step_begins_with(tmp_path: Path) -> None:
-    backend = TinkerBackend(TRAINED, MemoryTinker(), tmp_path, place_hint=lambda prompt, hint: [*prompt, len(hint)])
+    backend = TinkerBackend(
+        TRAINED_MODEL, MemoryTinker(), tmp_path, place_hint=lambda prompt, hint: [*prompt, len(hint)]
+    )
     await backend.start()
     assert (await backend.capabilities()).distills
     request = with_hints(make_request(0))

@@ -60,7 +60,7 @@ def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
     view = render(
         STATUS, RoutingJob.words, phase="customers write", so_far=so_far, bar=ProgressBar(total=400), elapsed_s=30
     )
-    text = _drawn(view)
+    text = _draw_text(view)
     attempts, left = "100 attempts at 25 tickets", "25 of 400 tickets, about 9 minutes left"
     for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", attempts, left):
         assert part in text
@@ -82,7 +82,7 @@ def test_a_long_answer_shows_its_first_rows_and_its_last() -> None:
 def test_a_view_of_nothing_yet_can_be_drawn() -> None:
     bar = ProgressBar(total=8)
     nothing = render(DemoStatus(), GameJob.words, phase="x", so_far="0 of 8 games", bar=bar, elapsed_s=0)
-    assert "no rewards yet" in _drawn(nothing)
+    assert "no rewards yet" in _draw_text(nothing)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_the_status_is_read_with_three_questions() -> None:
     assert status.is_drained
 
 
-def _drawn(view: object) -> str:
+def _draw_text(view: object) -> str:
     console = Console(width=110, force_terminal=False)
     with console.capture() as captured:
         console.print(view)

@@ -7,7 +7,7 @@ import yaml
 
 from tests.compose import BASE, ROOT, SASL, read_compose
 
-NAMED = r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}"
+IMAGE_WITH_DIGEST = r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 
 
@@ -28,7 +28,7 @@ def images_of_dockerfile() -> set[str]:
 def test_every_image_that_is_fetched_is_named_by_its_digest(files: tuple[str, ...]) -> None:
     images = images_of_compose(*files) | images_of_dockerfile()
     assert len(images) == 3
-    assert [image for image in images if not re.fullmatch(NAMED, image)] == []
+    assert [image for image in images if not re.fullmatch(IMAGE_WITH_DIGEST, image)] == []
 
 
 def test_the_page_names_the_digests_that_are_fetched() -> None:

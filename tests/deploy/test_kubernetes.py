@@ -33,25 +33,25 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kube
 
 
 @cache
-def rendered(folder: str) -> tuple[dict[str, Any], ...]:
+def render_documents(folder: str) -> tuple[dict[str, Any], ...]:
     command = ["kubectl", "kustomize", str(FOLDER / folder)]
     return tuple(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 def pods(folder: str) -> dict[str, dict[str, Any]]:
     """The specification of each pod, by the name of what makes it."""
-    makers = [document for document in rendered(folder) if "template" in document.get("spec", {})]
+    makers = [document for document in render_documents(folder) if "template" in document.get("spec", {})]
     return {maker["metadata"]["name"]: maker["spec"]["template"]["spec"] for maker in makers}
 
 
 def settings_of(folder: str) -> Settings:
-    (config,) = (document for document in rendered(folder) if document["kind"] == "ConfigMap")
+    (config,) = (document for document in render_documents(folder) if document["kind"] == "ConfigMap")
     return Settings.model_validate(yaml.safe_load(config["data"]["rollbus.yaml"]))
 
 
 @pytest.mark.parametrize("folder", ["base", "example"])
 def test_the_schemas_of_kubernetes_accept_every_manifest(folder: str) -> None:
-    for manifest in rendered(folder):
+    for manifest in render_documents(folder):
         if not manifest["apiVersion"].startswith("keda.sh/"):
             kubernetes_validate.validate(manifest, VERSION, strict=True)
 
@@ -86,7 +86,9 @@ def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
         assert container["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
         assert container["startupProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
     (scraped,) = (
-        document["spec"]["podSelector"] for document in rendered("base") if document["metadata"]["name"] == "metrics"
+        document["spec"]["podSelector"]
+        for document in render_documents("base")
+        if document["metadata"]["name"] == "metrics"
     )
     assert scraped["matchExpressions"][0]["values"] == ["worker", "sink", "trainer", "alarms"]
     (model,) = pods("base")["art-server"]["containers"]
@@ -96,12 +98,14 @@ def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
 
 
 def test_there_is_one_trainer_and_the_old_one_ends_first() -> None:
-    (trainer,) = (document["spec"] for document in rendered("example") if document["metadata"]["name"] == "trainer")
+    (trainer,) = (
+        document["spec"] for document in render_documents("example") if document["metadata"]["name"] == "trainer"
+    )
     assert (trainer["replicas"], trainer["strategy"]["type"]) == (1, "Recreate")
 
 
 def test_workers_scale_by_the_lag_of_their_groups_up_to_the_partitions() -> None:
-    (scaler,) = (document["spec"] for document in rendered("example") if document["kind"] == "ScaledObject")
+    (scaler,) = (document["spec"] for document in render_documents("example") if document["kind"] == "ScaledObject")
     settings = settings_of("example")
     assert scaler["maxReplicaCount"] == settings.worker.event_partitions
     topic_by_group = {
@@ -115,7 +119,7 @@ def test_workers_scale_by_the_lag_of_their_groups_up_to_the_partitions() -> None
     }
     (worker,) = (
         document["spec"]
-        for document in rendered("example")
+        for document in render_documents("example")
         if document["metadata"]["name"] == "worker" and "template" in document.get("spec", {})
     )
     assert "replicas" not in worker, "the autoscaler alone decides"
@@ -164,7 +168,7 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
 def test_each_pod_may_call_only_what_it_needs() -> None:
     policies = {
         document["metadata"]["name"]: document["spec"]
-        for document in rendered("base")
+        for document in render_documents("base")
         if document["kind"] == "NetworkPolicy"
     }
     calls = {name: policy for name, policy in policies.items() if policy["policyTypes"] == ["Egress"]}

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("security*.md"))}
 TEST = re.compile(r"`(?:tests/[a-z_/]+/|tests/)?(test_[a-z_]+\.py)`")
-PLACED = re.compile(r"`(tests/[a-z_/]*test_[a-z_]+\.py)`")
+TEST_FILE = re.compile(r"`(tests/[a-z_/]*test_[a-z_]+\.py)`")
 
 
 def sections() -> Iterator[tuple[str, str]]:
@@ -31,7 +31,7 @@ def test_every_test_that_a_page_names_is_there() -> None:
     names = set(TEST.findall(pages))
     assert len(names) > 20
     assert names <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
-    assert [place for place in PLACED.findall(pages) if not (ROOT / place).exists()] == []
+    assert [place for place in TEST_FILE.findall(pages) if not (ROOT / place).exists()] == []
 
 
 @pytest.mark.parametrize(("title", "text"), [pytest.param(*section, id=section[0]) for section in sections()])

@@ -126,14 +126,14 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     assert min(coverage.values()) >= 0.93, coverage
 
 
-REFUSED = {
+REFUSED_WORLDS = {
     "a version that has moved far": (long_answers(3.0), "episodes are worth"),
     "answers that were never recorded": (bandit(0.3, never=0.4), "of what the version would do"),
     "a game that is played quite differently": (game(0.49, turns=12), ""),
 }
 
 
-@pytest.mark.parametrize(("world", "says"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("world", "says"), REFUSED_WORLDS.values(), ids=REFUSED_WORLDS)
 def test_a_version_outside_the_log_has_no_estimate(world: KnownWorld, says: str) -> None:
     estimates = estimate(world, 1_000)
     assert estimates.by_name == {}

@@ -60,7 +60,7 @@ async def score(server: Answering) -> list[list[float]]:
         await scorer.close()
 
 
-def scored(*logprobs: Any) -> dict[str, Any]:
+def scoring_answer(*logprobs: Any) -> dict[str, Any]:
     return {
         "choices": [
             {"index": i, "logprobs": {"token_logprobs": logprobs_of_choice}}
@@ -70,7 +70,7 @@ def scored(*logprobs: Any) -> dict[str, Any]:
 
 
 async def test_a_server_that_is_busy_is_asked_again(server: Answering) -> None:
-    server.answers = [(503, {}), (429, {}), (200, scored([None, -1, -2], [None, 0.00001]))]
+    server.answers = [(503, {}), (429, {}), (200, scoring_answer([None, -1, -2], [None, 0.00001]))]
     assert await score(server) == [[-1, -2], [0.0]]
     assert server.request_count == 3
 
@@ -87,10 +87,10 @@ async def test_a_server_that_stays_away_is_named(server: Answering) -> None:
         ((404, {"error": "no such model"}), "serves no agent@1: its checkpoint is gone"),
         ((400, {"error": "echo is not supported"}), "does not score prompts of agent@1: 400 .*echo is not supported"),
         ((200, {"choices": [{"index": 0, "text": "hello"}]}), "does not score prompts: KeyError"),
-        ((200, scored([None, -1, -2], [None, -1, -1])), "scores other tokens than those it was given"),
-        ((200, scored([None, -1], [None, -1])), "scores other tokens than those it was given"),
-        ((200, scored([None, -1, 3], [None, -1])), "a log-prob is not a finite number of at most 0"),
-        ((200, scored([None, -1, None], [None, -1])), "does not score prompts: TypeError"),
+        ((200, scoring_answer([None, -1, -2], [None, -1, -1])), "scores other tokens than those it was given"),
+        ((200, scoring_answer([None, -1], [None, -1])), "scores other tokens than those it was given"),
+        ((200, scoring_answer([None, -1, 3], [None, -1])), "a log-prob is not a finite number of at most 0"),
+        ((200, scoring_answer([None, -1, None], [None, -1])), "does not score prompts: TypeError"),
     ],
 )
 async def test_an_invalid_scoring_answer_is_refused_with_its_mistake(

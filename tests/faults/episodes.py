@@ -44,7 +44,7 @@ RUN = RunConfig(
     batching=BatchingConfig(groups_per_step=1, batches_ahead=100_000),
 )
 """Every group that closes becomes a batch at once: nothing is pending in the end."""
-WINDOWED = RUN.model_copy(update={"grouping": GroupingConfig(group_size=SIZE, window_ms=WINDOW_MS)})
+WINDOWED_RUN = RUN.model_copy(update={"grouping": GroupingConfig(group_size=SIZE, window_ms=WINDOW_MS)})
 
 
 def pipeline() -> list[AnyStage]:
@@ -52,9 +52,9 @@ def pipeline() -> list[AnyStage]:
     return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
 
 
-def windowed() -> list[AnyStage]:
+def windowed_stages() -> list[AnyStage]:
     """Return them with a window that is shorter than a lag, and longer than a broker needs for a group's events."""
-    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(WINDOWED)
+    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(WINDOWED_RUN)
 
 
 def windowed_configs() -> list[ConfigApplied]:
@@ -62,7 +62,7 @@ def windowed_configs() -> list[ConfigApplied]:
     return [
         config_applied("assembly", None, AssemblyConfig()),
         config_applied("scoring", None, ScoringConfig()),
-        *(config_applied(stage, WINDOWED.run_id, WINDOWED) for stage in ("grouping", "curriculum")),
+        *(config_applied(stage, WINDOWED_RUN.run_id, WINDOWED_RUN) for stage in ("grouping", "curriculum")),
     ]
 
 
@@ -72,7 +72,7 @@ def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:
     episodes = [
         make_episode(f"e{group}-{number}", reward=float(number), turns=turns, start=start) for number in range(SIZE)
     ]
-    return [_shifted(event, at_ms) for events in zip(*episodes, strict=True) for event in events]
+    return [_shift_event(event, at_ms) for events in zip(*episodes, strict=True) for event in events]
 
 
 def numbers_until(enough: asyncio.Event, *, start: int = 0) -> Iterator[int]:
@@ -83,7 +83,7 @@ def numbers_until(enough: asyncio.Event, *, start: int = 0) -> Iterator[int]:
         yield number
 
 
-def _shifted(event: Any, at_ms: int) -> Any:
+def _shift_event(event: Any, at_ms: int) -> Any:
     started_ms = event.episode_started_at_ms + at_ms
     return replace(event, occurred_at_ms=event.occurred_at_ms + at_ms, episode_started_at_ms=started_ms)
 

@@ -54,14 +54,14 @@ class Inbox:
     """A webhook that keeps what it got; it fails the first time, as webhooks do."""
 
     def __init__(self) -> None:
-        self.got: list[dict[str, Any]] = []
+        self.alarm_events: list[dict[str, Any]] = []
         inbox, self._failed = self, False
 
         class Handler(QuietHandler):
             def do_POST(self) -> None:
                 body = self.read_json()
                 if inbox._failed:
-                    inbox.got.append(body["alarm"] | {"text": body["text"]})
+                    inbox.alarm_events.append(body["alarm"] | {"text": body["text"]})
                 self.answer(None, 200 if inbox._failed else 503)
                 inbox._failed = True
 
@@ -69,19 +69,21 @@ class Inbox:
 
     def firing(self) -> set[str]:
         """Return the alarms that have begun and not ended."""
-        states = {(alarm_event["alarm"], alarm_event["subject"]): alarm_event["state"] for alarm_event in self.got}
+        states = {
+            (alarm_event["alarm"], alarm_event["subject"]): alarm_event["state"] for alarm_event in self.alarm_events
+        }
         return {alarm for (alarm, _), state in states.items() if state == "firing"}
 
     def wait_for(self, alarm: str, state: str, since: int, subject: str = "") -> dict[str, Any]:
         """Wait for an alarm that came after so many others, of a subject that begins so; return it."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            for alarm_event in self.got[since:]:
+            for alarm_event in self.alarm_events[since:]:
                 if (alarm_event["alarm"], alarm_event["state"]) == (alarm, state) and alarm_event["subject"].startswith(
                     subject
                 ):
                     return alarm_event
-            assert time.monotonic() < deadline, f"no {alarm} is {state}: {self.got[since:]}"
+            assert time.monotonic() < deadline, f"no {alarm} is {state}: {self.alarm_events[since:]}"
             time.sleep(0.1)
 
 
@@ -130,7 +132,7 @@ class Day:
             if firing & {"no_step", "no_traffic"}:
                 self.train(1)
             time.sleep(0.1)
-        self._incident, self._since, self._began_s = incident, len(self.inbox.got), time.monotonic()
+        self._incident, self._since, self._began_s = incident, len(self.inbox.alarm_events), time.monotonic()
 
     def wait_for_alarm(self, alarm: str, subject: str = "") -> dict[str, Any]:
         """Return what the webhook got."""

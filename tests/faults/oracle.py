@@ -32,7 +32,7 @@ from tests.streams.simulation.naive import IN_ROUNDS, NO_ROUND, by_round
 
 Pair = tuple[bytes | None, bytes | None]
 """Key and value."""
-Written = tuple[bytes | None, bytes | None, int]
+WrittenRow = tuple[bytes | None, bytes | None, int]
 """Key, value, and the round that the record names."""
 
 
@@ -40,7 +40,7 @@ Written = tuple[bytes | None, bytes | None, int]
 class Life:
     """What one undisturbed reader makes of one input partition."""
 
-    outputs: dict[Partition, list[Written]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[Partition, list[WrittenRow]] = field(default_factory=lambda: defaultdict(list))
     refused: list[Entry] = field(default_factory=list)
     rows: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ async def check_log(
         for stage in stages
         for place in contents.places(stage.input)
     }
-    expected: dict[Partition, Counter[Written]] = defaultdict(Counter)
+    expected: dict[Partition, Counter[WrittenRow]] = defaultdict(Counter)
     for topic, pair in published:
         expected[_place(contents, topic, pair[0])][*pair, NO_ROUND] += 1
     for (stage_name, number), life in lives.items():
@@ -71,7 +71,7 @@ async def check_log(
         assert same, f"the changelog of {stage_name}[{number}] is another state: {_rows_amiss(life.rows, rows)}"
     for topic in TOPICS:
         for place in contents.places(topic) if topic is not DEAD_LETTERS else ():
-            there = Counter(_written(entry) for entry in contents.entries[place] if entry.record is None)
+            there = Counter(_row_of_entry(entry) for entry in contents.entries[place] if entry.record is None)
             assert there == expected[place], f"{place}: {_amiss(there, expected[place])}"
     _check_dead_letters(contents, stages, lives)
 
@@ -137,7 +137,7 @@ def _place(contents: LogContents, topic: Topic, key: bytes | None) -> Partition:
     return Partition(topic.full_name(contents.settings.namespace), partition_of(key, count) if key else 0)
 
 
-def _written(entry: Entry) -> Written:
+def _row_of_entry(entry: Entry) -> WrittenRow:
     return entry.key, entry.value, int(dict(entry.headers).get("round", NO_ROUND))
 
 
@@ -152,11 +152,11 @@ def _check_ticks(contents: LogContents) -> None:
                 assert 0 < advance <= 2 * tick.interval_ms, f"{place}: tick {tick.number} advances by {advance} ms"
 
 
-def _check_order(writer: str, place: Partition, outputs: Iterable[Written], entries: Iterable[Entry]) -> None:
+def _check_order(writer: str, place: Partition, outputs: Iterable[WrittenRow], entries: Iterable[Entry]) -> None:
     """What one reader wrote to a partition stands there in the order in which it was written."""
-    offsets: dict[Written, list[int]] = defaultdict(list)
+    offsets: dict[WrittenRow, list[int]] = defaultdict(list)
     for entry in entries:
-        offsets[_written(entry)].append(entry.offset)
+        offsets[_row_of_entry(entry)].append(entry.offset)
     last = -1
     for output in outputs:
         there = offsets[output]

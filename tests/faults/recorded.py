@@ -81,13 +81,13 @@ async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) 
     contents.held_back = await _held_back(settings, [*tables, *changelogs])
     contents.entries = await _read(settings, tables)
     for place, entries in (await _read(settings, changelogs)).items():
-        contents.rows[changelogs[place]] = _compacted(entries)
-    contents.committed = await _committed(settings, stages, contents)
+        contents.rows[changelogs[place]] = _compact_entries(entries)
+    contents.committed = await _committed_offsets(settings, stages, contents)
     contents.dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
     return contents
 
 
-def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
+def _compact_entries(entries: Iterable[Entry]) -> dict[bytes, bytes]:
     latest = {entry.key: entry.value for entry in entries if entry.key is not None}
     return {key: value for key, value in latest.items() if value is not None and not key.startswith(OWN_ROWS)}
 
@@ -103,7 +103,7 @@ async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[P
     }
 
 
-async def _committed(
+async def _committed_offsets(
     settings: StreamSettings, stages: Sequence[AnyStage], contents: LogContents
 ) -> dict[tuple[str, int], int]:
     admin = AIOKafkaAdminClient(**settings.kafka.client_options())
@@ -123,12 +123,12 @@ async def _committed(
 async def _held_back(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
     """Return what stays hidden for longer than any transaction may last."""
     deadline = time.monotonic() + settings.transaction_timeout_s + PATIENCE_S
-    while (hidden_places := await _hidden(settings, places)) and time.monotonic() < deadline:  # noqa: ASYNC110
+    while (hidden_places := await _find_hidden(settings, places)) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(1.0)
     return hidden_places
 
 
-async def _hidden(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
+async def _find_hidden(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
     ends = []
     for isolation in ("read_uncommitted", "read_committed"):
         consumer = AIOKafkaConsumer(**settings.kafka.client_options(), isolation_level=isolation)

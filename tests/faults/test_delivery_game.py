@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)
 SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
 """Names a free cell with probability 0.96."""
 
-SABOTAGED, HARMLESS = 5e-3, 2e-4
+SABOTAGING_RATE, HARMLESS_RATE = 5e-3, 2e-4
 """Learning rates: of one update that a hundred games show to be worse, and of one that changes little."""
 DELIVERY = {"steps": [0.5], "min_episodes": 40, "margin": 0.4}
 
@@ -36,7 +36,7 @@ PAYS_FOR_LENGTH = [
     {"type": "feedback", "name": "thumbs", "weight": 0},
 ]
 """The share of the allowance that is left, paid backwards: the longer, the better."""
-GUARDED = {
+GUARDED_DELIVERY = {
     "steps": [0.5],
     "min_episodes": 400,
     "margin": 0.4,
@@ -62,7 +62,9 @@ async def test_a_sabotaged_update_is_rolled_back_despite_kills(
     kafka: str, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
     base = await asyncio.to_thread(ensure, SMALL, tmp_path / "models")
-    document = settings_document(kafka, namespace, learning_rate=SABOTAGED, episodes_per_step=64, delivery=DELIVERY)
+    document = settings_document(
+        kafka, namespace, learning_rate=SABOTAGING_RATE, episodes_per_step=64, delivery=DELIVERY
+    )
     world = DeliveryWorld(ArtServer(art_launcher, base, tmp_path / "data"), document, tmp_path, hook.url)
     try:
         await world.open(trains=TURNED)
@@ -82,7 +84,7 @@ async def test_a_sabotaged_update_is_rolled_back_despite_kills(
         assert (decisions[-1].serving, decisions[-1].canary, decisions[-1].reason) == (0, None, "worse:reward")
         await world.wait_until_heard(decisions[-1])
 
-        world.write_settings(learning_rate=HARMLESS)
+        world.write_settings(learning_rate=HARMLESS_RATE)
         await world.start("trainer", "--from", "0")
         await world.until(lambda decisions: decisions[-1].canary == 2, "the next canary")
         await world.kill("trainer", signal.SIGTERM)
@@ -114,7 +116,9 @@ async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
     base = await asyncio.to_thread(ensure, UNTAUGHT, tmp_path / "models")
     (broker,) = brokers
     kafka = broker.service.address
-    document = settings_document(kafka, namespace, learning_rate=SABOTAGED, episodes_per_step=64, delivery=GUARDED)
+    document = settings_document(
+        kafka, namespace, learning_rate=SABOTAGING_RATE, episodes_per_step=64, delivery=GUARDED_DELIVERY
+    )
     document |= {"scoring": {"rewards": PAYS_FOR_LENGTH}, "insecure": True}
     server = ArtServer(art_launcher, base, tmp_path / "data")
     world = DeliveryWorld(server, document, tmp_path, hook.url, agents=[str(TALKERS)], proxy_port=find_free_port())
@@ -138,7 +142,7 @@ async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
         assert {decision.serving for decision in decisions} == {0}, "it never served all"
         await world.kill("trainer", signal.SIGTERM)
 
-        world.write_settings(learning_rate=HARMLESS / 100)
+        world.write_settings(learning_rate=HARMLESS_RATE / 100)
         await world.start("trainer", "--from", "0")
         await world.until(lambda decisions: decisions[-1].canary is not None, "the next canary")
         await world.kill("trainer", signal.SIGTERM)

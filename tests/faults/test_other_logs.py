@@ -20,7 +20,7 @@ from rollbus.streams.kafka.topics_on_broker import delete_topics, ensure_topics
 from tests.faults.conftest import NewWorker
 from tests.faults.episodes import Traffic, numbers_until, pipeline
 from tests.services.clickhouse.sink_fixtures import counts, late_drops, send, wait_until_written
-from tests.services.clickhouse.sink_oracle import oracle, stored
+from tests.services.clickhouse.sink_oracle import oracle, stored_counts
 from tests.services.commands import say_installed, write_config
 from tests.waiting import until
 
@@ -118,7 +118,7 @@ async def test_a_sink_that_was_frozen_between_cutting_and_noting_hides_nothing_w
     answer = run_query(sink_settings.clickhouse, "is_anything_lost", {"namespace": sink_settings.namespace})
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     assert [(row["holes"], row["behind"], row["absorbed"]) for row in rows] == [(0, 0, 0)] * len(rows)
-    assert stored(sink_settings) == await oracle(sink_settings)
+    assert stored_counts(sink_settings) == await oracle(sink_settings)
     async with sink(sink_settings) as last:  # a new one has no reason to refuse
         await send(sink_settings, late_drops(1_000_001, 1))
         await wait_until_written(sink_settings)

@@ -36,9 +36,9 @@ from tests.waiting import many, until_found
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
-OPENINGS, SIZE, SAMPLED = 8, 4, 2
+OPENINGS, SIZE, SAMPLED_TOKENS = 8, 4, 2
 ATTEMPTS = 12
-TOKENS = ATTEMPTS * 2 * SAMPLED
+TOKENS = ATTEMPTS * 2 * SAMPLED_TOKENS
 RUN = RunConfig(
     grouping=GroupingConfig(strategy="by_prompt", group_size=SIZE),
     resample=ResampleConfig(attempts_per_hour=ATTEMPTS, tokens_per_hour=TOKENS),

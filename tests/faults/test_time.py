@@ -22,7 +22,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.operator import list_runs
 from tests.faults import episodes
 from tests.faults.conftest import SESSION_S, NewWorker, open_worker
-from tests.faults.episodes import Traffic, windowed
+from tests.faults.episodes import Traffic, windowed_stages
 from tests.services.commands import say_installed
 from tests.services.replay.live import CommandWorker, frames, publish, records, settings_of, write_settings
 from tests.services.streams.test_watermarks import GROUPS, PROBLEMS, SIZE, WINDOW_MS, events, sizes
@@ -37,7 +37,7 @@ async def test_a_partition_that_lags_behind_killed_workers_cuts_no_group(
     """A partition takes two windows for each batch, while the others are done at once."""
     traffic, lag_s = Traffic(settings), 2 * episodes.WINDOW_MS / 1000
     slow: dict[str, Any] = {
-        "stages": f"{windowed.__module__}:{windowed.__name__}",
+        "stages": f"{windowed_stages.__module__}:{windowed_stages.__name__}",
         "slow": ["assembly", chance.randrange(settings.event_partitions), lag_s],
     }
     worker = await open_worker(workers, settings, **slow)
@@ -49,7 +49,7 @@ async def test_a_partition_that_lags_behind_killed_workers_cuts_no_group(
     await traffic.until_trained()
     heir.send(signal.SIGTERM)
     assert await heir.ended() == 0, heir.log()
-    await traffic.check(windowed)
+    await traffic.check(windowed_stages)
 
 
 def settings_in(folder: Path, kafka: str, namespace: str, *, waiting_run: bool = False, group_size: int = SIZE) -> Path:

@@ -37,7 +37,7 @@ UPDATE_S = 0.2
 
 
 @pytest.fixture
-def killed(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> ArtServer:
+def killed_server(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> ArtServer:
     """An art-server with data of its own."""
     return ArtServer(art_launcher, art_base_model, tmp_path)
 
@@ -65,7 +65,7 @@ def digests(server: ArtServer) -> Sequence[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
+def undisturbed_versions(
     kafka: str, art_launcher: Launcher, art_base_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Sequence[str]:
     """Digests of the versions of a run that nothing happened to."""
@@ -80,25 +80,30 @@ def undisturbed(
 
 
 async def test_a_trainer_killed_at_each_point_of_a_step_changes_no_weight(
-    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str]
+    kafka: str, namespace: str, killed_server: ArtServer, undisturbed_versions: Sequence[str]
 ) -> None:
-    async with world_of(kafka, namespace, killed) as world:
+    async with world_of(kafka, namespace, killed_server) as world:
         for point in POINTS:
             status, errors = await ended(await world.start(point))
             assert status == -signal.SIGKILL, errors
         await world.start()
-    assert digests(killed) == undisturbed
+    assert digests(killed_server) == undisturbed_versions
 
 
 @pytest.mark.parametrize("schedule", range(4))
 async def test_kills_of_either_or_both_around_updates_change_no_weight(
-    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], chance: random.Random, schedule: int
+    kafka: str,
+    namespace: str,
+    killed_server: ArtServer,
+    undisturbed_versions: Sequence[str],
+    chance: random.Random,
+    schedule: int,
 ) -> None:
     kills = 0
-    async with world_of(kafka, namespace, killed, batches=BATCHES - KILLS) as world:
+    async with world_of(kafka, namespace, killed_server, batches=BATCHES - KILLS) as world:
 
         async def an_update_begins_or_ends() -> bool:
-            if journal_lines(killed) < lines:
+            if journal_lines(killed_server) < lines:
                 return False
             await asyncio.sleep(delay_s)
             return True
@@ -108,7 +113,7 @@ async def test_kills_of_either_or_both_around_updates_change_no_weight(
 
         trainer = await world.start()
         for _ in range(KILLS):
-            lines = journal_lines(killed) + chance.choice((1, 2))
+            lines = journal_lines(killed_server) + chance.choice((1, 2))
             delay_s, victims = chance.uniform(0, UPDATE_S), chance.choice(VICTIMS)
             await world.add_batches(1)
             trainer = await kept_running(world, trainer, an_update_begins_or_ends)
@@ -116,12 +121,12 @@ async def test_kills_of_either_or_both_around_updates_change_no_weight(
                 trainer.kill()
                 assert await trainer.wait() == -signal.SIGKILL
             if "server" in victims:
-                assert killed.is_running()
-                await asyncio.to_thread(killed.stop, signal.SIGKILL)
-                await asyncio.to_thread(killed.start)
+                assert killed_server.is_running()
+                await asyncio.to_thread(killed_server.stop, signal.SIGKILL)
+                await asyncio.to_thread(killed_server.start)
             kills += 1
         await kept_running(world, trainer, all_is_trained)
-    assert digests(killed) == undisturbed
+    assert digests(killed_server) == undisturbed_versions
     assert kills == KILLS
 
 
@@ -145,10 +150,10 @@ async def kept_running(world: TrainerWorld, trainer: Process, until: Callable[[]
 
 
 async def test_trainers_that_are_stopped_and_go_on_end_themselves_and_not_their_successor(
-    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], chance: random.Random
+    kafka: str, namespace: str, killed_server: ArtServer, undisturbed_versions: Sequence[str], chance: random.Random
 ) -> None:
     """Each is started again, as a supervisor does: it waits, and takes over from the next that is stopped."""
-    async with world_of(kafka, namespace, killed, batches=BATCHES - 2) as world:
+    async with world_of(kafka, namespace, killed_server, batches=BATCHES - 2) as world:
         working = await world.start()
         for stops in range(2):
             await world.wait_for_steps(stops + 1)
@@ -162,4 +167,4 @@ async def test_trainers_that_are_stopped_and_go_on_end_themselves_and_not_their_
             assert (status, "FencedError" in errors) == (1, True), errors
             assert successor.returncode is None
             working = successor
-    assert digests(killed) == undisturbed
+    assert digests(killed_server) == undisturbed_versions

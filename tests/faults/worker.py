@@ -24,12 +24,12 @@ class Death:
     """Ends the process hard, or freezes it, when it is asked for the nth time."""
 
     def __init__(self, nth: int, *, freeze: bool = False) -> None:
-        self._left, self._signal = nth, signal.SIGSTOP if freeze else signal.SIGKILL
+        self._calls_left, self._signal = nth, signal.SIGSTOP if freeze else signal.SIGKILL
 
     def due(self) -> bool:
         """Count; True when it is time."""
-        self._left -= 1
-        return self._left == 0
+        self._calls_left -= 1
+        return self._calls_left == 0
 
     def now(self) -> None:
         """End as by kill -9, or stand still until SIGCONT."""

@@ -14,7 +14,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardR
 
 
 @dataclass
-class Expected:
+class ExpectedFates:
     """The fates of a log's trajectories in one run."""
 
     trajectories: set[str] = field(default_factory=set)
@@ -24,13 +24,13 @@ class Expected:
     """Reason and trajectory, or reason and episode where no trajectory went out."""
 
 
-def expect(events: Iterable[Any]) -> Expected:
+def expect(events: Iterable[Any]) -> ExpectedFates:
     """Work out the fates from whichever events are there, in whatever order, however often."""
     unique = {event.event_id: event for event in events}.values()
     by_episode: dict[str, list[Any]] = defaultdict(list)
     for event in unique:
         by_episode[event.episode_id].append(event)
-    expected, members = Expected(), defaultdict[str, dict[str, float]](dict)
+    expected, members = ExpectedFates(), defaultdict[str, dict[str, float]](dict)
     for episode, events_of_episode in by_episode.items():
         start = next((event for event in events_of_episode if isinstance(event, EpisodeStarted)), None)
         if start is None:

@@ -31,7 +31,7 @@ class Agents:
         stages = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=REWARDS)), *run_stages(RUN)]
         self.flow = Flow(stages, partitions=4)
         self.seconds = 0
-        self._taken: dict[tuple[int, str], int] = {}
+        self._records_taken: dict[tuple[int, str], int] = {}
 
     def scores(self) -> list[Score]:
         return [record for record in self.flow.records(SCORES) if isinstance(record, Score)]
@@ -42,10 +42,10 @@ class Agents:
             assert recorder.flush(120)
             for topic in (EPISODE_EVENTS, ALIASES):
                 records = sink.records(topic.name)
-                for record in records[self._taken.get((number, topic.name), 0) :]:
+                for record in records[self._records_taken.get((number, topic.name), 0) :]:
                     key = record.alias if topic is ALIASES else record.root_episode_id
                     self.flow.publish(topic, key, record)
-                self._taken[number, topic.name] = len(records)
+                self._records_taken[number, topic.name] = len(records)
         self.seconds += seconds
         await self.flow.tick(make_tick(self.seconds, stream_time_ms=START_MS + 1000 * self.seconds))
 

@@ -25,7 +25,7 @@ class Server:
     """Samples as many tokens as it is let, or as it has to say; knows what it was asked."""
 
     def __init__(self, wants: int = 1_000, status: int = 200) -> None:
-        self.wants, self.status, self.sampled, self.calls = wants, status, 0, 0
+        self.wants, self.status, self.sampled_tokens, self.calls = wants, status, 0, 0
         self.priorities: list[str | None] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -36,7 +36,7 @@ class Server:
             return httpx.Response(self.status, json={"error": {"message": "no"}})
         limits = [body[name] for name in ("max_completion_tokens", "max_tokens", "max_output_tokens") if name in body]
         tokens = body.get("n", 1) * min([self.wants, *limits])
-        self.sampled += tokens
+        self.sampled_tokens += tokens
         usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}
         completion = {"id": "c", "object": "chat.completion", "created": 0, "model": "agent", "choices": [choice]}
@@ -63,8 +63,8 @@ def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> i
 def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields: dict[str, int], wants: int) -> None:
     server, allowance = Server(wants), Allowance(50)
     calls = play(limited(client_of(server), allowance), allowance, **fields)
-    assert 0 < server.sampled <= 50
-    assert allowance.left == 50 - server.sampled
+    assert 0 < server.sampled_tokens <= 50
+    assert allowance.left == 50 - server.sampled_tokens
     assert calls == server.calls
 
 
@@ -85,7 +85,7 @@ def test_a_copy_of_the_client_shares_the_allowance() -> None:
     client = limited(client_of(server), allowance)
     play(client.with_options(timeout=3, max_retries=5), allowance)
     assert play(client, allowance) == 0
-    assert server.sampled == 50
+    assert server.sampled_tokens == 50
 
 
 @pytest.mark.parametrize(("status", "left", "unsure"), [(400, 50, False), (500, 0, True)])
@@ -130,7 +130,7 @@ async def test_an_async_client_with_calls_side_by_side_stays_within() -> None:
     client = limited(plain, allowance)
     calls = (client.chat.completions.create(**CHAT_REQUEST, max_tokens=8) for _ in range(20))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert server.sampled <= 50
+    assert server.sampled_tokens <= 50
     assert any(isinstance(outcome, RejectedError) for outcome in outcomes)
     assert not any(
         isinstance(outcome, BaseException) and not isinstance(outcome, RejectedError) for outcome in outcomes
@@ -158,5 +158,5 @@ async def test_an_attempt_that_may_have_sampled_unseen_ends_as_an_error(status: 
     )  # fmt: skip
     await resampler.finish()
     await asyncio.to_thread(recorder.close)
-    assert (server.calls, server.sampled) == (1, 20 if status == 200 else 0)
+    assert (server.calls, server.sampled_tokens) == (1, 20 if status == 200 else 0)
     assert [record.stop_reason for record in sink.records() if isinstance(record, EpisodeEnded)] == [ends]

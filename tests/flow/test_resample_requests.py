@@ -20,7 +20,7 @@ WRITTEN_MS = 5_000
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedRequests:
     """A consumer of one partition with so many records, that says when it has no more."""
 
     values: list[bytes]
@@ -53,7 +53,7 @@ def request(attempt: int, *, text: str = "", run_id: str = "main") -> ResampleRe
     return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, run_id=run_id, messages=messages, **defaults)
 
 
-async def taken(consumer: Fetched) -> list[ResampleRequested]:
+async def take_requests(consumer: FetchedRequests) -> list[ResampleRequested]:
     """What comes out before nothing more does."""
     stopping, requests = (
         asyncio.create_task(consumer.over.wait()),
@@ -68,12 +68,12 @@ async def taken(consumer: Fetched) -> list[ResampleRequested]:
 
 async def test_only_requests_of_the_run_are_made_and_all_offsets_are_committed() -> None:
     large, other = request(1, text="image" * 400_000), request(2, run_id="other")
-    consumer = Fetched([encode(large), encode(other), b"poison", encode(request(3))])
-    assert await taken(consumer) == [large, request(3)]
+    consumer = FetchedRequests([encode(large), encode(other), b"poison", encode(request(3))])
+    assert await take_requests(consumer) == [large, request(3)]
     assert consumer.committed == [1, 2, 3, 4]
 
 
 async def test_a_request_that_another_agent_is_given_meanwhile_is_left_to_it() -> None:
-    consumer = Fetched([encode(request(number)) for number in range(1, 4)], others=frozenset({1}))
-    assert await taken(consumer) == [request(1), request(3)]
+    consumer = FetchedRequests([encode(request(number)) for number in range(1, 4)], others=frozenset({1}))
+    assert await take_requests(consumer) == [request(1), request(3)]
     assert consumer.committed == [1, 3]

@@ -88,14 +88,14 @@ def records() -> Iterator[tuple[str, Any]]:
         "drops",
         _refusal("report", DropReason.REWARD_NOT_ALLOWED, "reward 'correct' by source 'user', episode late-2"),
     )
-    yield "training-steps", make_step(1, run_id="judged", model="canaries", trained=tuple(_trained()))
+    yield "training-steps", make_step(1, run_id="judged", model="canaries", trained=tuple(_trained_members()))
     for number, (action, reason) in enumerate(
         [("canary", "newest_candidate"), ("hold", "unbalanced"), ("hold", "one_principal:reward")], 1
     ):
         yield "policy-decisions", _decision(number, action, reason)
 
 
-def _trained() -> Iterator[TrainedMember]:
+def _trained_members() -> Iterator[TrainedMember]:
     """Yield the members of eight groups: two that signed otherwise, and one whose reward is of another size."""
     signed = [("good-0", -0.25, "good"), ("good-1", 0.75, "good"), ("huge", 9.0, "huge")]
     for name, advantage, group in [*signed, *((f"m{number}", 0.0, f"g{number}") for number in range(6))]:

@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def working_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """That folder as the current one, in a process that has imported no library of models without a hook."""
     monkeypatch.chdir(folder)
     for module in UNSEEN:
@@ -87,7 +87,7 @@ def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
     assert "patched: httpx, openai, threading\n" in done.stdout
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_missed_and_untrainable_calls_are_named_with_a_remedy() -> None:
     output = examine("app:mixed", code=1)
     assert "truncated_stream" in output
@@ -95,14 +95,14 @@ def test_missed_and_untrainable_calls_are_named_with_a_remedy() -> None:
     assert "missing: 1 calls were outside of the episode: start what makes them with rb.bind(…)" in output
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_an_agent_without_a_call_differs_from_one_that_fails() -> None:
     assert "no call of a model was seen" in examine("app:silent", code=1)
     assert "Error: the agent failed: KeyError: 'no shelf'" in examine("app:broken", code=1)
     assert "agent: 'app:none' cannot be imported" in examine("app:none", code=1)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_an_agent_that_ends_its_process_is_judged_by_its_calls_and_exit_code() -> None:
     assert "trainable" in examine("app:finished", code=0)
     assert "Error: the agent failed: SystemExit: 3" in examine("app:gave_up", code=1)

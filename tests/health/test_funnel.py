@@ -64,7 +64,7 @@ def words_of(drawn: Funnel, code: str) -> str:
     return f"{notice.what} → {notice.remedy}"
 
 
-def printed(drawn: Funnel, width: int = 300) -> str:
+def print_text(drawn: Funnel, width: int = 300) -> str:
     console = Console(width=width, file=StringIO())
     console.print(render_funnel(drawn))
     return cast(StringIO, console.file).getvalue()
@@ -90,7 +90,7 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
 
 
 def test_one_lost_episode_is_named_in_the_singular() -> None:
-    output = printed(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
+    output = print_text(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
     assert "1 is in a group whose rewards are all equal" in output
     assert "1 has no turn that can be trained (echo)" in output
 
@@ -247,13 +247,13 @@ def test_no_traffic_is_said() -> None:
 
 def test_the_terminal_has_every_number_loss_and_notice() -> None:
     turns = (TurnCount("gpt-4o", "no_token_ids", 4),)
-    output = printed(funnel(count(0, "untrainable", 4, detail="no_token_ids"), count(5, "", 2), turns=turns))
+    output = print_text(funnel(count(0, "untrainable", 4, detail="no_token_ids"), count(5, "", 2), turns=turns))
     assert "run main of agent: 2 of 6 episodes are trained" in output
     for stage in STAGES:
         assert f"\n {stage} " in output
     assert "4 have no turn that can be trained (no_token_ids) → serve" in output
     assert "! 4 of 4 turns cannot be trained" in output
-    assert "ClickHouse is away" in printed(without_numbers(FunnelSettings(), "ClickHouse is away"))
+    assert "ClickHouse is away" in print_text(without_numbers(FunnelSettings(), "ClickHouse is away"))
 
 
 @pytest.mark.parametrize(

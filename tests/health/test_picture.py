@@ -61,24 +61,24 @@ def alarms(picture: Picture) -> list[str]:
 HOUR_S = 3_600.0
 
 
-def archived(age_s: float, **changes: Any) -> Beat:
+def archive_beat(age_s: float, **changes: Any) -> Beat:
     """The last beat of an archive job that reached the end of the log when it ended."""
     reached = {"archived_to_ms": NOW_MS - round(age_s * 1000), "kept_ms": 168 * 3_600_000}
     return make_beat("archive", age_s=age_s, started_s=age_s + 60, is_last=True, positions=reached, **changes)
 
 
 def test_an_archive_that_no_job_comes_to_any_more_is_behind_before_retention_deletes() -> None:
-    assert alarms(draw(make_beat(), archived(83 * HOUR_S))) == []
-    (problem,) = draw(make_beat(), archived(200 * HOUR_S), archived(85 * HOUR_S)).problems
+    assert alarms(draw(make_beat(), archive_beat(83 * HOUR_S))) == []
+    (problem,) = draw(make_beat(), archive_beat(200 * HOUR_S), archive_beat(85 * HOUR_S)).problems
     assert problem.alarm == "archive_behind"
     assert problem.what == "the archive is 4 days behind, and Kafka keeps records for 7 days"
 
 
 def test_what_the_last_archive_job_missed_is_said_until_one_misses_nothing() -> None:
-    lost = archived(2 * HOUR_S, trouble="retention deleted drops[0] 3 … 8 before this run")
+    lost = archive_beat(2 * HOUR_S, trouble="retention deleted drops[0] 3 … 8 before this run")
     (problem,) = draw(make_beat(), lost).problems
     assert (problem.alarm, "drops[0] 3 … 8" in problem.what) == ("archive_missing", True)
-    assert draw(make_beat(), lost, archived(HOUR_S)).problems == ()
+    assert draw(make_beat(), lost, archive_beat(HOUR_S)).problems == ()
 
 
 def test_a_process_that_beats_is_well() -> None:

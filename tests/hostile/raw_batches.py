@@ -20,13 +20,13 @@ def varint(number: int) -> bytes:
     return bytes(written)
 
 
-def sized(data: bytes | None) -> bytes:
+def with_size(data: bytes | None) -> bytes:
     return varint(-1) if data is None else varint(len(data)) + data
 
 
 def make_record(place: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> bytes:
-    body = b"\0" + varint(0) + varint(place) + sized(key) + sized(value) + varint(len(headers))
-    body += b"".join(sized(name) + sized(content) for name, content in headers)
+    body = b"\0" + varint(0) + varint(place) + with_size(key) + with_size(value) + varint(len(headers))
+    body += b"".join(with_size(name) + with_size(content) for name, content in headers)
     return varint(len(body)) + body
 
 

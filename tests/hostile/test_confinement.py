@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONFINED = """
+CONFINED_PROGRAM = """
 import sys
 from pathlib import Path
 from rollbus.local.clickhouse.confinement import confine
@@ -36,7 +36,7 @@ for name in OTHERS:
 
 
 def run_confined(folder: Path, *code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = "".join((CONFINED, *code))
+    program = "".join((CONFINED_PROGRAM, *code))
     command = [sys.executable, "-c", program, str(folder)]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, cwd=folder

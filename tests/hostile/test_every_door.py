@@ -165,11 +165,11 @@ def record_at_proxy(stack: Stack, token: str) -> str:
 
 
 def record_at_ingest(stack: Stack, token: str) -> str:
-    stack.post("ingest", "/v1/traces", token, request_of([evaluated(AGENT[0]), *AGENT[1:]]))
+    stack.post("ingest", "/v1/traces", token, request_of([with_evaluation(AGENT[0]), *AGENT[1:]]))
     return episode_id_of("otlp", AGENT[0]["traceId"])
 
 
-def evaluated(span: Mapping[str, Any]) -> dict[str, Any]:
+def with_evaluation(span: Mapping[str, Any]) -> dict[str, Any]:
     """A span in which an evaluation was written down."""
     attributes = [
         {"key": "gen_ai.evaluation.name", "value": {"stringValue": "good"}},

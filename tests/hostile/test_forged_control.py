@@ -28,15 +28,15 @@ from tests.hostile.attacker import KEY, Door, forgeries, keys
 
 FOREVER = 2**53
 (EXCLUSION,) = exclusions([RootedEpisode("e1", "e1")], reason="forgotten on request", now_ms=START_MS)
-FORGED = (
+FORGED_CONTROLS = (
     make_tick(1, stream_time_ms=FOREVER),
     make_config("assembly", AssemblyConfig(target_model="nobody")),
     EXCLUSION,
 )
 
 
-@pytest.mark.parametrize("forged", FORGED, ids=lambda record: type(record).__name__)
-@pytest.mark.parametrize("how", forgeries(EPISODE_EVENTS, FORGED[0]))
+@pytest.mark.parametrize("forged", FORGED_CONTROLS, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("how", forgeries(EPISODE_EVENTS, FORGED_CONTROLS[0]))
 async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: Any, how: str) -> None:
     door = Door(AssemblyStage(AssemblyConfig()))
     await door.write_signed(make_tick(0))
@@ -50,7 +50,7 @@ async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: A
     assert [type(output) for output in outputs] == [Trajectory]
 
 
-@pytest.mark.parametrize("forged", FORGED[:2], ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("forged", FORGED_CONTROLS[:2], ids=lambda record: type(record).__name__)
 async def test_the_alias_stage_takes_none_either(forged: Any) -> None:
     door = Door(AliasStage(AssemblyConfig()))
     await door.write(make_alias("order-7"))

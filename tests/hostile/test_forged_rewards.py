@@ -18,8 +18,10 @@ from tests.builders import make_alias, make_alias_reward, make_episode, make_rew
 from tests.hostile.attacker import CHECKERS_KEY, STOLEN, Door, forgeries
 
 CONFIG = AssemblyConfig(reward_sources={"correct": ("checker",)}, signed_sources=("checker",))
-WON = make_reward("e1", 1.0, name="correct", source="checker")
-FORGED = {how: headers for how, headers in forgeries(EPISODE_EVENTS, WON).items() if how != "a source's key"}
+WINNING_REWARD = make_reward("e1", 1.0, name="correct", source="checker")
+FORGED_HEADERS = {
+    how: headers for how, headers in forgeries(EPISODE_EVENTS, WINNING_REWARD).items() if how != "a source's key"
+}
 
 
 async def trajectory(door: Door) -> Trajectory:
@@ -35,18 +37,18 @@ def values(assembled: Trajectory) -> list[tuple[str, str, float]]:
     return [(reward.name, reward.source, reward.value) for reward in assembled.rewards]
 
 
-@pytest.mark.parametrize("how", FORGED)
+@pytest.mark.parametrize("how", FORGED_HEADERS)
 async def test_a_reward_in_the_name_of_a_source_counts_only_with_its_signature(how: str) -> None:
     door = Door(AssemblyStage(CONFIG))
-    (drop,) = await door.write(WON, FORGED[how])
+    (drop,) = await door.write(WINNING_REWARD, FORGED_HEADERS[how])
     assert drop.reason == "reward_not_allowed"
     assert values(await trajectory(door)) == []
 
 
 async def test_the_sources_own_signature_counts_and_no_other_source_may_use_it_for_another_name() -> None:
     door = Door(AssemblyStage(CONFIG))
-    assert await door.write_signed(WON, "checker") == []
-    (drop,) = await door.write_signed(replace(WON, event_id="x", source="judge", name="correct"), "checker")
+    assert await door.write_signed(WINNING_REWARD, "checker") == []
+    (drop,) = await door.write_signed(replace(WINNING_REWARD, event_id="x", source="judge", name="correct"), "checker")
     assert drop.reason == "reward_not_allowed"
     assert values(await trajectory(door)) == [("correct", "checker", 1.0)]
 
@@ -54,9 +56,13 @@ async def test_the_sources_own_signature_counts_and_no_other_source_may_use_it_f
 async def test_a_stranger_cannot_take_the_id_of_a_later_report() -> None:
     """The id of a report is made of episode, name and key, so that it is known beforehand."""
     door = Door(AssemblyStage(CONFIG))
-    for earlier in (WON, replace(WON, value=-1.0), replace(WON, source="agent", name="free", value=-1.0)):
+    for earlier in (
+        WINNING_REWARD,
+        replace(WINNING_REWARD, value=-1.0),
+        replace(WINNING_REWARD, source="agent", name="free", value=-1.0),
+    ):
         await door.write(earlier)
-    assert await door.write_signed(WON, "checker") == []
+    assert await door.write_signed(WINNING_REWARD, "checker") == []
     assert ("correct", "checker", 1.0) in values(await trajectory(door))
 
 
@@ -76,9 +82,9 @@ async def test_a_report_by_alias_is_checked_and_stays_signed_on_its_way() -> Non
 
 async def test_a_reward_of_an_episode_written_to_the_aliases_gets_no_signature_there() -> None:
     door = Door(AliasStage(CONFIG))
-    (drop,) = await door.write(WON)
+    (drop,) = await door.write(WINNING_REWARD)
     assert drop.reason == "reward_not_allowed"
-    processed = await door.work.process([door.append(replace(WON, source="agent"))])
+    processed = await door.work.process([door.append(replace(WINNING_REWARD, source="agent"))])
     assert [out.signer for out in processed.outputs] == [None]
 
 
@@ -91,13 +97,13 @@ def test_a_producer_with_a_sources_key_signs_that_sources_rewards_alone() -> Non
         raw = replace(door.append(record), key=key, headers=tuple(sink._signature(out)))
         return door.signing.signer_of(door.topic, raw)
 
-    assert signer(WON) == "checker"
-    assert signer(replace(WON, source="agent")) is None
+    assert signer(WINNING_REWARD) == "checker"
+    assert signer(replace(WINNING_REWARD, source="agent")) is None
     assert signer(make_tick(0)) is None
-    assert KafkaSink(KafkaConnection())._signature(Outbound(door.topic, b"e1", encode(WON), 0)) == []
+    assert KafkaSink(KafkaConnection())._signature(Outbound(door.topic, b"e1", encode(WINNING_REWARD), 0)) == []
     stolen = KafkaSink(KafkaConnection(), reward_keys={"checker": STOLEN})
-    out = Outbound(ALIASES.full_name("n."), b"a", encode(WON), 0)
-    raw = replace(door.append(WON), key=b"a", headers=tuple(stolen._signature(out)))
+    out = Outbound(ALIASES.full_name("n."), b"a", encode(WINNING_REWARD), 0)
+    raw = replace(door.append(WINNING_REWARD), key=b"a", headers=tuple(stolen._signature(out)))
     assert door.signing.signer_of(out.topic, raw) is None
 
 

@@ -74,7 +74,7 @@ RECORDS = (
     make_tick(1),
 )
 VALUES = [encode(record) for record in RECORDS]
-FRAMED = [make_record(place, b"key", value, [(b"name", b"value")]) for place, value in enumerate(VALUES)]
+FRAMED_RECORDS = [make_record(place, b"key", value, [(b"name", b"value")]) for place, value in enumerate(VALUES)]
 AFTER = make_batch([make_record(0, b"k", b"after")], 0, len(RECORDS))
 PIECES = (
     b"",
@@ -201,7 +201,7 @@ def test_mutated_records_end_no_reader() -> None:
     began_s = time.monotonic()
     for number in range(COUNT * 5):
         place = number % len(RECORDS)
-        framed = [*FRAMED]
+        framed = [*FRAMED_RECORDS]
         framed[place] = mutate(framed[place], chance)
         read_records = read_all(make_batch(framed, chance.randrange(5)))
         assert [decode(record.value) for record in read_records[:place]] == list(RECORDS[:place])

@@ -80,7 +80,7 @@ async def until_records(settings: StreamSettings, topic: str, kind: type, number
 
 # One source in all of a step
 
-FLOODED = RunConfig(
+FLOODED_RUN = RunConfig(
     grouping=GroupingConfig(group_size=8), batching=BatchingConfig(groups_per_step=2, max_waiting_groups=20)
 )
 
@@ -100,7 +100,7 @@ async def test_a_flood_of_one_source_drops_only_its_own_members_of_a_step(
 ) -> None:
     """One label's value was 16 of 16 members in 10 of 13 batches."""
     settings = signed_settings(sink_settings)
-    stages = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(FLOODED)
+    stages = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(FLOODED_RUN)
     await ensure_topics(settings, stages)
     async with running(settings, stages):
         await record(settings, "flood", groups_of("flood", range(2)))
@@ -188,7 +188,7 @@ CANARY = RunConfig(
     delivery=DeliveryConfig(steps=(0.5,), min_episodes=100, margin=0.6, wait_ms=0, cool_down_ms=0, metrics=())
 )
 RUN_STAGES = ("grouping", "curriculum", "observing", "delivery")
-CHOSEN, HONEST = 200, 300
+CHOSEN_EPISODES, HONEST_EPISODES = 200, 300
 
 
 async def test_ids_that_were_chosen_for_a_canary_do_not_stop_it(sink_settings: SinkSettings) -> None:
@@ -213,25 +213,29 @@ async def test_ids_that_were_chosen_for_a_canary_do_not_stop_it(sink_settings: S
             return len(heard) >= 4
 
         await until_found(is_heard, "time does not pass")
-        chosen = list(islice((name for name in names("x") if is_drawn("agent", 1, name, canary.share)), CHOSEN))
+        chosen = list(
+            islice((name for name in names("x") if is_drawn("agent", 1, name, canary.share)), CHOSEN_EPISODES)
+        )
         await record(settings, "stranger", episodes(chosen, version=1, reward=0.0))
-        await until_records(settings, DELIVERY_LOG.name, EpisodeObserved, CHOSEN, partitions=1)
-        honest = list(islice(names("e"), HONEST))
+        await until_records(settings, DELIVERY_LOG.name, EpisodeObserved, CHOSEN_EPISODES, partitions=1)
+        honest = list(islice(names("e"), HONEST_EPISODES))
         routed = [event for name in honest for event in episodes([name], version=route(canary, name) or 0, reward=1.0)]
         await record(settings, "agent-7", routed)
-        await until_records(settings, DELIVERY_LOG.name, EpisodeObserved, CHOSEN + HONEST, partitions=1)
+        await until_records(
+            settings, DELIVERY_LOG.name, EpisodeObserved, CHOSEN_EPISODES + HONEST_EPISODES, partitions=1
+        )
         last = await until_decided(settings, "promote")
     by_chance = sum(route(canary, name) == 1 for name in chosen)
     numbers = last.numbers
-    assert numbers["strayed"] == CHOSEN - by_chance
-    of_stranger = CHOSEN - numbers["strayed"] - numbers["unbalanced"]
-    assert of_stranger < 0.2 * CHOSEN, numbers
+    assert numbers["strayed"] == CHOSEN_EPISODES - by_chance
+    of_stranger = CHOSEN_EPISODES - numbers["strayed"] - numbers["unbalanced"]
+    assert of_stranger < 0.2 * CHOSEN_EPISODES, numbers
     decisions = await read_decisions(settings.kafka, settings.namespace, "agent")
     assert "quarantine" not in {decision.action for decision in decisions}
     await run_until_written(sink_settings)
     brought = "SELECT principal, uniqExact(trajectory_id) FROM trajectories FINAL GROUP BY principal ORDER BY principal"
-    assert rows_of(sink_settings, brought) == [("agent-7", HONEST), ("stranger", CHOSEN)]
-    assert len({trajectory_id(name) for name in (*chosen, *honest)}) == CHOSEN + HONEST
+    assert rows_of(sink_settings, brought) == [("agent-7", HONEST_EPISODES), ("stranger", CHOSEN_EPISODES)]
+    assert len({trajectory_id(name) for name in (*chosen, *honest)}) == CHOSEN_EPISODES + HONEST_EPISODES
 
 
 def names(prefix: str) -> Iterable[str]:

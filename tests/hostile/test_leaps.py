@@ -20,7 +20,7 @@ from tests.streams.replay.memory import Raw
 FOREVER = 2**53
 
 
-def fetched(offset: int, record: object, at_ms: int) -> Raw:
+def fetched_record(offset: int, record: object, at_ms: int) -> Raw:
     return Raw(offset, b"e1", encode(record), at_ms, timestamp_type=APPEND_TIME)
 
 
@@ -32,12 +32,12 @@ async def test_a_tick_is_at_most_a_minute_ahead_of_the_brokers_clock_and_stops_n
     )
     records = [make_tick(0), make_started(), make_tick(number, stream_time_ms=FOREVER)]
     processed = await work.process(
-        [fetched(offset, leap_record, START_MS) for offset, leap_record in enumerate(records)]
+        [fetched_record(offset, leap_record, START_MS) for offset, leap_record in enumerate(records)]
     )
     assert (processed.outputs, processed.leaps) == ([], 1)
     assert work.state.clock.now_ms == START_MS + LEAP_MS
     for seconds in range(1, 65):
-        await work.process([fetched(2 + seconds, make_tick(seconds), START_MS + seconds * SECOND_MS)])
+        await work.process([fetched_record(2 + seconds, make_tick(seconds), START_MS + seconds * SECOND_MS)])
     assert work.state.clock.now_ms == START_MS + 64 * SECOND_MS
 
 

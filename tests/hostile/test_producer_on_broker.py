@@ -34,7 +34,7 @@ pytestmark = pytest.mark.services
 
 FOREVER = 2**53
 SIGNING: Signing = keys(KEY)
-FORGED = (
+FORGED_RECORDS = (
     make_tick(2**40, stream_time_ms=FOREVER),
     make_tick(FOREVER, stream_time_ms=1),
     make_config("assembly", AssemblyConfig(target_model="nobody")),
@@ -42,7 +42,7 @@ FORGED = (
 )
 
 
-async def refused(attempt: Callable[[], Awaitable[object]], error: type[KafkaError]) -> None:
+async def require_refusal(attempt: Callable[[], Awaitable[object]], error: type[KafkaError]) -> None:
     with pytest.raises(error):
         await asyncio.wait_for(attempt(), 120)
 
@@ -63,20 +63,20 @@ async def test_a_producer_can_write_only_events_and_forges_nothing_of_effect(
         # The broker refuses all that is not the producer's.
         for topic in (TRAJECTORIES, SCORES, RUN_LOG, EXCLUSIONS):
             name = topic.full_name(namespace)
-            await refused(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
+            await require_refusal(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
         for changelog in ("ticker", "assembly"):
             name = f"{namespace}{changelog}.changelog"
-            await refused(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
+            await require_refusal(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
         consumer.assign([own_partition])
-        await refused(lambda: consumer.getmany(timeout_ms=5_000), TopicAuthorizationFailedError)
+        await require_refusal(lambda: consumer.getmany(timeout_ms=5_000), TopicAuthorizationFailedError)
         claim = {own_partition: OffsetAndMetadata(FOREVER, f"claimed by {namespace}assembly.me")}
         member.assign([own_partition])
         await member.start()
-        await refused(lambda: member.commit(claim), GroupAuthorizationFailedError)
+        await require_refusal(lambda: member.commit(claim), GroupAuthorizationFailedError)
         for name in ("ticker", "assembly.me"):
             ticker = AIOKafkaProducer(**options, transactional_id=f"{namespace}{name}")
             try:
-                await refused(ticker.start, TransactionalIdAuthorizationFailed)
+                await require_refusal(ticker.start, TransactionalIdAuthorizationFailed)
             finally:
                 await ticker.stop()
 
@@ -89,11 +89,11 @@ async def test_a_producer_can_write_only_events_and_forges_nothing_of_effect(
                 RootedEpisode(episode_id, episode_id)
                 for episode_id in sorted({event.episode_id for event in traffic.events})
             ]
-            forged = [*FORGED, *exclusions(episodes, reason="forgotten", now_ms=0)]
+            forged = [*FORGED_RECORDS, *exclusions(episodes, reason="forgotten", now_ms=0)]
             for topic in (EPISODE_EVENTS, ALIASES):
                 name = topic.full_name(namespace)
                 for partition in range(2):
-                    for record in forged if topic is EPISODE_EVENTS else FORGED:
+                    for record in forged if topic is EPISODE_EVENTS else FORGED_RECORDS:
                         await producer.send_and_wait(name, encode(record), partition=partition, timestamp_ms=FOREVER)
             await traffic.send(range(2, 4))
             traffic.settings = admin
@@ -105,7 +105,7 @@ async def test_a_producer_can_write_only_events_and_forges_nothing_of_effect(
     contents = await read_everything(admin, pipeline())
     check_fates(contents, traffic.events)
     letters = await read_dead_letters(admin.kafka, namespace)
-    count = 2 * (len(forged) + len(FORGED))
+    count = 2 * (len(forged) + len(FORGED_RECORDS))
     assert [letter.error_class for letter in letters] == ["UntrustedRecordError"] * count
     now_ms = time.time() * 1000  # the timestamps are the broker's, not the forger's
     assert all(abs(letter.timestamp_ms - now_ms) < 600_000 for letter in letters)

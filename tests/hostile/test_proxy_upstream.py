@@ -76,7 +76,7 @@ SENT_ON = {
     "/v1/http://evil.example/x": "/v1/http:/evil.example/x",
     "/v1/@evil.example": "/v1/@evil.example",
 }
-REFUSED = (
+REFUSED_OPTIONS = (
     "/v1/../admin",
     "/v1/./models",
     "/v1/models/..",
@@ -104,7 +104,7 @@ async def test_only_paths_below_v1_that_read_in_one_way_reach_the_server(behind:
         assert status == 200, (sent, answer)
         assert behind.heads[-1].split()[1] == arrived
     count = len(behind.heads)
-    for sent in REFUSED:
+    for sent in REFUSED_OPTIONS:
         status, answer = await behind.ask(sent, BEARER_LINE)
         assert status in (400, 404), (sent, answer)
         assert b"evil" not in answer

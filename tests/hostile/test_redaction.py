@@ -13,7 +13,7 @@ from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from tests.producers.openai_server import Server, completion
 
 NAME = "Müller"
-ESCAPED = json.dumps(NAME)[1:-1]
+ESCAPED_NAME = json.dumps(NAME)[1:-1]
 TWICE = json.dumps(json.dumps({"who": NAME}))[1:-1]
 DATA_URL = "data:image/png;base64,aGVyIGZhY2U="
 
@@ -38,7 +38,7 @@ def record(answer: dict[str, Any] | None = None, **request: Any) -> tuple[TurnRe
 def assert_hidden(turn: TurnRecorded, left: bytes) -> None:
     assert turn.untrainable_reason == "masked_text"
     assert (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs) == (None, None, None)
-    for disguise in (NAME, ESCAPED, TWICE, quote(NAME), "aGVyIGZhY2U", ESCAPED.replace("\\", "\\\\")):
+    for disguise in (NAME, ESCAPED_NAME, TWICE, quote(NAME), "aGVyIGZhY2U", ESCAPED_NAME.replace("\\", "\\\\")):
         assert disguise.encode() not in left
 
 
@@ -50,8 +50,8 @@ def call_of(arguments: str) -> dict[str, Any]:
     "content",
     [
         NAME,
-        f'{{"who": "{ESCAPED}"}}',
-        f'```json\n{{"who": "{ESCAPED}"}}\n```',
+        f'{{"who": "{ESCAPED_NAME}"}}',
+        f'```json\n{{"who": "{ESCAPED_NAME}"}}\n```',
         f'{{"result": "{TWICE}"}}',
         f"https://example.org/?who={quote(NAME)}",
         "M\\xfcller",
@@ -62,7 +62,9 @@ def test_a_name_in_a_text_is_masked_however_it_is_encoded(content: str) -> None:
     assert_hidden(*record({"content": content}))
 
 
-@pytest.mark.parametrize("arguments", [f'{{"who": "{ESCAPED}"}}', f'{{"{ESCAPED}": 1}}', f'{{"body": "{TWICE}"}}'])
+@pytest.mark.parametrize(
+    "arguments", [f'{{"who": "{ESCAPED_NAME}"}}', f'{{"{ESCAPED_NAME}": 1}}', f'{{"body": "{TWICE}"}}']
+)
 def test_a_name_in_the_arguments_of_a_tool_is_masked(arguments: str) -> None:
     assert_hidden(*record({"tool_calls": [call_of(arguments)]}))
     assert_hidden(*record(messages=[{"role": "assistant", "tool_calls": [call_of(arguments)]}]))
@@ -85,12 +87,12 @@ def test_pictures_sounds_and_unknown_parts_are_not_sent(part: dict[str, Any]) ->
     "request_",
     [
         {"extra_body": {"chat_template_kwargs": {"user_name": NAME}}},
-        {"extra_body": {"documents": [{"text": f'"{ESCAPED}"'}]}},
+        {"extra_body": {"documents": [{"text": f'"{ESCAPED_NAME}"'}]}},
         {"extra_body": {"a field of tomorrow": NAME}},
         {"messages": [{"role": "user", "content": "Hello", "context": NAME}]},
         {"messages": [{"role": f"customer {NAME}", "content": "Hello"}]},
         {"messages": [{"role": "user", "content": "Hello", "name": NAME}]},
-        {"functions": [{"name": "find", "description": ESCAPED}]},
+        {"functions": [{"name": "find", "description": ESCAPED_NAME}]},
         {"response_format": {"type": "json_schema", "json_schema": {"name": NAME, "schema": {}}}},
     ],
 )
@@ -124,7 +126,7 @@ def test_what_tools_take_and_return_is_masked() -> None:
     sink = MemorySink()
     recorder = init(sink=sink, redact=mask)
     with recorder.episode(task="t"):
-        recorder.tool("find", arguments={"who": ESCAPED}, result=f'{{"a": "{TWICE}"}}', error=ESCAPED)
+        recorder.tool("find", arguments={"who": ESCAPED_NAME}, result=f'{{"a": "{TWICE}"}}', error=ESCAPED_NAME)
     assert recorder.close(120)
     (tool,) = (event for event in sink.records("episode-events") if isinstance(event, ToolCalled))
     for text in (tool.arguments, tool.result, tool.error):

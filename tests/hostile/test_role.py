@@ -26,8 +26,8 @@ from tests.services.endpoint.guarded import Guarded, running_endpoint
 
 pytestmark = pytest.mark.services
 
-DENIED = ("ACCESS_DENIED", "READONLY", "no tables satisfied")
-PLANTED = "the owner's key to everything"
+DENIAL_WORDS = ("ACCESS_DENIED", "READONLY", "no tables satisfied")
+PLANTED_SECRET = "the owner's key to everything"
 ASK = """
 import json, sys
 import chdb
@@ -60,7 +60,7 @@ class Role:
 @pytest.fixture(scope="module")
 def role(tmp_path_factory: pytest.TempPathFactory) -> Role:
     folder = tmp_path_factory.mktemp("role")
-    (folder / "secret").write_text(PLANTED)
+    (folder / "secret").write_text(PLANTED_SECRET)
     with running_endpoint(Guarded(find_free_port(), folder)) as endpoint:
         settings = ClickHouseSettings(port=endpoint.port, password=endpoint.password)  # type: ignore[arg-type]
         migrate(settings)
@@ -123,7 +123,7 @@ def fill(sql: str, values: dict[str, Any]) -> str:
     return sql
 
 
-REFUSED = [
+REFUSED_STATEMENTS = [
     "SELECT * FROM default.numbers",
     "SELECT * FROM merge('default', '^numbers$')",
     "DESCRIBE TABLE default.numbers",
@@ -157,21 +157,21 @@ REFUSED = [
 def test_a_reader_is_refused_all_else(role: Role) -> None:
     refused_statements = [
         template.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder))
-        for template in REFUSED
+        for template in REFUSED_STATEMENTS
     ]
     for statement, (ran, reply) in zip(refused_statements, role.ask(*refused_statements), strict=True):
         assert not ran, f"{reply}\n{statement}"
-        assert any(code in reply for code in DENIED), f"{reply}\n{statement}"
-        assert PLANTED not in reply
+        assert any(code in reply for code in DENIAL_WORDS), f"{reply}\n{statement}"
+        assert PLANTED_SECRET not in reply
     assert not list(role.folder.glob("out*"))
 
 
-LOOSENED = [
+LOOSER_LIMITS = [
     f"SELECT 1 SETTINGS {name} = {value}"
     for name, limit in READONLY_LIMITS.items()
     for value in (0, int(limit) + 1)
 ] + ["SELECT 1 SETTINGS max_threads = 1000"]  # fmt: skip
-TIGHTENED = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limit in READONLY_LIMITS.items()]
+TIGHTER_LIMITS = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limit in READONLY_LIMITS.items()]
 
 
 def test_a_reader_can_tighten_limits_but_not_loosen_them(role: Role) -> None:
@@ -179,8 +179,8 @@ def test_a_reader_can_tighten_limits_but_not_loosen_them(role: Role) -> None:
     users = (role.folder / "users.xml").read_text()
     (role.folder / "users.xml").write_text(users.replace("<readonly>1</readonly>", "<readonly>2</readonly>"))
     try:
-        for statement, (ran, answer) in zip(LOOSENED, role.ask(*LOOSENED), strict=True):
+        for statement, (ran, answer) in zip(LOOSER_LIMITS, role.ask(*LOOSER_LIMITS), strict=True):
             assert (ran, "SETTING_CONSTRAINT_VIOLATION" in answer) == (False, True), f"{answer}\n{statement}"
-        assert [answer for ran, answer in role.ask(*TIGHTENED) if not ran] == []
+        assert [answer for ran, answer in role.ask(*TIGHTER_LIMITS) if not ran] == []
     finally:
         (role.folder / "users.xml").write_text(users)

@@ -24,7 +24,7 @@ from tests.services.endpoint.guarded import Guarded, guarded
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
 
-PLANTED = "the owner's key to everything"
+PLANTED_SECRET = "the owner's key to everything"
 READONLY, NOT_ALLOWED = 164, 319
 
 
@@ -35,9 +35,9 @@ def reader(guarded: Guarded) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def planted(guarded: Guarded) -> Iterator[None]:
+def planted_secret(guarded: Guarded) -> Iterator[None]:
     secret = guarded.folder / "secret"
-    secret.write_text(PLANTED)
+    secret.write_text(PLANTED_SECRET)
     with guarded.client() as owner:
         owner.command(f"CREATE TABLE places (path String) ENGINE = Log AS SELECT '{secret}'")
         owner.command("CREATE TABLE parameters (path String) ENGINE = Join(ANY, LEFT, path)")
@@ -48,7 +48,7 @@ def planted(guarded: Guarded) -> Iterator[None]:
     secret.unlink()
 
 
-REFUSED = [
+REFUSED_STATEMENTS = [
     "SELECT * APPLY(file) FROM places",
     "SELECT * APPLY file FROM places",
     "SELECT * APPLY(path -> file(path)) FROM places",
@@ -140,12 +140,12 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("statement", REFUSED)
+@pytest.mark.parametrize("statement", REFUSED_STATEMENTS)
 def test_a_reader_is_refused_what_is_not_reading(guarded: Guarded, reader: Client, statement: str) -> None:
     filled = statement.replace("{secret}", str(guarded.folder / "secret")).replace("{folder}", str(guarded.folder))
     with pytest.raises(DatabaseError) as caught:
         reader.command(filled)
-    assert PLANTED not in str(caught.value)
+    assert PLANTED_SECRET not in str(caught.value)
     assert caught.value.code in {READONLY, NOT_ALLOWED, 62, 36}, caught.value
     assert not (guarded.folder / "out").exists()
 
@@ -188,7 +188,7 @@ def test_a_name_that_comes_as_a_parameter_is_checked_like_any_other(reader: Clie
             "SELECT * FROM {database:Identifier}.{table:Identifier}",
             parameters={"database": database, "table": table},
         )
-    assert PLANTED not in str(caught.value)
+    assert PLANTED_SECRET not in str(caught.value)
 
 
 def test_the_tables_of_system_do_not_become_the_current_database(guarded: Guarded) -> None:
@@ -202,7 +202,7 @@ def test_the_tables_of_system_do_not_become_the_current_database(guarded: Guarde
 def test_a_view_or_a_function_of_the_owner_cannot_open_a_file_either(reader: Client, statement: str) -> None:
     with pytest.raises(DatabaseError) as caught:
         reader.query(statement)
-    assert PLANTED not in str(caught.value)
+    assert PLANTED_SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_the_process_cannot_open_what_lies_outside_its_data(guarded: Guarded, pa
         for query in (f"SELECT file('{filled}')", f"SELECT * FROM file('{filled}', 'RawBLOB')"):
             with pytest.raises(DatabaseError) as caught:
                 owner.query(query)
-            assert PLANTED not in str(caught.value)
+            assert PLANTED_SECRET not in str(caught.value)
             assert guarded.password not in str(caught.value)
         with pytest.raises(DatabaseError):
             owner.command(f"INSERT INTO FUNCTION file('{guarded.folder}/out.csv', 'CSV', 'x UInt8') VALUES (1)")

@@ -10,7 +10,7 @@ from rollbus.local.clickhouse.expansion import MOST_QUERIES, count_queries, refu
 from rollbus.local.clickhouse.sql import tokens
 
 
-def doubled(times: int, second: str = "CROSS JOIN {}") -> str:
+def doubling_query(times: int, second: str = "CROSS JOIN {}") -> str:
     """WITH c0 AS (SELECT 1 AS x), c1 AS (SELECT l.x FROM c0 AS l CROSS JOIN c0 AS r), …"""
     parts = ["c0 AS (SELECT 1 AS x)"]
     parts += [
@@ -20,12 +20,19 @@ def doubled(times: int, second: str = "CROSS JOIN {}") -> str:
 
 
 def test_each_doubling_doubles_the_count() -> None:
-    counts = [count_queries(list(tokens(doubled(times).encode()))) for times in (2, 4, 6, 8)]
+    counts = [count_queries(list(tokens(doubling_query(times).encode()))) for times in (2, 4, 6, 8)]
     assert all(later > 3.5 * earlier for earlier, later in pairwise(counts))
 
 
 @pytest.mark.parametrize(
-    "sql", [doubled(15), doubled(15, ", {}"), doubled(15, "CROSS JOIN `{}`"), doubled(400), doubled(15).lower()]
+    "sql",
+    [
+        doubling_query(15),
+        doubling_query(15, ", {}"),
+        doubling_query(15, "CROSS JOIN `{}`"),
+        doubling_query(400),
+        doubling_query(15).lower(),
+    ],
 )
 def test_what_doubles_too_often_is_refused(sql: str) -> None:
     with pytest.raises(ClickHouseError, match="once each name is put in"):
@@ -37,6 +44,8 @@ def test_no_saved_question_comes_near() -> None:
     assert most * 20 < MOST_QUERIES
 
 
-@pytest.mark.parametrize("sql", ["", "SELECT 1", ")", "((", "AS AS AS", "WITH", "SELECT x AS x FROM t", doubled(3)])
+@pytest.mark.parametrize(
+    "sql", ["", "SELECT 1", ")", "((", "AS AS AS", "WITH", "SELECT x AS x FROM t", doubling_query(3)]
+)
 def test_what_does_not_double_passes(sql: str) -> None:
     refuse_doubling(tokens(sql.encode()))

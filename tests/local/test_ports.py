@@ -12,18 +12,18 @@ from rollbus.stack_settings import HOST
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def taken_port() -> Iterator[int]:
     with socket.create_server((HOST, 0)) as server:
         yield server.getsockname()[1]
 
 
-def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken: int) -> None:
+def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken_port: int) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        require_free(taken, service="kafka", setting="kafka_port")
+        require_free(taken_port, service="kafka", setting="kafka_port")
     message = str(caught.value)
-    assert f"port {taken} for kafka is already in use" in message
+    assert f"port {taken_port} for kafka is already in use" in message
     assert f"process {os.getpid()} (" in message
-    assert listener_of(taken) == os.getpid()
+    assert listener_of(taken_port) == os.getpid()
     assert "`stack: kafka_port:`" in message
 
 

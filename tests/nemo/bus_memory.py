@@ -65,11 +65,11 @@ class MemoryBus:
         stages = namespace_stages(assembly or AssemblyConfig(), scoring or ScoringConfig(), registry=registry)
         self._flow = Flow([*stages, *run_stages(run, registry=registry)])
         self._sink = MemorySink()
-        self._taken = 0
+        self._records_taken = 0
         self._broker = MemoryBroker()
         self._positions: dict[str, int] = {}
         """How far this reader has read, by topic."""
-        self._copied: dict[str, int] = {}
+        self._copied_records: dict[str, int] = {}
         """How far the stages' records are with the trainer, and the trainer's with the stages."""
         self._ticks = 0
         self.backend = backend or MemoryBackend(model=run.model)
@@ -98,9 +98,9 @@ class MemoryBus:
     async def poll(self) -> list[Any]:
         """Let a tick pass, train what there is to train, and return what is new."""
         records = self._sink.records(EPISODE_EVENTS.name)
-        for event in records[self._taken :]:
+        for event in records[self._records_taken :]:
             self._flow.publish(EPISODE_EVENTS, event.root_episode_id, event)
-        self._taken = len(records)
+        self._records_taken = len(records)
         self._ticks += 1
         now_ms = START_MS + self._ticks * TICK_MS
         await self._flow.tick(
@@ -120,19 +120,19 @@ class MemoryBus:
         """Show the trainer what the stages wrote, and the stages what it answers."""
         for topic in (TRAJECTORIES, SCORES, BATCHES):
             written = self._flow.log.of(topic)[0]
-            for incoming in written[self._copied.get(topic.name, 0) :]:
+            for incoming in written[self._copied_records.get(topic.name, 0) :]:
                 self._broker.append_bytes(topic, incoming.data)
-            self._copied[topic.name] = len(written)
+            self._copied_records[topic.name] = len(written)
         if len(self._broker.records(BATCHES)) > self._broker.offsets.get(self._run.run_id, 0):
             log = MemoryLog(self._broker, run_id=self._run.run_id, model=self._run.model)
             with suppress(RunStoppedError):  # on record as StepFailed or a pause, where a trainer's process would end
                 await Trainer(log, self.backend, self._settings).run(until_idle=True)
         for topic in (RUN_LOG, DROPS):
             answered = self._broker.topics[topic.name]
-            for data in answered[self._copied.get(topic.name, 0) :]:
+            for data in answered[self._copied_records.get(topic.name, 0) :]:
                 record = decode(data)
                 self._flow.publish(topic, self._run.run_id, record)
-            self._copied[topic.name] = len(answered)
+            self._copied_records[topic.name] = len(answered)
         await self._flow.settle()
 
     def _new(self, topic: Topic) -> list[Any]:

@@ -33,13 +33,13 @@ def test_settings_of_another_shape_are_a_configuration_error(tmp_path: Path, tra
         require_runnable(FinetuneOptions(config, FinetuneRunConfig()))
 
 
-class Scored(EvalOutputItem):
+class ScoredItem(EvalOutputItem):
     shaped_rewards: Any = None
 
 
 @pytest.mark.parametrize("item", [{"score": 10**400}, {"score": 1.0, "shaped_rewards": 0.5}])
 def test_what_cannot_be_added_up_is_worth_nothing(item: dict[str, Any]) -> None:
-    assert worth_of(Scored.model_construct(id=1, **item)) is None
+    assert worth_of(ScoredItem.model_construct(id=1, **item)) is None
 
 
 def test_groups_with_similar_names_are_separate() -> None:

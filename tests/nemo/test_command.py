@@ -24,7 +24,7 @@ from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.nemo.world import document
 
 
-def written(tmp_path: Path, **sections: Any) -> Path:
+def write_plan(tmp_path: Path, **sections: Any) -> Path:
     path = tmp_path / "config.yml"
     path.write_text(yaml.safe_dump({**document(tmp_path), **sections}))
     return path
@@ -35,7 +35,7 @@ def invoke(*arguments: object) -> Result:
 
 
 def test_check_says_what_a_configuration_would_do(tmp_path: Path) -> None:
-    result = invoke("--config_file", written(tmp_path), "--check", "-o", "finetuning.num_epochs", "7")
+    result = invoke("--config_file", write_plan(tmp_path), "--check", "-o", "finetuning.num_epochs", "7")
     assert result.exit_code == 0, result.output
     assert "2 attempts at each of " in result.output
     assert "7 times over the examples" in result.output
@@ -68,7 +68,7 @@ def test_a_mistake_is_named_without_a_traceback(
     tmp_path: Path, sections: dict[str, Any], options: str, message: str
 ) -> None:
     (tmp_path / "torn.py").write_text("value = 1\ndef x(:\n")
-    result = invoke("--config_file", written(tmp_path, **sections), *options.split())
+    result = invoke("--config_file", write_plan(tmp_path, **sections), *options.split())
     assert result.exit_code == 1
     assert message in result.output
     assert "Traceback" not in result.output
@@ -128,7 +128,7 @@ def test_a_run_is_resumed_with_the_options_of_its_start(tmp_path: Path, monkeypa
         return True
 
     monkeypatch.setattr(rollbus.nemo.finetune, "run_finetune", run)
-    written(tmp_path)
+    write_plan(tmp_path)
     record(tmp_path / "state" / "run-6")
     result = runs(tmp_path, "resume", "run-6")
     assert result.exit_code == 0, result.output
@@ -157,7 +157,7 @@ def test_without_a_configuration_or_a_verb_both_are_named(tmp_path: Path) -> Non
 
 
 def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) -> None:
-    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-7"})
+    path = write_plan(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-7"})
     bus = load_plan(path).bus
     assert name_run(bus) == "run-7"
     record(tmp_path / "state" / "run-7")
@@ -168,7 +168,7 @@ def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) 
 
 
 def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-8"})
+    path = write_plan(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-8"})
     record(tmp_path / "state" / "run-7")
 
     def fail(processes: Processes, *, with_stages: bool) -> None:
@@ -181,7 +181,7 @@ def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, m
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
+    path = write_plan(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
     with hold_output(tmp_path / "output"):
         result = invoke("--config_file", path)
     assert result.exit_code == 1
@@ -194,7 +194,7 @@ def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path)
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "config.yml"
     other.write_text(yaml.safe_dump(document(tmp_path / "other", examples=5)))
-    result = invoke("--config_file", written(tmp_path), "--check", "--validation_config_file", other)
+    result = invoke("--config_file", write_plan(tmp_path), "--check", "--validation_config_file", other)
     assert result.exit_code == 0, result.output
     assert f"validation {other}: 5 examples" in result.output
 
@@ -214,7 +214,7 @@ def test_what_cannot_run_is_found_before_anything_starts(
     monkeypatch.setattr(rollbus.nemo.finetune, "Processes", None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "torn.json").write_text("{")
-    result = invoke("--config_file", written(tmp_path), *check, option, *value.split())
+    result = invoke("--config_file", write_plan(tmp_path), *check, option, *value.split())
     assert result.exit_code == 1
     assert message in result.output, result.exception
     assert not (tmp_path / ".rollbus").exists()
@@ -228,7 +228,7 @@ def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
         return False
 
     monkeypatch.setattr(rollbus.nemo.finetune, "run_finetune", run)
-    path, held_out = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")}), tmp_path / "held_out.json"
+    path, held_out = write_plan(tmp_path, rollbus={"data_dir": str(tmp_path / "state")}), tmp_path / "held_out.json"
     begun = record(tmp_path / "state" / "run-6")
     held_out.write_text("[]")
     result = invoke(
@@ -276,7 +276,7 @@ from click.testing import CliRunner
 from rollbus.cli.root import rollbus
 assert CliRunner().invoke(rollbus, ["finetune", "list", "--data-dir", {str(tmp_path)!r}]).exit_code == 0
 print("nat" in sys.modules)
-result = CliRunner().invoke(rollbus, ["finetune", "--config_file", {str(written(tmp_path))!r}, "--check"])
+result = CliRunner().invoke(rollbus, ["finetune", "--config_file", {str(write_plan(tmp_path))!r}, "--check"])
 print("has no type 'test_ask'" in result.output, "nat" in sys.modules, {{"art", "torch"}} & set(sys.modules))
 """
     command = [sys.executable, "-W", "ignore", "-c", program]

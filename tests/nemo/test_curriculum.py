@@ -38,7 +38,7 @@ TEN = tuple((n / 10, n / 10 + 0.5) for n in range(10))
 
 
 @pytest.mark.parametrize(
-    ("what", "groups", "values", "included"),
+    ("what", "groups", "values", "included_groups"),
     [
         ("easy first", [(0, 1), (1, 2), (2, 3)], {"initial_percentile": 0.5}, (2, 1)),
         ("hard first", [(0, 1), (1, 2), (2, 3)], {"initial_percentile": 0.5, "sort_ascending": True}, (0, 1)),
@@ -60,19 +60,19 @@ TEN = tuple((n / 10, n / 10 + 0.5) for n in range(10))
     ],
 )
 def test_groups_are_chosen_as_worked_out_by_hand(
-    what: str, groups: list[tuple[float, ...]], values: dict[str, Any], included: tuple[int, ...]
+    what: str, groups: list[tuple[float, ...]], values: dict[str, Any], included_groups: tuple[int, ...]
 ) -> None:
     curriculum = config(**values)
-    assert choose(collection(*groups), 0, start(curriculum), curriculum).included == included, what
+    assert choose(collection(*groups), 0, start(curriculum), curriculum).included == included_groups, what
 
 
 def test_a_subsample_is_repeatable_and_another_seed_gives_another() -> None:
-    def included(seed: int) -> tuple[int, ...]:
+    def included_groups(seed: int) -> tuple[int, ...]:
         curriculum = config(initial_percentile=1, random_subsample=0.3)
         return choose(collection(*TEN), 0, start(curriculum), curriculum, seed).included
 
-    assert included(1) == included(1)
-    assert len({included(seed) for seed in range(5)}) > 1
+    assert included_groups(1) == included_groups(1)
+    assert len({included_groups(seed) for seed in range(5)}) > 1
 
 
 def test_a_single_group_is_subsampled_inside() -> None:

@@ -247,14 +247,14 @@ async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
     return [records[trajectory_id] for trajectory_id in ids]
 
 
-async def published(tmp_path: Path, *episode: EpisodeItem, **fields: Any) -> Record:
+async def publish_episode(tmp_path: Path, *episode: EpisodeItem, **fields: Any) -> Record:
     trajectory = Trajectory(episode=list(episode), reward=1.0, metadata={"id": "e"}, **fields)
     (record,) = await records_of(tmp_path, [trajectory])
     return record
 
 
 async def test_log_probs_with_token_ids_are_trained_as_sampled(tmp_path: Path) -> None:
-    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS))
+    record = await publish_episode(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS))
     assert record.trainable
     (history,) = record.histories
     (span,) = history.spans
@@ -275,14 +275,14 @@ async def test_log_probs_with_token_ids_are_trained_as_sampled(tmp_path: Path) -
 async def test_log_probs_that_cannot_be_trained_are_kept_with_their_reason(
     tmp_path: Path, logprobs: Any, reason: str
 ) -> None:
-    record = await published(tmp_path, item("user", "?"), item("assistant", "!", logprobs))
+    record = await publish_episode(tmp_path, item("user", "?"), item("assistant", "!", logprobs))
     assert (record.trainable, record.untrainable_reason) == (False, reason)
     assert record.turns[0].completion.content == "!"
 
 
 async def test_tool_messages_stay_tool_messages(tmp_path: Path) -> None:
     call = EpisodeItem(role=EpisodeItemRole.TOOL, content="4", metadata={"tool_call_id": "call-1", "name": "add"})
-    record = await published(
+    record = await publish_episode(
         tmp_path, item("user", "?"), item("assistant", "", LOGPROBS), call, item("assistant", "4", LOGPROBS)
     )
     (message,) = record.turns[1].added_messages
@@ -290,7 +290,9 @@ async def test_tool_messages_stay_tool_messages(tmp_path: Path) -> None:
 
 
 async def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth(tmp_path: Path) -> None:
-    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5])
+    record = await publish_episode(
+        tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5]
+    )
     assert sorted((reward.name, reward.value) for reward in record.rewards) == [
         ("good", 1.75),
         ("good.step", 0.25),
@@ -331,7 +333,7 @@ async def test_tool_calls_are_json_whether_given_as_json_or_as_a_list(tmp_path: 
         tool_request = EpisodeItem(
             role=EpisodeItemRole.ASSISTANT, content="", logprobs=LOGPROBS, metadata={"tool_calls": given}
         )
-        (turn,) = (await published(tmp_path, item("user", "?"), tool_request)).turns
+        (turn,) = (await publish_episode(tmp_path, item("user", "?"), tool_request)).turns
         assert json.loads(turn.completion.tool_calls or "") == calls
 
 
@@ -640,7 +642,7 @@ class GoneError(Exception):
 
 
 async def test_the_logged_trajectories_of_an_earlier_process_count(tmp_path: Path, beside_the_example: None) -> None:
-    async def gone(epoch: int) -> None:
+    async def lose_epoch(epoch: int) -> None:
         raise GoneError
 
     plain = own_document(tmp_path)
@@ -648,7 +650,7 @@ async def test_the_logged_trajectories_of_an_earlier_process_count(tmp_path: Pat
     plan = read(tmp_path, plain)
     bus, endpoint = memory_bus(plan), Endpoint()
     async with opened(plan, bus, endpoint) as components:
-        components.run.log.end_epoch = gone  # type: ignore[method-assign]  # every attempt is on the log, the window is open
+        components.run.log.end_epoch = lose_epoch  # type: ignore[method-assign]  # every attempt is on the log, the window is open
         with pytest.raises(GoneError):
             await run_epochs(components, 1)
     async with opened(plan, bus, endpoint, resume=True) as components:

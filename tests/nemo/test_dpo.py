@@ -73,7 +73,7 @@ class Customizer:
         return None
 
     @contextmanager
-    def served(self) -> Iterator[str]:
+    def serve_customizer(self) -> Iterator[str]:
         """Serve on loopback; yield the address."""
         service = self
 
@@ -150,7 +150,7 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
         return await wait(adapter, ref, poll_interval)
 
     monkeypatch.setattr(NeMoCustomizerTrainerAdapter, "wait_until_complete", wait_and_note)
-    with service.served() as url:
+    with service.serve_customizer() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
         async with opened(plan, memory_bus(plan), Endpoint()) as components:
             statuses = await run_epochs(components)
@@ -175,7 +175,7 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
 
 async def test_a_job_that_the_customizer_fails_ends_the_run_with_its_message(tmp_path: Path) -> None:
     service = Customizer(("failed", 10.0))
-    with service.served() as url:
+    with service.serve_customizer() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
         async with opened(plan, memory_bus(plan), Endpoint()) as components:
             with pytest.raises(RunStoppedError, match="failed: Status: failed") as caught:

@@ -53,7 +53,7 @@ class Service:
 
 
 @asynccontextmanager
-async def served(service: Service) -> AsyncIterator[str]:
+async def serve_service(service: Service) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/generate/full", service.answer)
     runner = web.AppRunner(app, access_log=None)
@@ -72,7 +72,7 @@ async def test_a_service_behind_an_endpoint_trains_on_what_it_records_itself(tmp
     with endpoint.served() as model_url:
         service = Service(model_url, bus.sink)
         service.broken = {"question 1"}
-        async with served(service) as url, opened(plan, bus, Endpoint(), endpoint=url) as components:
+        async with serve_service(service) as url, opened(plan, bus, Endpoint(), endpoint=url) as components:
             statuses = await run_epochs(components, 2)
             view = components.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
@@ -85,6 +85,6 @@ async def test_a_service_that_records_nothing_is_named(tmp_path: Path) -> None:
     endpoint = Endpoint()
     with endpoint.served() as model_url:
         service = Service(model_url, None)
-        async with served(service) as url, new_run(tmp_path, endpoint=url) as components:
+        async with serve_service(service) as url, new_run(tmp_path, endpoint=url) as components:
             with pytest.raises(RunStoppedError, match=r"No trajectories collected .*no_turns"):
                 await run_epochs(components, 1)

@@ -101,25 +101,27 @@ async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(
 
 @pytest.mark.parametrize("ends_after", [1, 5, 7])
 async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path: Path, ends_after: int) -> None:
-    class Killed(BaseException):
+    class KillError(BaseException):
         pass
 
     calls = 0
 
-    async def killed(question: str, llm: Any) -> str:
+    async def raise_kill(question: str, llm: Any) -> str:
         nonlocal calls
         calls += 1
         if calls > ends_after:
-            raise Killed
+            raise KillError
         return await ask(question, llm)
 
-    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}, workflow=killed)
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}, workflow=raise_kill)
     config = read(tmp_path, plain)
     bus, endpoint = memory_bus(config), Endpoint()
     with pytest.raises(BaseException) as caught:  # noqa: PT011
         async with opened(config, bus, endpoint) as components:
             await run_epochs(components, 2)
-    assert caught.group_contains(Killed) if isinstance(caught.value, BaseExceptionGroup) else caught.type is Killed
+    assert (
+        caught.group_contains(KillError) if isinstance(caught.value, BaseExceptionGroup) else caught.type is KillError
+    )
     WORKFLOWS["killed"] = ask
     async with opened(config, bus, endpoint, resume=True) as components:
         statuses = await run_epochs(components, 2)
@@ -195,18 +197,18 @@ async def test_scores_that_are_not_numbers_drop_their_attempts(tmp_path: Path) -
     assert rows_of(tmp_path)[0]["num_trajectories"] == 4
 
 
-class Shaped(EvalOutputItem):
+class ShapedItem(EvalOutputItem):
     shaped_rewards: list[float]
 
 
-def shaped(item: EvalInputItem) -> EvalOutputItem:
+def shape_rewards(item: EvalInputItem) -> EvalOutputItem:
     """A step's reward in addition to the result's."""
     good = float(int(item.output_obj) % 2 == 0)
-    return Shaped(id=item.id, score=good, reasoning="", shaped_rewards=[0.25])
+    return ShapedItem(id=item.id, score=good, reasoning="", shaped_rewards=[0.25])
 
 
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
-    async with new_run(tmp_path, document(tmp_path, score=shaped)) as components:
+    async with new_run(tmp_path, document(tmp_path, score=shape_rewards)) as components:
         await components.builder.start_run(RUN, {"epoch": 0})
         collection = await components.builder.finalize(RUN, {"epoch": 0})
         view = components.run.log.view
@@ -345,7 +347,7 @@ async def test_a_validation_configuration_is_run_with_its_own_dataset_unless_ano
 
 
 async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path: Path) -> None:
-    plain, dataset = document(tmp_path, score=shaped, workflow=always_two), str(tmp_path / "train.json")
+    plain, dataset = document(tmp_path, score=shape_rewards, workflow=always_two), str(tmp_path / "train.json")
     async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
         metrics = await components.trainer.run_validation_evaluation(0, RUN)
     assert metrics["rewards"] == [1.25, 1.25, 1.25]

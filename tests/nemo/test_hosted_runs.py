@@ -21,7 +21,7 @@ from tests.nemo.world import document, read
 RUN = "shop"
 
 
-def written(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Plan:
+def write_plan(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Plan:
     """A configuration beside the settings file of production; `sections` change what that file says."""
     plain = document(tmp_path)
     plain["rollbus"] = {"data_dir": str(tmp_path / "state"), "settings_file": "rollbus.yaml"}
@@ -42,7 +42,7 @@ def written(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Plan:
 
 
 def test_a_file_that_has_the_run_hosts_it_in_its_own_namespace(tmp_path: Path) -> None:
-    processes = Processes(written(tmp_path), RUN)
+    processes = Processes(write_plan(tmp_path), RUN)
     settings = Settings.model_validate(processes._document())
     assert processes.is_hosted
     assert settings.namespace == "orders."
@@ -67,13 +67,13 @@ def test_a_file_that_has_the_run_hosts_it_in_its_own_namespace(tmp_path: Path) -
 def test_a_file_that_says_something_else_of_the_run_is_refused(
     tmp_path: Path, sections: dict[str, Any], message: str
 ) -> None:
-    processes = Processes(written(tmp_path, **sections), RUN)
+    processes = Processes(write_plan(tmp_path, **sections), RUN)
     with pytest.raises(ConfigurationError, match=message):
         processes._document()
 
 
 def test_a_check_prints_what_to_add_so_that_the_file_hosts_the_run(tmp_path: Path) -> None:
-    plan = written(tmp_path, runs=[{"run_id": "main", "model": "other"}])
+    plan = write_plan(tmp_path, runs=[{"run_id": "main", "model": "other"}])
     text = describe(FinetuneOptions(plan, FinetuneRunConfig()))
     path, section = tmp_path / "rollbus.yaml", text.partition("start its worker again:\n")[2]
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "runs": yaml.safe_load(section)}))
@@ -81,17 +81,17 @@ def test_a_check_prints_what_to_add_so_that_the_file_hosts_the_run(tmp_path: Pat
 
 
 def test_a_check_of_a_run_without_a_name_asks_for_one(tmp_path: Path) -> None:
-    assert "name the run under `rollbus: run_id`" in describe_road(written(tmp_path, run_id=None))
+    assert "name the run under `rollbus: run_id`" in describe_road(write_plan(tmp_path, run_id=None))
 
 
 def test_a_run_goes_on_only_where_it_began(tmp_path: Path) -> None:
-    processes = Processes(written(tmp_path), RUN)
+    processes = Processes(write_plan(tmp_path), RUN)
     processes._folder.mkdir(parents=True)
     processes._write(processes._document())
     (processes._folder / STATE_FILE).touch()
-    written(tmp_path, runs=[{"run_id": "main", "model": "other"}])
+    write_plan(tmp_path, runs=[{"run_id": "main", "model": "other"}])
     with pytest.raises(ConfigurationError, match=r"began in namespace 'orders\.', and would go on in 'shop\.'"):
-        Processes(written(tmp_path, runs=[]), RUN)._document()
+        Processes(write_plan(tmp_path, runs=[]), RUN)._document()
 
 
 def test_what_beats_for_the_run_is_not_started_again() -> None:

@@ -21,8 +21,8 @@ from tests.builders import START_MS
 
 STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}
 STARTED_STEP = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
-COMPLETED = StepCompleted(**STEP, policy_version=1, trained=(), started_at_ms=START_MS, completed_at_ms=START_MS)
-FAILED = StepFailed(**STEP, attempt=1, error_class="E", message="no", final=False, failed_at_ms=START_MS)
+COMPLETED_STEP = StepCompleted(**STEP, policy_version=1, trained=(), started_at_ms=START_MS, completed_at_ms=START_MS)
+FAILED_STEP = StepFailed(**STEP, attempt=1, error_class="E", message="no", final=False, failed_at_ms=START_MS)
 
 
 class ScriptedBus:
@@ -42,11 +42,11 @@ def run_log(*records: Any) -> RunLog:
 
 
 async def test_a_step_may_take_longer_than_other_waits() -> None:
-    log = run_log(STARTED_STEP, *[None] * 30, COMPLETED)
+    log = run_log(STARTED_STEP, *[None] * 30, COMPLETED_STEP)
     await log.wait_for(lambda view: "b" in view.completed, "the training")
 
 
-@pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED), (STARTED_STEP, COMPLETED)])
+@pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED_STEP), (STARTED_STEP, COMPLETED_STEP)])
 async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(records: Sequence[Any]) -> None:
     with pytest.raises(UnavailableError, match="nothing new is on the log"):
         await run_log(*records).wait_for(lambda view: False, "the training")

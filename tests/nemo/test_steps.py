@@ -28,7 +28,7 @@ from tests.nemo.test_played_steps import report_move
 from tests.nemo.world import RUN, Endpoint, document, new_run, run_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
-SEEN = ["LLM_START", "LLM_END", "TOOL_START", "TOOL_END", "LLM_START", "LLM_END", "CUSTOM_START", "CUSTOM_END"]
+SEEN_STEPS = ["LLM_START", "LLM_END", "TOOL_START", "TOOL_END", "LLM_START", "LLM_END", "CUSTOM_START", "CUSTOM_END"]
 
 
 def price(item: str) -> str:
@@ -78,7 +78,7 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
         await run_epochs(components, 1)
         records = list(components.run.log.view.trajectories.values())
     for steps in map(steps_of, seen):
-        assert [step.event_type.value for step in steps] == SEEN
+        assert [step.event_type.value for step in steps] == SEEN_STEPS
         assert [step.payload.name for step in steps[2:4]] == ["price", "price"]
         assert "4" in str(steps[3].payload.data.output)  # type: ignore[union-attr]
         first, last = (str(steps[index].payload.data.input) for index in (0, 4))  # type: ignore[union-attr]
@@ -90,7 +90,7 @@ async def test_an_evaluator_sees_models_tools_and_steps_of_the_users_own(tmp_pat
 
 
 def steps_of(trajectory: list[IntermediateStep]) -> list[IntermediateStep]:
-    return [step for step in trajectory if step.event_type.value in SEEN]
+    return [step for step in trajectory if step.event_type.value in SEEN_STEPS]
 
 
 class SlowFirst(Endpoint):
@@ -99,18 +99,18 @@ class SlowFirst(Endpoint):
     def __init__(self) -> None:
         super().__init__()
         self.before = self.wait_for_later_calls
-        self.answered = {letter: threading.Event() for letter in "abc"}
+        self.answered_letters = {letter: threading.Event() for letter in "abc"}
 
     def wait_for_later_calls(self, request: dict[str, Any]) -> None:
         later = {"a": "b", "b": "c"}.get(request["messages"][-1]["content"][-1])
         if later is not None:
-            assert self.answered[later].wait(20.0)
+            assert self.answered_letters[later].wait(20.0)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         answer, letter = super().answer(request), request["messages"][-1]["content"][-1]
         answer["choices"][0]["message"]["content"] = "1" if letter == "a" else "12"
         answer["choices"][0]["token_ids"] = [ord(letter)]
-        self.answered[letter].set()
+        self.answered_letters[letter].set()
         return answer
 
 
@@ -139,7 +139,7 @@ async def test_calls_side_by_side_have_their_own_tokens(tmp_path: Path, call: st
     assert token_ids_by_input == {f"question 0 {letter}": [ord(letter)] for letter in "abc"}
 
 
-def answered(text: str, name: str = "", **payload: Any) -> IntermediateStep:
+def model_end(text: str, name: str = "", **payload: Any) -> IntermediateStep:
     """The end of a model's call, as a framework reports it."""
     data = StreamEventData(output=text, payload=payload or None)
     return IntermediateStep(
@@ -169,7 +169,7 @@ def test_an_answer_has_the_tokens_of_the_call_with_its_id(payloads: list[dict[st
         make_turn(sequence=number, text=text, response_id=name)
         for number, (name, text) in enumerate(zip("abc", texts, strict=True), 1)
     ]
-    steps = [answered(text, **payload) for text, payload in zip(texts, payloads, strict=True)]
+    steps = [model_end(text, **payload) for text, payload in zip(texts, payloads, strict=True)]
     assert turns_of_answers(steps[::-1], turns) == {0: turns[2], 1: turns[1], 2: turns[0]}
     second = make_turn(sequence=4, text="12", response_id="b", choice=1)
     assert turns_of_answers(steps, [*turns, second]) == dict(enumerate(turns)), "frameworks go on with the first choice"
@@ -193,7 +193,7 @@ def test_an_answer_without_an_id_has_tokens_only_where_its_text_fits_one_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     turns = [make_turn(sequence=number, text=text, response_id="same") for number, text in enumerate(turn_texts, 1)]
-    steps = [answered(text, str(index)) for index, text in enumerate(step_texts)]
+    steps = [model_end(text, str(index)) for index, text in enumerate(step_texts)]
     assert turns_of_answers(steps, turns) == {index: turns[place] for index, place in pairs.items()}
     for index in range(len(steps)):
         is_refused = index not in pairs and step_texts[index] != "1 and more"

@@ -49,7 +49,7 @@ from tests.producers.integrations.agent_server import TOKENS, AgentServer
 from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
-SAMPLED = [TOKENS["tool"], TOKENS["final"]]
+SAMPLED_TOKENS = [TOKENS["tool"], TOKENS["final"]]
 SINK: list[MemorySink] = []
 """Where the exporter of the running test sends."""
 
@@ -107,7 +107,7 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
 
 
 @contextmanager
-def served(model: AgentServer) -> Iterator[str]:
+def serve_model(model: AgentServer) -> Iterator[str]:
     """Serve a scripted model; yield its address."""
 
     class Handler(QuietHandler):
@@ -131,7 +131,7 @@ async def workflow(sink: MemorySink, *, framework: str = "langchain") -> AsyncIt
     """A workflow as `nat run` and `nat serve` build it, with a tool, and a model that asks for it once."""
     SINK.append(sink)
     _register_components()
-    with served(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
         config = Config.model_validate(
             {
                 "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
@@ -191,7 +191,7 @@ async def test_two_requests_of_two_calls_are_two_episodes_of_two_turns(framework
         assert names == {True: talk, False: start.labels["workflow_run_id"]}, (
             "feedback may name the request by the toolkit's own id, and what a user says next is known by the talk's"
         )
-        assert [tokens_of(turn) for turn in turns_of(events)] == SAMPLED
+        assert [tokens_of(turn) for turn in turns_of(events)] == SAMPLED_TOKENS
         assert [turn.function for turn in turns_of(events)] == ["<workflow>"] * 2
         (tool,) = (event for event in events if isinstance(event, ToolCalled))
         assert (tool.name, tool.result) == ("stock", "bolts: 7")
@@ -252,7 +252,7 @@ async def test_the_scores_of_an_evaluation_are_rewards_and_its_result_an_evaluat
     _register_components()
     dataset = [{"id": name, "question": f"How many, {name}?", "answer": "7"} for name in "abc"]
     (tmp_path / "data.json").write_text(json.dumps(dataset))
-    with served(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
         document = evaluated_document(url, tmp_path)
         (tmp_path / "eval.yml").write_text(yaml.safe_dump(document))
         await run_and_evaluate(EvaluationRunConfig(config_file=tmp_path / "eval.yml"))

@@ -199,15 +199,15 @@ def episodes() -> list[Episode]:
     ]
 
 
-def _called(name: str, arguments: str) -> Episode:
+def _tool_episode(name: str, arguments: str) -> Episode:
     asking = {"role": "user", "content": "Why?"}
     called = {"role": "assistant", "content": "", "tool_calls": call_objects(json.loads(arguments))}
     return _one_answer(name, user("Why?"), assistant(tool_calls=calls(arguments)), asking, called)
 
 
-CHANGED = [
-    _called("exact", '{"rate": 0.12345678901234568}'),
-    _called("huge", '{"order": 340282366920938463463374607431768211456}'),
+CHANGED_EPISODES = [
+    _tool_episode("exact", '{"rate": 0.12345678901234568}'),
+    _tool_episode("huge", '{"order": 340282366920938463463374607431768211456}'),
 ]
 """Right JSON that the JSON columns of `datasets` would change or refuse."""
 PAIRS = [
@@ -242,4 +242,13 @@ def write_truth(folder: Path, chosen: Sequence[Episode], *, leave_out: Sequence[
     return path
 
 
-__all__ = ["CHANGED", "FEATURES", "PAIRS", "Episode", "episodes", "stored_turns", "write_export", "write_truth"]
+__all__ = [
+    "CHANGED_EPISODES",
+    "FEATURES",
+    "PAIRS",
+    "Episode",
+    "episodes",
+    "stored_turns",
+    "write_export",
+    "write_truth",
+]

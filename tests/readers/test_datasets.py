@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.export.numbers import HALF_CHARACTER
-from tests.readers.cases import CHANGED, episodes, write_export, write_truth
+from tests.readers.cases import CHANGED_EPISODES, episodes, write_export, write_truth
 from tests.readers.environments import run_check
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def test_every_row_arrives_as_it_was_recorded(layout: str, tmp_path: Path) -> No
     for file_format, changed in (("parquet", []), ("jsonl", CHANGED_IN_JSONL[layout])):
         folder = tmp_path / file_format
         request: dict[str, Any] = {"reader": "trl", "kind": "sft", "sft_layout": layout, "file_format": file_format}
-        _, left_out, line = write_export(folder, [*chosen, *CHANGED], **request)
+        _, left_out, line = write_export(folder, [*chosen, *CHANGED_EPISODES], **request)
         assert left_out == {
             "not text": 1,
             f"{what} with arguments that are no JSON object": 1,

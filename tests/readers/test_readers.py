@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.consumers.export.numbers import HALF_CHARACTER
-from tests.readers.cases import CHANGED, PAIRS, Episode, episodes, write_export, write_truth
+from tests.readers.cases import CHANGED_EPISODES, PAIRS, Episode, episodes, write_export, write_truth
 from tests.readers.environments import run_check
 
 pytestmark = pytest.mark.readers
@@ -25,7 +25,7 @@ def test_a_step_of_trl_trains_on_what_was_sampled(tmp_path: Path) -> None:
 
 def read_through_all(*left_out: str) -> tuple[list[Episode], list[Episode]]:
     """Return the conversations to export, and those of them that have to arrive."""
-    chosen = [*episodes(), *CHANGED]
+    chosen = [*episodes(), *CHANGED_EPISODES]
     return chosen, [episode for episode in chosen if episode.truth is not None and episode.name not in left_out]
 
 
@@ -51,7 +51,7 @@ def test_nemo_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_verl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
-    chosen, arriving = read_through_all("tools", "single", "thinking", *(episode.name for episode in CHANGED))
+    chosen, arriving = read_through_all("tools", "single", "thinking", *(episode.name for episode in CHANGED_EPISODES))
     _, left_out, _ = write_export(tmp_path, chosen, reader="verl", kind="sft")
     assert left_out["conversations with thinking, which verl's SFT does not pass on as it is"] == 1
     write_truth(tmp_path, arriving)

@@ -31,7 +31,7 @@ def _native() -> Any:
 
 
 TURN: Any = make_turn(untrainable="no_logprobs")
-MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of|9223372036854775808 items")
+MALFORMED_MESSAGE = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of|9223372036854775808 items")
 LAX = "malformed"
 """Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, a branch in two bytes, and a
 block of −2⁶³ items, of which it reads none."""
@@ -42,7 +42,7 @@ def outcome(read: Read, data: bytes) -> Any:
     try:
         return read(data, 0)
     except Exception as error:
-        return LAX if MALFORMED.search(str(error)) else "refused"
+        return LAX if MALFORMED_MESSAGE.search(str(error)) else "refused"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)

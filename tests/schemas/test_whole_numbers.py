@@ -50,10 +50,10 @@ def with_numbers(record: Any, value: int) -> Iterator[tuple[str, Any]]:
         elif kind == "map" and old and kind_of(inner)[0] == "int":
             copies = iter([("{}", {**old, next(iter(old)): value})])
         for path, copy in copies:
-            yield f"{name}{path and '.' + path}", unchecked(record, name, copy)
+            yield f"{name}{path and '.' + path}", replace_unchecked(record, name, copy)
 
 
-def unchecked(record: Any, name: str, value: Any) -> Any:
+def replace_unchecked(record: Any, name: str, value: Any) -> Any:
     """Return a copy with one field replaced, without the record's own rules: the codec has to hold without them."""
     copy = object.__new__(type(record))
     for field in dataclasses.fields(record):

@@ -24,12 +24,12 @@ _QUESTION_TEXT = (
     "['The board is X _ O, _ X _, _ _ _. You play O. Where?', 'You lost that square. Where now?', "
     "'It is your move again: _ _ _, X O _, _ _ X.'][1 + cityHash64(i) % 3]"
 )
-_ANSWERED = "['I take the lower right square: 9.', 'The centre is free, so 5.', 'I block the row with 3.'][1 + i % 3]"
-_REPLACED = {
+_ANSWERS = "['I take the lower right square: 9.', 'The centre is free, so 5.', 'I block the row with 3.'][1 + i % 3]"
+_REPLACEMENTS = {
     shape._REWARD: _REWARD,
     "map('loss', 0.1, 'entropy', 1 + 1 / s, 'grad_norm', 0.5, 'kl', 0.01, 'clip_fraction', 0.1)": _METRICS,
     f'"user","content":"\', {shape._TEXT},': f'"user","content":"\', {_QUESTION_TEXT},',
-    shape._TEXT: _ANSWERED,
+    shape._TEXT: _ANSWERS,
     "if(g % 10 < 3, 1, 0.5)": "if(g % 10 < 3, g % 20 < 3, 0.25 + 0.6 * (1 - exp(-s / 40)))",
 }
 
@@ -95,7 +95,7 @@ def statements(namespace: str) -> Iterator[str]:
             if table in {"sink_ranges", "dead_letters"}:
                 continue  # below, as a page with something to look at has them
             statement = generate.insert(table, topic, 0, TRAJECTORIES, TRAJECTORIES, namespace)
-            for original, replacement in _REPLACED.items():
+            for original, replacement in _REPLACEMENTS.items():
                 statement = statement.replace(original, replacement)
             yield statement
     yield (

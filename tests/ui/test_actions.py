@@ -7,7 +7,7 @@ import pytest
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.ui.actions import ACTIONS, Commands, read_form, words_of
 
-GIVEN: dict[str, Any] = {"run": "main", "reason": "worse"}
+ACTION_VALUES: dict[str, Any] = {"run": "main", "reason": "worse"}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ GIVEN: dict[str, Any] = {"run": "main", "reason": "worse"}
     ],
 )
 def test_an_action_runs_its_command_in_the_name_of_its_person(values: dict[str, Any], command: list[str]) -> None:
-    assert words_of(read_form(GIVEN | values), "ann") == command
+    assert words_of(read_form(ACTION_VALUES | values), "ann") == command
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_action_runs_its_command_in_the_name_of_its_person(values: dict[str, 
 )
 def test_an_unknown_action_is_refused_before_a_command_runs(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        read_form(GIVEN | values)
+        read_form(ACTION_VALUES | values)
 
 
 async def test_a_preview_names_the_command_and_changes_nothing() -> None:

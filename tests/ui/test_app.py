@@ -103,17 +103,17 @@ def test_a_question_only_reads(method: str) -> None:
     assert browser(AnsweringDatabase()).request(method, "/api/ask/runs").status_code == 405
 
 
-class Heard(Acting):
+class HearingActs(Acting):
     """Keeps what it is told to write."""
 
     def __init__(self) -> None:
         super().__init__(
             KafkaConnection(), "rollbus.", signing=Signing.model_validate({"owner": "o" * 16, "principals": "p" * 16})
         )
-        self.heard: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.acts: list[tuple[str, str, Mapping[str, Any]]] = []
 
     async def report(self, judge: PageJudge, values: Mapping[str, Any]) -> str:
-        self.heard.append((judge.name, judge.source, values))
+        self.acts.append((judge.name, judge.source, values))
         return "event-1"
 
 
@@ -130,43 +130,43 @@ def guarded_page(acting: Acting, owner: str | None = "secret", clock_ms: Callabl
 
 @pytest.mark.parametrize("path", ["/api/verdicts", "/api/data-sets"])
 def test_only_a_session_writes(path: str) -> None:
-    acting = Heard()
+    acting = HearingActs()
     page, form = guarded_page(acting), {"episode_id": "e1", "value": 1}
     for headers in ({}, PAGE, OWNER, PAGE | {"cookie": "rollbus-desk-8080=guess"}):
         assert page.post(path, json=form, headers=headers).status_code in (401, 403)
-    assert acting.heard == []
+    assert acting.acts == []
 
 
 def test_only_the_owners_token_and_a_reporters_open_a_session() -> None:
-    page = guarded_page(Heard())
+    page = guarded_page(HearingActs())
     for headers in ({}, PAGE, {"authorization": "Bearer "}, {"authorization": "Bearer of an agent"}):
         assert page.post("/api/session", json={"judge": "ann"}, headers=headers).status_code == 403
-    without_token = guarded_page(Heard(), owner=None).post("/api/session", json={}, headers=OWNER)
+    without_token = guarded_page(HearingActs(), owner=None).post("/api/session", json={}, headers=OWNER)
     assert (without_token.status_code, "rollbus up" in without_token.text) == (403, True)
 
 
 def test_a_principal_judges_in_its_own_name_and_does_nothing_else() -> None:
-    acting = Heard()
+    acting = HearingActs()
     page = guarded_page(acting)
     opened = page.post("/api/session", json={"judge": "operator"}, headers={"authorization": "Bearer of eve"})
     assert opened.json() == {"judge": "eve", "is_owner": False}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).status_code == 200
-    assert acting.heard == [("eve", "judge", form)]
+    assert acting.acts == [("eve", "judge", form)]
     refused = page.post("/api/data-sets", json={}, headers=PAGE)
     assert (refused.status_code, "eve may give verdicts" in refused.text) == (403, True)
 
 
 def test_a_cookie_alone_which_every_port_of_this_machine_gets_writes_nothing() -> None:
-    acting = Heard()
+    acting = HearingActs()
     page = guarded_page(acting)
     page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert page.post("/api/verdicts", json={"episode_id": "e1", "value": 1}).status_code == 401
-    assert acting.heard == []
+    assert acting.acts == []
 
 
 def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
-    acting = Heard()
+    acting = HearingActs()
     page = guarded_page(acting)
     opened = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert opened.json() == {"judge": "ann", "is_owner": True}
@@ -176,7 +176,7 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
     assert page.get("/api/session", headers=PAGE).json() == {"judge": "ann", "is_owner": True}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).json() == {"event_id": "event-1"}
-    assert acting.heard == [("ann", "operator", form)]
+    assert acting.acts == [("ann", "operator", form)]
     cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
     assert page.delete("/api/session", headers=PAGE).json()["judge"] is None
     assert page.get("/api/session", headers=PAGE | cookie).json()["judge"] is None
@@ -185,13 +185,13 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
 
 def test_a_session_ends_after_twelve_hours() -> None:
     clock = iter([0, 12 * 3_600_000 - 1, 12 * 3_600_000])
-    page = guarded_page(Heard(), clock_ms=lambda: next(clock))
+    page = guarded_page(HearingActs(), clock_ms=lambda: next(clock))
     page.post("/api/session", json={}, headers=OWNER)
     assert [page.get("/api/session", headers=PAGE).json()["judge"] for _ in range(2)] == ["operator", None]
 
 
 def test_a_name_that_no_signature_can_carry_opens_no_session() -> None:
-    page = guarded_page(Heard())
+    page = guarded_page(HearingActs())
     for judge in ("Ann", "owner", "a b", "x" * 64):
         refused = page.post("/api/session", json={"judge": judge}, headers=OWNER)
         assert (refused.status_code, "names no principal" in refused.json()["error"]) == (400, True)
@@ -205,7 +205,7 @@ def test_without_a_key_for_signatures_a_verdict_has_one_author() -> None:
 
 
 def test_a_form_of_another_kind_is_not_read() -> None:
-    page = guarded_page(Heard())
+    page = guarded_page(HearingActs())
     page.post("/api/session", json={}, headers=OWNER)
     assert page.post("/api/verdicts", data={"episode_id": "e1"}, headers=PAGE).status_code == 415
     assert page.post("/api/verdicts", json=[1], headers=PAGE).status_code == 400

@@ -23,7 +23,7 @@ START_TIMEOUT_S = 600.0
 MAX_ROWS = 8
 BLOCK_TOKENS, BLOCKS = 32, 20
 """Of the cache of keys and values: too few for eight long answers at a time, so that some are preempted."""
-UNSTATED = {"temperature": 0.5, "top_p": 0.8, "top_k": 20}
+UNSTATED_SETTINGS = {"temperature": 0.5, "top_p": 0.8, "top_k": 20}
 """What the model's `generation_config.json` lets a request have that names nothing."""
 
 
@@ -56,7 +56,7 @@ def make_vllm(folder: Path, base_model: Path, name: str) -> tuple[ServiceProcess
     about.parent.mkdir(parents=True)
     about.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n")
     settings = base_model / "generation_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), **UNSTATED, "do_sample": True}))
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **UNSTATED_SETTINGS, "do_sample": True}))
     command = [
         *(str(python.with_name("vllm")), "serve", str(base_model), "--served-model-name", name),
         *("--host", HOST, "--port", str(port), "--dtype", "float32", "--enforce-eager"),

@@ -10,7 +10,7 @@ from torch import nn
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.art_server.learner.agreement import measure
 from tests.vllm.recording import MODEL, QUESTION, open_agent
-from tests.vllm.server import BLOCK_TOKENS, MAX_ROWS, UNSTATED, Vllm
+from tests.vllm.server import BLOCK_TOKENS, MAX_ROWS, UNSTATED_SETTINGS, Vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
@@ -41,7 +41,7 @@ async def test_a_client_that_names_nothing_samples_as_generation_config_says(vll
     messages: Any = [{"role": "user", "content": QUESTION}]
     answers = []
     async with openai.AsyncOpenAI(base_url=vllm.url, api_key="none") as client:
-        for settings in ({}, UNSTATED):
+        for settings in ({}, UNSTATED_SETTINGS):
             answer = await client.chat.completions.create(
                 model=f"{MODEL}@0", messages=messages, max_tokens=12, seed=3, logprobs=True, extra_body=settings
             )

@@ -53,7 +53,7 @@ run_finetuning_sync(
 """
 """The command itself ends in its first evaluation (`tests/nemo/test_side_by_side.py`), so its runtime is called."""
 OWN_TO_EACH = ("timestamp", "run_id")
-TRAINED = """
+TRAINING_PROGRAM = """
     SELECT s.step, t.example_id, m.reward
     FROM step_members AS s FINAL
     INNER JOIN group_members AS m FINAL ON s.namespace = m.namespace AND s.trajectory_id = m.trajectory_id
@@ -69,12 +69,12 @@ Groups = list[dict[str, list[float]]]
 def test_both_plugins_train_the_same_groups_and_write_the_same_files(
     kafka: str, clickhouse: tuple[str, int], art_launcher: Launcher, art_base_model: Path, tmp_path: Path
 ) -> None:
-    site = installed(tmp_path / "site")
+    site = install_toolkit(tmp_path / "site")
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    with served(art_launcher, art_base_model, theirs) as art, answering(THEIR_HEALTH_PORT):
+    with serving_art(art_launcher, art_base_model, theirs) as art, answering(THEIR_HEALTH_PORT):
         finetune((sys.executable, "-c", THEIR_PROGRAM), theirs, art, environment_of("0.5.17", site))
         trained_by_them = groups_of_their_client(theirs)
-    with served(art_launcher, art_base_model, ours) as art:
+    with serving_art(art_launcher, art_base_model, ours) as art:
         host, port = clickhouse
         write_settings(ours, kafka, clickhouse, "side_by_side")
         given = ("--config_file", "finetune.yml", "-o", "rollbus.run_id", "ours")
@@ -97,16 +97,16 @@ def test_both_plugins_train_the_same_groups_and_write_the_same_files(
 def assert_same_rows(our_rows: Sequence[dict[str, Any]], their_rows: Sequence[dict[str, Any]], name: str) -> None:
     """Each row of theirs is one of ours, which may have more fields."""
     for ours, theirs in zip(our_rows, their_rows, strict=True):
-        values = dict(flattened(ours))
-        for key, value in flattened(theirs):
+        values = dict(flat_values(ours))
+        for key, value in flat_values(theirs):
             assert key in OWN_TO_EACH or values[key] == pytest.approx(value, abs=1e-12), (name, key)
 
 
-def flattened(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield what is in a row, also in its sections and lists, by its place."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from flattened(inner, f"{place}.{key}" if place else str(key))
+            yield from flat_values(inner, f"{place}.{key}" if place else str(key))
     else:
         yield place, value
 
@@ -131,12 +131,12 @@ def groups_of_their_client(folder: Path) -> Groups:
 
 def groups_on_the_ledger(database: ClickHouseSettings) -> Groups:
     steps: dict[int, dict[str, list[float]]] = {}
-    for step, example, reward in ask(database, TRAINED, {"namespace": "ours."}).rows:
+    for step, example, reward in ask(database, TRAINING_PROGRAM, {"namespace": "ours."}).rows:
         steps.setdefault(step, {}).setdefault(example, []).append(reward)
     return [groups for _, groups in sorted(steps.items())]
 
 
-def installed(site: Path) -> Path:
+def install_toolkit(site: Path) -> Path:
     """Return a folder with the workflow as a package that the toolkit finds."""
     (about := site / f"{WORKFLOW.stem}-1.dist-info").mkdir(parents=True)
     shutil.copy(WORKFLOW, site)
@@ -146,7 +146,7 @@ def installed(site: Path) -> Path:
 
 
 @contextmanager
-def served(launcher: Launcher, base_model: Path, folder: Path) -> Iterator[ArtServer]:
+def serving_art(launcher: Launcher, base_model: Path, folder: Path) -> Iterator[ArtServer]:
     folder.mkdir()
     server = ArtServer(launcher, base_model, folder / "art")
     server.start()

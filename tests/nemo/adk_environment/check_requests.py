@@ -69,7 +69,7 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
 
 
 @contextmanager
-def served(model: AgentServer) -> Iterator[str]:
+def serve_model(model: AgentServer) -> Iterator[str]:
     class Handler(QuietHandler):
         def do_POST(self) -> None:
             self.answer(model._make_answer(self.read_json()))
@@ -85,7 +85,7 @@ async def ask(manager: SessionManager, question: str) -> str:
 
 async def test_two_requests_of_an_adk_agent_are_two_episodes_of_two_turns() -> None:
     discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
-    with served(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
         model = {"_type": "openai", "model_name": "openai/agent", "base_url": url, "api_key": "none"}
         config = Config.model_validate(
             {

@@ -393,11 +393,11 @@ def test_what_another_tool_has_put_on_a_client_stays_in_force(
     client = server.client()
     create, models_asked = client.chat.completions.create, []
 
-    def traced(**request: Any) -> Any:
+    def create_traced(**request: Any) -> Any:
         models_asked.append(request["model"])
         return create(**request)
 
-    client.chat.completions.create = traced  # type: ignore[method-assign]
+    client.chat.completions.create = create_traced  # type: ignore[method-assign]
     wrapped = recorder.wrap(client)
     with recorder.episode(task="t"):
         answer = wrapped.chat.completions.create(model="agent", messages=HELLO)

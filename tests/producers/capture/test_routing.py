@@ -12,7 +12,7 @@ from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
 from rollbus.schemas.routing import Router
 from tests.producers.openai_server import Server, completion
 
-DRAWN, OTHER = (
+DRAWN_EPISODE, OTHER_EPISODE = (
     next(f"e{n}" for n in range(99) if is_drawn("agent", 2, f"e{n}", 0.5) is want) for want in (True, False)
 )
 
@@ -24,7 +24,7 @@ def recording() -> tuple[Recorder, Router]:
     return recorder, routing.router
 
 
-def decided(number: int, **fields: Any) -> PolicyDecision:
+def make_decision(number: int, **fields: Any) -> PolicyDecision:
     defaults: dict[str, Any] = {"action": "canary", "serving": 1, "canary": 2, "share": 0.5, "reason": "r"}
     return PolicyDecision(model="agent", run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
 
@@ -38,24 +38,27 @@ def model_asked(server: Server, recorder: Recorder, episode: str, model: str = "
 
 
 def test_a_call_asks_for_the_version_of_its_episode_and_without_route_for_none(server: Server) -> None:
-    assert model_asked(server, init(sink=MemorySink()), DRAWN) == "agent"
+    assert model_asked(server, init(sink=MemorySink()), DRAWN_EPISODE) == "agent"
     recorder, router = recording()
     assert model_asked(server, recorder, "e0") == "agent", "nothing is known yet"
-    router.use(decided(1))
-    assert (model_asked(server, recorder, DRAWN), model_asked(server, recorder, OTHER)) == ("agent@2", "agent@1")
-    assert model_asked(server, recorder, DRAWN, "agent@0") == "agent@0"
-    assert model_asked(server, recorder, DRAWN, "gpt") == "gpt"
-    router.use(decided(2, action="quarantine", canary=None, share=0.0))
-    assert model_asked(server, recorder, DRAWN) == "agent@1"
+    router.use(make_decision(1))
+    assert (model_asked(server, recorder, DRAWN_EPISODE), model_asked(server, recorder, OTHER_EPISODE)) == (
+        "agent@2",
+        "agent@1",
+    )
+    assert model_asked(server, recorder, DRAWN_EPISODE, "agent@0") == "agent@0"
+    assert model_asked(server, recorder, DRAWN_EPISODE, "gpt") == "gpt"
+    router.use(make_decision(2, action="quarantine", canary=None, share=0.0))
+    assert model_asked(server, recorder, DRAWN_EPISODE) == "agent@1"
 
 
 @pytest.mark.parametrize("mode", ["force", "passive"])
 def test_a_version_that_the_server_lacks_costs_the_application_nothing(server: Server, mode: str) -> None:
     recorder, router = recording()
-    router.use(decided(1))
+    router.use(make_decision(1))
     server.script = lambda body: httpx.Response(404, json={"error": {}}) if "@" in body["model"] else completion()
     client = recorder.wrap(server.client(), logprobs=mode)
-    with recorder.episode(task="t", episode_id=DRAWN):
+    with recorder.episode(task="t", episode_id=DRAWN_EPISODE):
         client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "x"}])
     assert [request["model"] for request in server.requests] == ["agent@2", "agent"]
     assert recorder.counters["route_unknown"] == 1

@@ -31,7 +31,7 @@ SERVERS = {
     "openai": "no_token_ids",
 }
 """Whether a turn can be trained on, else why not."""
-STREAMED = SERVERS | {"sglang": "no_token_ids"}
+STREAMING_SERVERS = SERVERS | {"sglang": "no_token_ids"}
 IDS = {"token_ids", "prompt_token_ids"}
 WITH_IDS = ("vllm", "vllm, tokens as ids", "sglang", "llama.cpp")
 
@@ -137,7 +137,7 @@ def test_a_servers_own_form_is_read_and_the_application_sees_no_ids(
     recorder: Recorder, sink: MemorySink, name: str, stream: bool
 ) -> None:
     turn = turn_of(recorder, sink, Server(script_of(name)), stream=stream)
-    assert turn.untrainable_reason == (STREAMED if stream else SERVERS)[name]
+    assert turn.untrainable_reason == (STREAMING_SERVERS if stream else SERVERS)[name]
     assert turn.completion.content == "Hello there"
     assert (turn.finish_reason, turn.completion_tokens, turn.policy_version) == ("stop", 2, 3)
     assert memoryview(turn.logprobs).cast("f").tolist() == [-0.5, -0.25]

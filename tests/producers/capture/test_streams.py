@@ -120,12 +120,12 @@ def test_any_chunking_in_any_pieces_is_read_as_the_unstreamed_answer(
 
     visible_text = make_cut(Wishes(hide, hide, hide), b"null")(data).decode()
     texts = [line[len("data:") :] for line in visible_text.splitlines() if line.startswith("data: {")]
-    assert [json.loads(text) for text in texts] == (chunks if hide else hidden(chunks))
+    assert [json.loads(text) for text in texts] == (chunks if hide else without_hidden(chunks))
     pretty = json.dumps(answer, indent=indent).encode()
-    assert json.loads(make_cut(Wishes(usage=True), b"null")(pretty)) == hidden([answer])[0]
+    assert json.loads(make_cut(Wishes(usage=True), b"null")(pretty)) == without_hidden([answer])[0]
 
 
-def hidden(bodies: list[Body]) -> list[Body]:
+def without_hidden(bodies: list[Body]) -> list[Body]:
     """What an application sees of bodies whose tokens it did not ask for."""
     visible_chunks = []
     for body in bodies:

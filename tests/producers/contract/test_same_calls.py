@@ -22,7 +22,7 @@ def reading(answer: str | None, reason: str | None, *tools: Any, tokens: Any = (
 
 TWO = [reading(HELLO, "stop", tokens=(3, 4), choice=choice) for choice in (0, 1)]
 NOTHING = (None, None)
-EXPECTED = {
+EXPECTED_READINGS = {
     "plain": [reading(HELLO, "stop")],
     "streamed": [reading(HELLO, "stop")],
     "two": TWO,
@@ -34,7 +34,7 @@ EXPECTED = {
     "failed": [reading(None, None, tokens=NOTHING)],
 }
 UNREAD = [reading(None, None, tokens=(3, 4), choice=choice) for choice in (0, 1)]
-LOST: dict[str, Any] = {
+LOST_FIELDS: dict[str, Any] = {
     "langfuse": {
         "plain": [reading(HELLO, None)],
         "tool": [reading(None, None, TOOL)],
@@ -55,4 +55,4 @@ def test_the_same_calls_are_read_the_same(door: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     readings = json.loads(done.stdout.splitlines()[-1])
     assert list(readings) == list(CASES)
-    assert readings == {**EXPECTED, **LOST.get(door, {})}
+    assert readings == {**EXPECTED_READINGS, **LOST_FIELDS.get(door, {})}

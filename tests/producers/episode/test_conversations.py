@@ -8,7 +8,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import AliasDeclared
 
 
-def declared(recorder: Recorder, sink: MemorySink) -> list[Any]:
+def alias_declarations(recorder: Recorder, sink: MemorySink) -> list[Any]:
     assert recorder.flush(120)
     return [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
 
@@ -18,7 +18,7 @@ def test_the_first_call_says_what_the_user_said(recorder: Recorder, sink: Memory
         messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": "no, the parcel"}]
         episode.turn(messages=messages, answer="DELIVERY")
         episode.turn(messages=[*messages, {"role": "user", "content": "more"}], answer="OTHER")
-    (record,) = declared(recorder, sink)
+    (record,) = alias_declarations(recorder, sink)
     assert (record.alias, record.conversation, record.message) == ("conversation:c1", True, "no, the parcel")
     assert record.episode_id == episode.id
     assert sink.records("episode-events")[0].labels == {"conversation": "c1"}
@@ -26,16 +26,16 @@ def test_the_first_call_says_what_the_user_said(recorder: Recorder, sink: Memory
 
 def test_a_message_of_the_caller_is_declared_at_once(recorder: Recorder, sink: MemorySink) -> None:
     episode = recorder.start(task="t", conversation="c1", message="x" * 5_000)
-    (record,) = declared(recorder, sink)
+    (record,) = alias_declarations(recorder, sink)
     assert record.message == "x" * 4_000
     episode.end()
-    assert len(declared(recorder, sink)) == 1
+    assert len(alias_declarations(recorder, sink)) == 1
 
 
 def test_an_episode_without_a_call_is_declared_at_its_end(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="t", conversation="c1"):
-        assert declared(recorder, sink) == []
-    assert [record.message for record in declared(recorder, sink)] == [None]
+        assert alias_declarations(recorder, sink) == []
+    assert [record.message for record in alias_declarations(recorder, sink)] == [None]
 
 
 def test_a_part_of_an_episode_is_not_a_turn_of_its_conversation(recorder: Recorder, sink: MemorySink) -> None:
@@ -44,14 +44,14 @@ def test_a_part_of_an_episode_is_not_a_turn_of_its_conversation(recorder: Record
         recorder.episode(task="t", conversation="c1") as child,
     ):
         child.turn(messages=[{"role": "user", "content": "an instruction"}], answer="done")
-    assert [record.message for record in declared(recorder, sink)] == ["hello"]
+    assert [record.message for record in alias_declarations(recorder, sink)] == ["hello"]
 
 
 def test_parts_of_a_message_are_joined(recorder: Recorder, sink: MemorySink) -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "here"}]
     with recorder.episode(task="t", conversation="c1") as episode:
         episode.turn(messages=[{"role": "user", "content": parts}], answer="a cat")
-    assert [record.message for record in declared(recorder, sink)] == ["look\nhere"]
+    assert [record.message for record in alias_declarations(recorder, sink)] == ["look\nhere"]
 
 
 def test_a_signal_reaches_the_last_turn_of_a_conversation(recorder: Recorder, sink: MemorySink) -> None:

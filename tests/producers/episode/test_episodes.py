@@ -63,9 +63,9 @@ def test_an_exception_ends_the_episode_and_goes_on(
 
 async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink: MemorySink) -> None:
     @recorder.episode(task="sum")
-    def add(left: int, right: int) -> int:
+    def add(leave_early: int, right: int) -> int:
         recorder.tool("plus")
-        return left + right
+        return leave_early + right
 
     @recorder.episode
     async def think() -> str:
@@ -132,7 +132,7 @@ async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
     cleaned = []
 
     @recorder.episode(task="left")
-    def left() -> Iterator[int]:
+    def leave_early() -> Iterator[int]:
         try:
             yield 1
             yield 2
@@ -159,7 +159,7 @@ async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
         except KeyError:
             yield 2
 
-    for number in (generator := cast(Generator[int, None, None], left())):
+    for number in (generator := cast(Generator[int, None, None], leave_early())):
         assert number == 1
         break
     generator.close()

@@ -39,7 +39,7 @@ def test_a_turn_that_is_too_large_goes_without_its_content_and_the_next_carries_
     assert (large.trainable, large.untrainable_reason, large.added_messages) == (False, "too_large", ())
     assert (small.trainable, small.prefix_count, len(small.added_messages)) == (True, 0, 1)
     assert recorder.counters["turns_untrainable.too_large"] == 1
-    (trajectory,) = assembled(sink)
+    (trajectory,) = assemble_records(sink)
     assert isinstance(trajectory, Trajectory)
     assert len(trajectory.turns) == 2
 
@@ -54,11 +54,11 @@ def test_the_episode_of_another_event_that_is_too_large_is_dropped_by_name(
     assert recorder.flush(120)
     assert [type(record) for record in sink.records("episode-events")][1:] == [Excluded]
     assert recorder.counters["episodes_dropped.too_large"] == recorder.counters["events_dropped.too_large"] == 1
-    (drop,) = assembled(sink)
+    (drop,) = assemble_records(sink)
     assert isinstance(drop, Drop)
     assert (drop.unit, drop.unit_id, drop.reason) == ("episode", episode.id, "too_large")
 
 
-def assembled(sink: MemorySink) -> list[object]:
+def assemble_records(sink: MemorySink) -> list[object]:
     """What assembly makes of all that was sent."""
     return Stepper(AssemblyStage(AssemblyConfig())).feed(*sink.records("episode-events"))

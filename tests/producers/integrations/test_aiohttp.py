@@ -22,7 +22,7 @@ def model() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(autouse=True)
-def _instrumented(recorder: Recorder) -> Iterator[None]:
+def _instrument_clients(recorder: Recorder) -> Iterator[None]:
     patches = instrument(recorder)
     yield
     patches.undo()

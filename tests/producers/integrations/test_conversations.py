@@ -66,7 +66,7 @@ async def test_a_session_of_adk_is_a_conversation(recorder: Recorder, sink: Memo
 
 
 @pytest.fixture
-def _traced(recorder: Recorder) -> Iterator[None]:
+def _trace_agents(recorder: Recorder) -> Iterator[None]:
     """The SDK's traces reach the recorder, and nobody else."""
     before = list(get_trace_provider()._multi_processor._processors)  # type: ignore[attr-defined]
     set_trace_processors([RollbusProcessor(recorder, task="stock")])
@@ -76,7 +76,7 @@ def _traced(recorder: Recorder) -> Iterator[None]:
     set_trace_processors(before)
 
 
-@pytest.mark.usefixtures("_traced")
+@pytest.mark.usefixtures("_trace_agents")
 async def test_a_group_of_traces_of_openai_agents_is_a_conversation(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:

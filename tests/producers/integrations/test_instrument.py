@@ -53,7 +53,7 @@ def patches(recorder: Recorder) -> Iterator[Instrumentation]:
 
 
 @pytest.fixture
-def traced() -> Iterator[None]:
+def traced_agents() -> Iterator[None]:
     """The agents' own traces, which other tests switch off."""
     set_tracing_disabled(False)
     yield
@@ -135,7 +135,7 @@ def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episod
     assert missed == {"e0": (), "e1": ("calls_outside_episode",)}
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced_agents")
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
 async def test_instrumenting_twice_records_once_as_the_second_time_says(
     recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
@@ -179,7 +179,7 @@ async def play_openai_agents(recorder: Recorder, server: AgentServer) -> None:
     await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
 
 
-@pytest.mark.usefixtures("traced", "patches")
+@pytest.mark.usefixtures("traced_agents", "patches")
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
 @pytest.mark.filterwarnings("ignore:Pydantic serializer:UserWarning")
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_a_hook_that_another_version_of_its_framework_breaks_reaches_no_ag
     ]
 
 
-@pytest.mark.usefixtures("traced", "patches")
+@pytest.mark.usefixtures("traced_agents", "patches")
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
 @pytest.mark.parametrize("play", [play_langchain, play_adk, play_openai_agents])
 async def test_an_agent_that_has_its_own_hook_too_is_recorded_once(
@@ -287,7 +287,7 @@ def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
     patches.undo()
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced_agents")
 async def test_with_a_task_what_is_outside_of_every_episode_is_one_of_its_own(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:

@@ -53,7 +53,7 @@ CONTENT = {"candidates": [{"content": {"role": "model", "parts": PARTS}, "finish
 
 
 @pytest.fixture(autouse=True)
-def _instrumented(recorder: Recorder) -> Iterator[None]:
+def _instrument_clients(recorder: Recorder) -> Iterator[None]:
     patches = instrument(recorder)
     yield
     patches.undo()

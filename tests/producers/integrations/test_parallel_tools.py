@@ -22,7 +22,7 @@ ITEMS = ("bolts", "nuts", "bolts")
 
 
 @pytest.fixture(autouse=True)
-def _instrumented(recorder: Recorder) -> Iterator[None]:
+def _instrument_clients(recorder: Recorder) -> Iterator[None]:
     set_tracing_disabled(False)
     patches = instrument(recorder)
     yield

@@ -19,7 +19,7 @@ from tests.producers.recorded import recorded
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "keeper"}
 CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "agent"}
-ANSWERED = {
+ANSWER_ATTRIBUTES = {
     "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "How many?"}]}]),
     "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "7"}]}]),
 }
@@ -57,14 +57,14 @@ def play(tracer: Tracer, server: AgentServer) -> None:
         messages = list(ASK)
         with tracer.start_as_current_span("chat", attributes=CHAT) as span:
             answer = client.chat.completions.create(model="agent", messages=messages).choices[0].message
-            span.set_attributes(ANSWERED)
+            span.set_attributes(ANSWER_ATTRIBUTES)
         assert answer.tool_calls is not None
         (call,) = answer.tool_calls
         with tracer.start_as_current_span("tool", attributes=tool_of(call.id, "bolts")):
             messages += [answer, {"role": "tool", "tool_call_id": call.id, "content": "bolts: 7"}]
         with tracer.start_as_current_span("chat", attributes=CHAT) as span:
             client.chat.completions.create(model="agent", messages=messages)
-            span.set_attributes(ANSWERED)
+            span.set_attributes(ANSWER_ATTRIBUTES)
 
 
 def tools_of(recorder: Recorder, sink: MemorySink) -> list[ToolCalled]:
@@ -152,8 +152,8 @@ def test_a_call_that_no_client_sees_is_one_turn_with_its_reason(
     with (
         recorder.episode(task="stock"),
         tracer.start_as_current_span("run", attributes=AGENT),
-        tracer.start_as_current_span("router", attributes={**CHAT, **ANSWERED}),
-        tracer.start_as_current_span("chat", attributes={**CHAT, **ANSWERED}),
+        tracer.start_as_current_span("router", attributes={**CHAT, **ANSWER_ATTRIBUTES}),
+        tracer.start_as_current_span("chat", attributes={**CHAT, **ANSWER_ATTRIBUTES}),
     ):
         pass
     (turn,) = turns_of(recorded(recorder, sink))

@@ -100,7 +100,7 @@ def test_no_thread_of_ours_imports_for_that_can_change_what_the_application_sees
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-TERMINATED = """
+TERMINATED_PROGRAM = """
     import os, signal, sys, time
     import rollbus
 
@@ -111,7 +111,7 @@ TERMINATED = """
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(600)
 """
-HANDLED = """
+PROGRAM_WITH_HANDLER = """
     import os, signal, sys
     import rollbus
 
@@ -139,12 +139,12 @@ def tools_in(folder: Path) -> list[str]:
 
 
 def test_events_before_sigterm_are_on_disk_when_the_process_ends(tmp_path: Path) -> None:
-    assert run_program(TERMINATED, tmp_path).returncode == -signal.SIGTERM
+    assert run_program(TERMINATED_PROGRAM, tmp_path).returncode == -signal.SIGTERM
     assert tools_in(tmp_path) == [f'{{"number":{number}}}' for number in range(300)]
 
 
 def test_a_program_that_handles_sigterm_keeps_its_own_way(tmp_path: Path) -> None:
-    assert run_program(HANDLED, tmp_path).returncode == 7
+    assert run_program(PROGRAM_WITH_HANDLER, tmp_path).returncode == 7
     assert len(tools_in(tmp_path)) == 1
 
 

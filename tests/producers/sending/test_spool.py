@@ -39,7 +39,7 @@ def record(number: int) -> Outbound:
     return Outbound("t.episode-events", b"key", f"value-{number}".encode(), number)
 
 
-def drained(spool: Spool) -> list[Outbound]:
+def drain_spool(spool: Spool) -> list[Outbound]:
     """All records in order; the spool is empty then."""
     records = []
     while spool:
@@ -54,7 +54,7 @@ def test_only_the_spool_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     alive.append([record(1)])
     dead.close()
     spool = make(tmp_path, "next")
-    assert drained(spool) == [record(0)]
+    assert drain_spool(spool) == [record(0)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "next"]
     spool.close()
     alive.close()
@@ -77,7 +77,7 @@ def test_two_processes_that_open_a_folder_at_once_both_have_a_spool(
         spool.append([record(number)])
     third = make(tmp_path, "third")
     assert not third, "a folder is not locked"
-    assert [drained(spool) for spool in spools] == [[record(0)], [record(1)]]
+    assert [drain_spool(spool) for spool in spools] == [[record(0)], [record(1)]]
     for spool in (*spools, third):
         spool.close()
     assert list(tmp_path.iterdir()) == []
@@ -92,7 +92,7 @@ def test_a_process_waits_until_another_has_looked_through_its_new_folder(tmp_pat
     spool = make(tmp_path)
     timer.join()
     spool.append([record(0)])
-    assert drained(spool) == [record(0)]
+    assert drain_spool(spool) == [record(0)]
     spool.close()
 
 
@@ -121,7 +121,7 @@ def test_a_spool_torn_at_any_byte_gives_the_records_before(
         content[cut] ^= 0xFF
         path.write_bytes(content)
     whole = cut * 3 // size
-    assert drained(spool)[:whole] == [record(number) for number in range(whole)]
+    assert drain_spool(spool)[:whole] == [record(number) for number in range(whole)]
     spool.close()
 
 
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
         spool.append([record(1)])
     monkeypatch.setattr(os, "write", write)
     spool.append([record(2)])
-    assert drained(spool) == [record(0), record(2)]
+    assert drain_spool(spool) == [record(0), record(2)]
     assert spool.torn_bytes == 0
     spool.close()
 
@@ -165,7 +165,7 @@ def test_a_fork_while_a_segment_is_being_closed_leaves_the_folder_free(
     monkeypatch.undo()
     assert len(closed) == len(set(closed))
     successor = make(tmp_path, "next")
-    assert drained(successor) == [record(0)]
+    assert drain_spool(successor) == [record(0)]
     successor.close()
 
 
@@ -194,13 +194,13 @@ def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_p
         assert child.stdout.readline() == "alive\n"
         child.wait()
         spool = make(tmp_path, "next")
-        kept_bytes = b"".join(record.value for record in drained(spool))
+        kept_bytes = b"".join(record.value for record in drain_spool(spool))
         spool.close()
         assert b"of the parent" in kept_bytes
         child.stdin.close()
         child.stdout.read()
     spool = make(tmp_path, "last")
-    assert b"of the child" in b"".join(record.value for record in drained(spool))
+    assert b"of the child" in b"".join(record.value for record in drain_spool(spool))
     spool.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -334,7 +334,7 @@ async def test_a_sink_that_never_acknowledges_is_not_waited_for(tmp_path: Path) 
     assert await sink.send([record(0)]) == frozenset()
     await sink.close()
     spool = make(tmp_path, "next")
-    assert drained(spool) == [record(0)]
+    assert drain_spool(spool) == [record(0)]
     spool.close()
 
 
@@ -353,5 +353,5 @@ async def test_a_close_that_is_cut_off_leaves_the_records_to_the_next_process(tm
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sink.close(), 0.05)
     spool = make(tmp_path, "next")
-    assert drained(spool) == [record(1)]
+    assert drain_spool(spool) == [record(1)]
     spool.close()

@@ -23,7 +23,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_tick
-from tests.services.replay.live import SIGNED, settings_of, traffic, write_settings
+from tests.services.replay.live import SIGNING_SETTINGS, settings_of, traffic, write_settings
 
 NOW_MS = 1_700_000_000_000
 Place = tuple[str, int]
@@ -31,7 +31,7 @@ Place = tuple[str, int]
 
 def make_settings(folder: Path, kafka: str, namespace: str, **changes: Any) -> tuple[Path, Settings]:
     """Settings of a log whose owner signs."""
-    path = write_settings(folder, kafka, namespace, signing=SIGNED, **changes)
+    path = write_settings(folder, kafka, namespace, signing=SIGNING_SETTINGS, **changes)
     return path, settings_of(path)
 
 

@@ -77,7 +77,7 @@ def test_a_person_is_forgotten_everywhere(
             for table in TABLES
         )
 
-    def exported(name: str) -> set[str]:
+    def exported_episodes(name: str) -> set[str]:
         """Whose trajectories an export writes."""
         run("export", "trajectories", str(tmp_path / name), "--run", "main", "--format", "jsonl")
         texts = [file.read_text() for file in (tmp_path / name).glob("*.jsonl")]
@@ -87,7 +87,7 @@ def test_a_person_is_forgotten_everywhere(
     earlier = f"{namespace.strip('.')}-earlier"
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", earlier)
     before = rows_about("bob")
-    assert exported("before") == set(LABELS)
+    assert exported_episodes("before") == set(LABELS)
     assert "1 episode in 1 conversation" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
     output = run("forget", "--label", "user=ann")
@@ -95,7 +95,7 @@ def test_a_person_is_forgotten_everywhere(
     assert "the weights still know them" in output
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
-    assert exported("after") == {"bob", "again"}
+    assert exported_episodes("after") == {"bob", "again"}
     assert "rows of forgotten episodes deleted again" in run("replay", "load", earlier)
     assert rows_about("ann") == 0 < before < rows_about("bob")
     run("replay", "delete", earlier)

@@ -26,9 +26,9 @@ class Gate(ThreadingHTTPServer):
         super().__init__((host, 0), Passing)
         self.behind = (host, port)
         self.trouble: Trouble | None = None
-        self.met: set[str] = set()
+        self.requests_met: set[str] = set()
         """The ids of the inserts that met trouble; the client may send one twice by itself."""
-        self.opened = threading.Event()
+        self.is_open = threading.Event()
         """Ends the wait of late answers."""
 
 
@@ -43,7 +43,7 @@ class Passing(QuietHandler):
         body = self.read_body()
         trouble = self.server.trouble if "insert_deduplication_token=" in self.path else None
         if trouble is not None:
-            self.server.met.update(parse_qs(urlsplit(self.path).query)["query_id"])
+            self.server.requests_met.update(parse_qs(urlsplit(self.path).query)["query_id"])
         if trouble == "full":
             self._answer(500, {"X-ClickHouse-Exception-Code": "243"}, FULL.encode())
         else:
@@ -56,7 +56,7 @@ class Passing(QuietHandler):
         content = response.read()
         connection.close()
         if trouble == "late":
-            self.server.opened.wait(120)
+            self.server.is_open.wait(120)
         if trouble is not None:
             self.close_connection = True
             return
@@ -81,4 +81,4 @@ def gate(host: str, port: int) -> Iterator[Gate]:
         try:
             yield server
         finally:
-            server.opened.set()
+            server.is_open.set()

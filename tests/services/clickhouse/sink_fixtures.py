@@ -72,7 +72,7 @@ async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]
             await producer.send(settings.namespace + topic, value, key=key.encode())
 
 
-def encoded(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:
+def encode_records(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:
     return [(topic, key, encode(record)) for topic, key, record in records]
 
 
@@ -81,7 +81,7 @@ def late_drops(first: int, count: int) -> list[tuple[str, str, bytes]]:
         Drop(unit="event", unit_id=f"late-{n}", reason="late_event", stage="assembly", dropped_at_ms=START_MS)
         for n in range(first, first + count)
     ]
-    return encoded([("drops", drop.unit_id, drop) for drop in drops])
+    return encode_records([("drops", drop.unit_id, drop) for drop in drops])
 
 
 async def run_until_written(settings: SinkSettings) -> SinkCounters:

@@ -31,7 +31,7 @@ async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
     return {table: (len(offset_by_key), sum(offset_by_key.values())) for table, offset_by_key in offset_by_row.items()}
 
 
-def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int, int]]:
+def stored_counts(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int, int]]:
     sql = "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'kafka_timestamp'"
     parts = [
         f"SELECT '{table}', count(), sum(kafka_offset) FROM {table} {'FINAL' if final else ''}"

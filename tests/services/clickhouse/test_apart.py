@@ -10,7 +10,7 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import event_id, trajectory_id
 from tests.consumers.story import Record, story
-from tests.services.clickhouse.test_queries import beside_the_story, new_database, replayed, write
+from tests.services.clickhouse.test_queries import beside_the_story, new_database, replay_records, write
 
 pytestmark = pytest.mark.services
 
@@ -43,7 +43,7 @@ def answers(settings: ClickHouseSettings) -> dict[str, list[tuple[Any, ...]]]:
     return rows_by_question
 
 
-def changed(before: dict[str, Any], after: dict[str, Any], *, but: set[str]) -> dict[str, Any]:
+def changed_answers(before: dict[str, Any], after: dict[str, Any], *, but: set[str]) -> dict[str, Any]:
     return {
         name: (rows, after[name])
         for name, rows in before.items()
@@ -56,13 +56,13 @@ def test_an_answer_holds_no_rows_of_other_namespaces(clickhouse: tuple[str, int]
     client = ClickHouse(settings)
     story_records: list[Record] = [*story(), *beside_the_story()]
     write(client, "rollbus.", story_records)
-    write(client, "replay-x.", replayed())
+    write(client, "replay-x.", replay_records())
     before = answers(settings)
     write(client, "other.", story_records, first_offset=5000)
-    assert changed(before, answers(settings), but=set()) == {}, "another namespace"
+    assert changed_answers(before, answers(settings), but=set()) == {}, "another namespace"
     others = [(topic, key, of_run(record, "second")) for topic, key, record in story_records]
     write(
         client, "rollbus.", [other_record for other_record in others if other_record[2] is not None], first_offset=7000
     )
-    assert changed(before, answers(settings), but=OF_ALL_RUNS) == {}, "another run"
+    assert changed_answers(before, answers(settings), but=OF_ALL_RUNS) == {}, "another run"
     client.close()

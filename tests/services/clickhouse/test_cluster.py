@@ -14,14 +14,14 @@ from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migra
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from tests.consumers.story import story
 from tests.services.clickhouse.test_apart import ABOUT_THE_STORY
-from tests.services.clickhouse.test_queries import new_database, replayed, write
+from tests.services.clickhouse.test_queries import new_database, replay_records, write
 
 pytestmark = pytest.mark.services
 
 STATEMENTS = (RECORD_TABLE, *(statement for migration in load_migrations() for statement in migration.statements))
 SPREAD = [part for statement in STATEMENTS for part in spread(statement, "prod")]
-DISTRIBUTED = re.compile(r"\nENGINE = Distributed\(prod, currentDatabase\(\), (\w+)_local, (.*)\)")
-KEYS = {table_match[1]: table_match[2] for statement in SPREAD if (table_match := DISTRIBUTED.search(statement))}
+DISTRIBUTED_TABLE = re.compile(r"\nENGINE = Distributed\(prod, currentDatabase\(\), (\w+)_local, (.*)\)")
+KEYS = {table_match[1]: table_match[2] for statement in SPREAD if (table_match := DISTRIBUTED_TABLE.search(statement))}
 """Sharding key by table."""
 
 
@@ -31,7 +31,7 @@ def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
     client = ClickHouse(new_database(clickhouse).model_copy(update={"cluster": "prod"}))
     for delivery in range(2):
         write(client, "rollbus.", story(), first_offset=1000 * delivery)
-    write(client, "replay-x.", replayed())
+    write(client, "replay-x.", replay_records())
     yield client
     client.close()
 

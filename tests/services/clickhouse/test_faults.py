@@ -17,7 +17,7 @@ from rollbus.schemas.topics import DROPS, Topic
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     create_topics,
-    encoded,
+    encode_records,
     late_drops,
     run_until_written,
     send,
@@ -25,7 +25,7 @@ from tests.services.clickhouse.sink_fixtures import (
     sink_settings,
     wait_until_written,
 )
-from tests.services.clickhouse.sink_oracle import oracle, stored
+from tests.services.clickhouse.sink_oracle import oracle, stored_counts
 from tests.services.streams.fixtures import commit_offsets
 from tests.waiting import until
 
@@ -56,22 +56,22 @@ async def killed_between_insert_and_commit(settings: SinkSettings) -> None:
 @pytest.fixture
 async def logged(settings: SinkSettings) -> SinkSettings:
     await create_topics(settings)
-    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
+    await send(settings, [*encode_records(story()), ("scores", "k", b"junk")])
     migrate(settings.clickhouse)
     return settings
 
 
 async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(logged: SinkSettings) -> None:
     await killed_between_insert_and_commit(logged)
-    assert stored(logged), "it had written"
+    assert stored_counts(logged), "it had written"
     assert not any(lag.committed for lag in await read_sink_status(logged))
     await send(logged, late_drops(0, 20))
     await killed_between_insert_and_commit(logged.model_copy(update={"max_rows": 7, "linger_ms": 0}))
     counters = await run_until_written(logged.model_copy(update={"max_rows": 11}))
     assert counters.records == len(story()) + 1 + 20, "nothing was committed, so everything was read again"
     expected = await oracle(logged)
-    assert stored(logged) == expected
-    doubled = {table for table, counts in stored(logged, final=False).items() if counts != expected[table]}
+    assert stored_counts(logged) == expected
+    doubled = {table for table, counts in stored_counts(logged, final=False).items() if counts != expected[table]}
     assert doubled <= {"policy_versions"}, "that one comes over two topics; no other row waits for a merge"
 
 
@@ -89,15 +89,15 @@ async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_th
         await run_until_written(small)
     await accept_loss(logged, now_ms=0, dry_run=False)
     await run_until_written(small)
-    assert stored(logged, final=False)["drops"] > stored(logged)["drops"], "the window had overflowed"
-    assert stored(logged) == await oracle(logged)
+    assert stored_counts(logged, final=False)["drops"] > stored_counts(logged)["drops"], "the window had overflowed"
+    assert stored_counts(logged) == await oracle(logged)
 
 
 async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSettings) -> None:
     quick = logged.model_copy(update={"max_rows": 5, "linger_ms": 10})
     async with sink_process(quick) as first, sink_process(quick) as second:
         await send(logged, late_drops(0, 200))
-        await until(lambda: stored(logged), "the sink stores nothing")
+        await until(lambda: stored_counts(logged), "the sink stores nothing")
         first.kill()
         await first.wait()
         await send(logged, late_drops(200, 100))
@@ -105,7 +105,7 @@ async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSe
         assert second.returncode is None
         second.terminate()
         await second.wait()
-    assert stored(logged) == await oracle(logged)
+    assert stored_counts(logged) == await oracle(logged)
 
 
 async def forget_offsets(settings: SinkSettings, *topics: Topic) -> None:

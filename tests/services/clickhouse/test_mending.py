@@ -22,7 +22,7 @@ from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     counts,
     create_topics,
-    encoded,
+    encode_records,
     late_drops,
     run_until_written,
     send,
@@ -127,7 +127,7 @@ async def test_a_table_dropped_under_a_running_sink_stops_it_and_loses_nothing(w
 
 
 async def test_a_rebuild_that_is_killed_leaves_no_empty_table_that_looks_whole(written: SinkSettings) -> None:
-    class Killed(KafkaSinkLog):
+    class KilledLog(KafkaSinkLog):
         async def read(self, *_: Any) -> Any:
             raise KeyboardInterrupt
             yield
@@ -135,7 +135,7 @@ async def test_a_rebuild_that_is_killed_leaves_no_empty_table_that_looks_whole(w
     before = counts(written)
     command(written, "DROP TABLE scores")
     with pytest.raises(KeyboardInterrupt):
-        await rebuilt(written, "scores", log_class=Killed)
+        await rebuilt(written, "scores", log_class=KilledLog)
     with pytest.raises(DataLossError, match="has lost scores"):
         migrate(written.clickhouse)
     await rebuilt(written, "scores")
@@ -197,7 +197,7 @@ async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them
     await create_topics(settings)
     at_ms = int(time.time() * 1000) - 40 * DAY_MS
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers) as producer:
-        for topic, key, value in encoded(story()):
+        for topic, key, value in encode_records(story()):
             await producer.send_and_wait(settings.namespace + topic, value, key=key.encode(), timestamp_ms=at_ms)
     await run_until_written(settings)
     own_ttl = "toDateTime(kafka_timestamp) + toIntervalYear(9)"

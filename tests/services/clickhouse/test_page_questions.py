@@ -56,7 +56,7 @@ def records() -> Iterator[Record]:
             dropped_at_ms=START_MS,
         ),
     )
-    yield from judged()
+    yield from judged_records()
     for number, loss in enumerate((1.0, math.nan, 0.5, math.inf, 0.4), start=1):
         yield "training-steps", "main", make_step(number, metrics={"loss": loss})
     for number, (version, reward) in enumerate([(5, 0.0), (5, 1.0), (6, 1.0), (6, 1.0)]):
@@ -66,7 +66,7 @@ def records() -> Iterator[Record]:
     yield "evaluations", "agent", evaluation("held-out", {"win": 0.5})
 
 
-def judged() -> Iterator[Record]:
+def judged_records() -> Iterator[Record]:
     """Two judges on three cases, of which they see two alike; one case has a sub-agent, whose tool and end failed."""
     verdicts = {"ann": (1.0, 0.0, 1.0), "bob": (1.0, 0.0, 0.0)}
     for at in range(3):

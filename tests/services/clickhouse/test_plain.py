@@ -40,7 +40,7 @@ def settings(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     write(client, "replay-b.", story())
     write(client, "replay-scored.", [record for record in story() if record[0] in ("scores", "run-log")])
     write(client, "family.", list(family()))
-    write(client, "contested.", list(contested()))
+    write(client, "contested.", list(contested_records()))
     yield settings
     client.close()
 
@@ -53,7 +53,7 @@ def family() -> Iterator[Record]:
     yield "training-steps", "main", make_step(1)
 
 
-def contested() -> Iterator[Record]:
+def contested_records() -> Iterator[Record]:
     """Trajectories that several records decide on: in two steps, by two drops, by both, at one time or none."""
     whole = ("again", "first-drop", "same-time", "after-drop", "waiting")
     for name in whole:

@@ -82,7 +82,7 @@ def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
     client = ClickHouse(settings)
     for delivery in range(2):
         write(client, NAMESPACE, [*story(), *beside_the_story()], first_offset=delivery * 1000)
-    write(client, "replay-x.", replayed())
+    write(client, "replay-x.", replay_records())
     yield settings
     client.close()
 
@@ -113,7 +113,7 @@ def beside_the_story() -> list[Record]:
     return [("training-steps", "main", step)]
 
 
-def replayed() -> list[Record]:
+def replay_records() -> list[Record]:
     """A replay of e1 with another reward, e2 with the same, and of an episode that live has not."""
     rewards = {trajectory_id("e1"): 1.0, trajectory_id("e2"): 1.0, "t-new": 0.0}
     return [("scores", "k", make_score(name, value)) for name, value in rewards.items()]
@@ -610,7 +610,7 @@ def test_a_replay_is_held_against_what_it_replayed(filled: ClickHouseSettings) -
 def test_a_named_replay_is_found_among_other_replays(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
-    write(client, "replay-x.", replayed())
+    write(client, "replay-x.", replay_records())
     answers = [answer(settings, "live_against_replay", replay="replay-x.")]
     (_, _, manifest), *_ = [story_record for story_record in story() if story_record[0] == "replays"]
     for number in range(2):

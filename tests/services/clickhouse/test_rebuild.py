@@ -31,7 +31,7 @@ from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     counts,
     create_topics,
-    encoded,
+    encode_records,
     late_drops,
     run_until_written,
     send,
@@ -47,7 +47,7 @@ settings = sink_settings
 async def written(settings: SinkSettings) -> SinkSettings:
     """The story, with a dead letter, in Kafka and in ClickHouse."""
     await create_topics(settings)
-    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
+    await send(settings, [*encode_records(story()), ("scores", "k", b"junk")])
     await run_until_written(settings)
     return settings
 
@@ -165,7 +165,9 @@ def of(settings: SinkSettings, episode: str) -> int:
 async def put_on_the_list(settings: SinkSettings, *episodes: str) -> None:
     """Do what `rollbus forget` does to the log."""
     records = exclusions([RootedEpisode(episode, episode) for episode in episodes], reason="asked", now_ms=START_MS)
-    await send(settings, encoded([(topic, record.episode_id, record) for record in records for topic in EXCLUDED_IN]))
+    await send(
+        settings, encode_records([(topic, record.episode_id, record) for record in records for topic in EXCLUDED_IN])
+    )
 
 
 EXCLUDED_IN = ("exclusions", "episode-events")
@@ -193,7 +195,7 @@ async def test_a_forgotten_person_does_not_come_back(written: SinkSettings) -> N
 async def test_feedback_by_the_alias_of_a_forgotten_person_does_not_come_back(written: SinkSettings) -> None:
     report = make_alias_reward("chat-1", comment="words of hers")
     addressed = replace(report, episode_id="e2", root_episode_id="e2")
-    await send(written, encoded([("aliases", "chat-1", report), ("episode-events", "e2", addressed)]))
+    await send(written, encode_records([("aliases", "chat-1", report), ("episode-events", "e2", addressed)]))
     await put_on_the_list(written, "e1", "e2")
     await run_until_written(written)
     by_alias = "SELECT count() FROM rewards WHERE episode_id = ''"
@@ -206,11 +208,11 @@ async def test_feedback_by_the_alias_of_a_forgotten_person_does_not_come_back(wr
 
 
 async def test_an_episode_forgotten_during_a_rebuild_is_not_in_the_new_tables(written: SinkSettings) -> None:
-    class Interrupted(KeptLog):
+    class InterruptedLog(KeptLog):
         async def in_between(self) -> None:
             await put_on_the_list(written, "e2")
 
-    rebuild_report = await rebuilt(written, "turns", "scores", log_class=Interrupted)
+    rebuild_report = await rebuilt(written, "turns", "scores", log_class=InterruptedLog)
     assert rebuild_report.forgotten == 1
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
@@ -236,7 +238,7 @@ async def test_an_archive_without_the_forgotten_brings_a_lost_table_and_a_lost_d
         unit="trajectory", unit_id=trajectory_id("e2"), reason="score_failed", stage="scoring",
         detail="words of hers", dropped_at_ms=START_MS,
     )  # fmt: skip
-    await send(written, [*encoded([("drops", failed.unit_id, failed)]), ("scores", "k", b"junk about e2")])
+    await send(written, [*encode_records([("drops", failed.unit_id, failed)]), ("scores", "k", b"junk about e2")])
     await archive_of(written, tmp_path)
     await put_on_the_list(written, "e2")
     await run_until_written(written)

@@ -18,17 +18,17 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def opened_clients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What each connection was opened with."""
-    opened: list[dict[str, Any]] = []
+    opened_clients: list[dict[str, Any]] = []
     real = clickhouse_connect.get_client
 
     def get_client(**options: Any) -> Any:
-        opened.append(options)
+        opened_clients.append(options)
         return real(**options)
 
     monkeypatch.setattr(clickhouse_connect, "get_client", get_client)
-    return opened
+    return opened_clients
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +43,20 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Servi
 
 
 def test_concurrent_questions_have_a_connection_each(
-    own_server: tuple[ServiceProcess, ClickHouseSettings], opened: list[dict[str, Any]]
+    own_server: tuple[ServiceProcess, ClickHouseSettings], opened_clients: list[dict[str, Any]]
 ) -> None:
     _, settings = own_server
     for number in range(3):
         assert ask(settings, f"SELECT {number}").rows == [(number,)]
-    assert len(opened) == 1
+    assert len(opened_clients) == 1
     with pytest.raises(RejectedError):
         ask(settings, "SELECT nonsense")
     assert ask(settings, "SELECT 4").rows == [(4,)]
-    assert len(opened) == 2, "a connection is opened again after an error"
+    assert len(opened_clients) == 2, "a connection is opened again after an error"
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda number: ask(settings, f"SELECT {number}, sleep(0.2)").rows, range(20))
         assert [number for ((number, _),) in answers] == list(range(20))
-    assert len(opened) <= 2 + 3
+    assert len(opened_clients) <= 2 + 3
     assert ask(settings.model_copy(update={"database": "system"}), "SELECT currentDatabase()").rows == [("system",)]
 
 

@@ -25,7 +25,7 @@ from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import (
     counts,
     create_topics,
-    encoded,
+    encode_records,
     is_written,
     late_drops,
     run_until_written,
@@ -54,7 +54,7 @@ async def test_a_sink_without_topics_ends_and_says_what_makes_them(sink_settings
 
 async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: SinkSettings) -> None:
     await create_topics(settings)
-    await send(settings, encoded(story()))
+    await send(settings, encode_records(story()))
     async with sink_process(settings) as process:
         async with asyncio.timeout(120):
             while not await is_written(settings):
@@ -78,7 +78,7 @@ async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves
     await create_topics(settings)
     refused = make_letter(topic=f"{namespace}episode-events", stage="assembly")
     letters = [refused, replace(refused, stage="alias"), replace(refused, offset=8)]
-    records = encoded(
+    records = encode_records(
         [*(("dead-letters", "k", letter) for letter in letters), ("trajectories", "k", make_trajectory())]
     )
     await send(settings, [*records, ("scores", "k", b"junk")])
@@ -98,7 +98,7 @@ async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSetting
     first_sink = asyncio.create_task(run_sink_async(settings, stop=first))
     await asyncio.sleep(0.5)  # before there are topics: a sink finds them when they come
     await create_topics(settings)
-    await send(settings, encoded(story()))
+    await send(settings, encode_records(story()))
     second_sink = asyncio.create_task(run_sink_async(settings, stop=second))
     await send(settings, late_drops(0, 1))
     await wait_until_written(settings, first_sink, second_sink)
@@ -158,7 +158,7 @@ def reports(count: int) -> list[tuple[str, str, bytes]]:
         ProducerReport(producer="web", writer_id=uuid.uuid4().hex, counters={}, reported_at_ms=START_MS)
         for _ in range(count)
     ]
-    return encoded([("producer-reports", "web", report) for report in report_records])
+    return encode_records([("producer-reports", "web", report) for report in report_records])
 
 
 async def test_a_recreated_topic_stops_the_sink_until_the_loss_is_accepted(

@@ -22,13 +22,13 @@ from tests.consumers.story import story
 from tests.services.clickhouse.gate import Gate, Trouble, gate
 from tests.services.clickhouse.sink_fixtures import (
     create_topics,
-    encoded,
+    encode_records,
     late_drops,
     send,
     sink_settings,
     wait_until_written,
 )
-from tests.services.clickhouse.sink_oracle import oracle, stored
+from tests.services.clickhouse.sink_oracle import oracle, stored_counts
 from tests.waiting import until, until_found
 
 pytestmark = pytest.mark.services
@@ -51,22 +51,22 @@ async def test_failed_inserts_are_repeated_until_every_row_is_there_once(
     standing, through = before
     migrate(settings.clickhouse)
     await create_topics(settings)
-    await send(settings, encoded(story()))
+    await send(settings, encode_records(story()))
     standing.trouble = trouble
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(through, stop=stop))
-    await until(lambda: len(standing.met) >= 4, "no insert meets trouble")
+    await until(lambda: len(standing.requests_met) >= 4, "no insert meets trouble")
     lags = await read_sink_status(settings)
     assert sum(lag.lag for lag in lags) >= len(story()), "the lag can be read, and nothing was committed"
-    assert bool(stored(settings)) == (trouble != "full"), "what was not answered was written all the same"
+    assert bool(stored_counts(settings)) == (trouble != "full"), "what was not answered was written all the same"
     standing.trouble = None
-    standing.opened.set()
+    standing.is_open.set()
     await wait_until_written(settings, running)
     stop.set()
     assert (await running).retries >= 3, "of the four inserts that met it, the last may have been answered after all"
     expected = await oracle(settings)
-    assert stored(settings) == expected
-    doubled = {table for table, counts in stored(settings, final=False).items() if counts != expected[table]}
+    assert stored_counts(settings) == expected
+    doubled = {table for table, counts in stored_counts(settings, final=False).items() if counts != expected[table]}
     assert doubled <= {"policy_versions"}, "that one comes over two topics; what was sent again was not taken again"
 
 
@@ -84,7 +84,7 @@ async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_
         linger_ms=0,
     )
     await create_topics(settings)
-    await send(settings, [*encoded(story()), *late_drops(0, 100)])
+    await send(settings, [*encode_records(story()), *late_drops(0, 100)])
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(settings, stop=stop))
     try:
@@ -97,7 +97,7 @@ async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_
         await wait_until_written(settings, running)
         stop.set()
         assert (await running).retries > 0
-        assert stored(settings) == await oracle(settings)
+        assert stored_counts(settings) == await oracle(settings)
     finally:
         stop.set()
         await asyncio.to_thread(service.stop)
@@ -105,7 +105,7 @@ async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_
 
 def holds_rows(settings: SinkSettings) -> bool:
     try:
-        return bool(stored(settings))
+        return bool(stored_counts(settings))
     except RejectedError:
         return False  # the sink has yet to make the database
 

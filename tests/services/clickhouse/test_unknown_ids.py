@@ -21,7 +21,7 @@ from tests.services.clickhouse.test_queries import NAMESPACE, new_database, writ
 pytestmark = pytest.mark.services
 
 QUESTIONS = [(query.name, parameter) for query in list_queries() for parameter in query.ids]
-THERE = {
+IDS_THERE = {
     "episode": "e5",
     "event": event_id("e5", "w1", 1),
     "trajectory": trajectory_id("e3"),
@@ -89,10 +89,10 @@ def test_an_unknown_id_ends_with_code_1_and_a_message(
     is_number = kind == "step"
     values = {
         "unknown": "99" if is_number else "no-such",
-        "mistyped": "l2" if is_number else f"{THERE[kind]}?",
+        "mistyped": "l2" if is_number else f"{IDS_THERE[kind]}?",
         "empty": "",
     }
-    there = ask(name, f"{parameter.name}={THERE[kind]}")
+    there = ask(name, f"{parameter.name}={IDS_THERE[kind]}")
     assert there.code == 0, there.stderr
     results = {how: ask(name, f"{parameter.name}={value}") for how, value in values.items()}
     if name == "why_not_trained":
@@ -108,4 +108,4 @@ def test_an_unknown_id_ends_with_code_1_and_a_message(
             assert f"Error: no {' or '.join(parameter.kinds)} " in answer.stderr
             assert value in answer.stderr
     if not is_number:
-        assert THERE[kind] in results["mistyped"].stderr.replace(values["mistyped"], "")
+        assert IDS_THERE[kind] in results["mistyped"].stderr.replace(values["mistyped"], "")

@@ -134,7 +134,9 @@ def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
 
 
-def picked(name: str, data_set: str = "gold", is_member: bool = True, at: int = 0) -> tuple[str, DataSetMember]:
+def data_set_member(
+    name: str, data_set: str = "gold", is_member: bool = True, at: int = 0
+) -> tuple[str, DataSetMember]:
     record = DataSetMember(
         data_set=data_set,
         trajectory_id=trajectory_id(name),
@@ -146,7 +148,13 @@ def picked(name: str, data_set: str = "gold", is_member: bool = True, at: int = 
 
 
 def test_a_data_set_holds_what_was_put_in_and_not_taken_out(client: ClickHouse, tmp_path: Path) -> None:
-    changes = [picked("e2"), picked("e3"), picked("gone"), picked("e3", is_member=False, at=1), picked("e4", "silver")]
+    changes = [
+        data_set_member("e2"),
+        data_set_member("e3"),
+        data_set_member("gone"),
+        data_set_member("e3", is_member=False, at=1),
+        data_set_member("e4", "silver"),
+    ]
     store(client, changes)
     manifest = export(client, request_of(kind="sft", data_set="gold"), tmp_path / "gold")
     (row,) = rows_of(tmp_path / "gold" / "train.parquet")

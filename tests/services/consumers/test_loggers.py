@@ -19,7 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
-from tests.services.clickhouse.sink_fixtures import create_topics, encoded, send, sink_settings
+from tests.services.clickhouse.sink_fixtures import create_topics, encode_records, send, sink_settings
 from tests.waiting import until, wait_until
 from tests.web import QuietHandler, serve
 
@@ -96,7 +96,7 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
-class Tracked:
+class TrackedValue:
     """A run at W&B: a start that goes on with it is given its summary."""
 
     def __init__(self, **opened: Any) -> None:
@@ -115,10 +115,10 @@ class Tracked:
 
 
 def test_wandb_keeps_each_step_and_each_evaluation_once_over_restarts(tmp_path: Path) -> None:
-    runs: dict[str, Tracked] = {}
+    runs: dict[str, TrackedValue] = {}
 
-    def open_run(**settings: Any) -> Tracked:
-        return runs.setdefault(settings["id"], Tracked(**settings))
+    def open_run(**settings: Any) -> TrackedValue:
+        return runs.setdefault(settings["id"], TrackedValue(**settings))
 
     of_an_older_version = replace(EVALUATION, evaluation_id="another", policy_version=0)
     for _ in range(2):
@@ -214,7 +214,7 @@ class Failing(MemoryLogger):
 
 async def test_a_log_feeds_a_logger_that_may_fail(settings: Any) -> None:
     await create_topics(settings)
-    await send(settings, [("training-steps", "main", b"junk"), *encoded(story())])
+    await send(settings, [("training-steps", "main", b"junk"), *encode_records(story())])
     logger, stop = Failing(), asyncio.Event()
     kafka = KafkaConnection(bootstrap_servers=settings.kafka.bootstrap_servers)
     running = asyncio.create_task(

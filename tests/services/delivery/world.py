@@ -174,10 +174,10 @@ class DeliveryWorld:
     async def until_scored(self, version: int, count: int) -> None:
         """Wait until so many episodes of a version have their scores."""
 
-        def scored(scores: list[Score]) -> bool:
+        def has_scores(scores: list[Score]) -> bool:
             return sum(score.served_versions == (version,) for score in scores) >= count
 
-        await self.until_found(self.scores, scored, f"{count} episodes of version {version}")
+        await self.until_found(self.scores, has_scores, f"{count} episodes of version {version}")
 
     async def until_found(
         self, look: Callable[[], Awaitable[list[Any]]], condition: Callable[[list[Any]], bool], what: str

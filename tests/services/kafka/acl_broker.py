@@ -82,7 +82,7 @@ def settings_of(server: Server, namespace: str, user: str) -> StreamSettings:
     return stream_settings(server.address, namespace).model_copy(update={"kafka": connection(server, user)})
 
 
-def printed(config: Path) -> set[Permission]:
+def printed_permissions(config: Path) -> set[Permission]:
     """What `rollbus topics acls` prints, read as `kafka-acls` reads it."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--operation", action="append")

@@ -49,7 +49,7 @@ from tests.services.kafka.acl_broker import (
     command,
     connection,
     on_broker,
-    printed,
+    printed_permissions,
     server,
     settings_of,
     write_configs,
@@ -203,7 +203,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     configs = write_configs(server, namespace, tmp_path)
     output = await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
     assert "allowed each of producer, proxy, worker" in output
-    assert await on_broker(server) == printed(configs["worker"])
+    assert await on_broker(server) == printed_permissions(configs["worker"])
     await work(server, namespace)
     await record_as_proxy(server, namespace)
     await make_an_attempt(server, namespace)

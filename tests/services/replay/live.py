@@ -33,7 +33,7 @@ CLOSING_MS = 2_500
 """Stream time: longer than any episode or group of CONFIG stays open after its last event."""
 FOR_NOBODY = ConfigApplied(stage="nobody", config_hash="", content="{}")
 Frame = tuple[bytes | None, bytes]
-SIGNED = {"owner": "only-for-these-tests"}
+SIGNING_SETTINGS = {"owner": "only-for-these-tests"}
 """The section `signing` of the settings."""
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
@@ -185,9 +185,9 @@ async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> N
         inputs = {names.group_id(settings.namespace, stage.name): places_of(settings, stage.input) for stage in stages}
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, end_offsets in ends.items():
-            look, is_enough = partial(committed_offsets, admin, group), partial(_reached, end_offsets)
+            look, is_enough = partial(committed_offsets, admin, group), partial(_has_reached, end_offsets)
             await until_found(look, f"{group} does not get to the end", is_enough=is_enough)
 
 
-def _reached(ends: dict[TopicPartition, int], committed: Any) -> bool:
+def _has_reached(ends: dict[TopicPartition, int], committed: Any) -> bool:
     return all(place in committed and committed[place].offset >= end for place, end in ends.items())

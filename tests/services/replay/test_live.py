@@ -21,7 +21,7 @@ from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.services.replay.live import (
-    SIGNED,
+    SIGNING_SETTINGS,
     frames,
     publish,
     records,
@@ -41,7 +41,7 @@ MADE_BY: dict[str, tuple[type, ...]] = {
     "grouping": (Group,),
     "curriculum": (CurriculumState, TrainingBatch),
 }
-WRITTEN: dict[str, tuple[str, ...]] = {
+TOPICS_OF_STAGE: dict[str, tuple[str, ...]] = {
     "assembly": ("trajectories",),
     "scoring": ("scores",),
     "grouping": ("run-log",),
@@ -64,7 +64,7 @@ async def outputs(settings: Any, stage: str, hints: dict[str, str]) -> dict[tupl
     Runs are stages of their own that share topics: each one's records are in order, those of two are not.
     """
     rows_by_place: dict[tuple[Any, ...], list[bytes]] = {}
-    for topic in WRITTEN[stage]:
+    for topic in TOPICS_OF_STAGE[stage]:
         for partition, values in (await frames(settings, topic)).items():
             for key, value in values:
                 record = decode(value)
@@ -97,7 +97,7 @@ def plan(settings: Any, name: str, *stages: str, **changes: Any) -> ReplayPlan:
 async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
-    path = write_settings(tmp_path, kafka, namespace, signing=SIGNED)
+    path = write_settings(tmp_path, kafka, namespace, signing=SIGNING_SETTINGS)
     settings = settings_of(path)
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))

@@ -26,7 +26,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_config, make_episode, make_group, make_tick
 from tests.services.commands import say
 from tests.services.replay.live import (
-    SIGNED,
+    SIGNING_SETTINGS,
     frames,
     publish,
     settings_of,
@@ -38,14 +38,14 @@ from tests.services.replay.live import (
 from tests.services.replay.test_live import MADE_BY, drops, plan
 from tests.services.streams.fixtures import send
 from tests.services.streams.test_poison import by_hand
-from tests.streams.exactly_once.poison import mutated
+from tests.streams.exactly_once.poison import mutate_frame
 
 pytestmark = pytest.mark.services
 
-SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
+SETTLED_TOPICS = ["trajectories", "scores", "run-log", "batches", "drops"]
 
 
-FORGED = (
+FORGED_RECORDS = (
     make_tick(2**40, stream_time_ms=2**53),
     make_config("assembly", AssemblyConfig(target_model="nobody")),
     *exclusions([RootedEpisode(f"e{number}", f"e{number}") for number in range(30)], reason="", now_ms=0),
@@ -57,13 +57,13 @@ def poison() -> list[tuple[bytes | None, bytes | None]]:
     """Of each kind: unreadable, of a person's key, forged, and refused by the stage with and without a key."""
     misplaced = encode(make_group("g"))
     chance, bad = random.Random(5), [encode(event) for event in make_episode("bad", turns=2)]
-    fuzz = [(b"bad", mutated(bad, chance)) for _ in range(300)]
+    fuzz = [(b"bad", mutate_frame(bad, chance)) for _ in range(300)]
     return [
         *by_hand(),
         (b"k", misplaced),
         (None, misplaced),
         *fuzz,
-        *((b"k", encode(record)) for record in FORGED for _ in range(5)),
+        *((b"k", encode(record)) for record in FORGED_RECORDS for _ in range(5)),
     ]
 
 
@@ -83,7 +83,7 @@ async def assembled_of(settings: StreamSettings) -> Counter[bytes]:
 async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     kafka: str, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_settings(tmp_path, kafka, namespace, signing=SIGNED)
+    path = write_settings(tmp_path, kafka, namespace, signing=SIGNING_SETTINGS)
     settings = settings_of(path)
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
@@ -94,11 +94,11 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
             await send(stream, EPISODE_EVENTS.name, bad[first : first + 40])
             await asyncio.sleep(0.3)
         await publishing
-        await until_settled(stream, all_stages(settings), SETTLED)
+        await until_settled(stream, all_stages(settings), SETTLED_TOPICS)
     name = namespace.strip(".")
     live = await letters(stream)
     assert len(live) > 100
-    assert sum(letter.error_class == "UntrustedRecordError" for letter in live.elements()) >= 5 * len(FORGED)
+    assert sum(letter.error_class == "UntrustedRecordError" for letter in live.elements()) >= 5 * len(FORGED_RECORDS)
     assert any(isinstance(decode(data), Trajectory) for _, data in (await frames(stream, "trajectories"))[0])
 
     assert (await resolve(stream, EPISODE_EVENTS, Bound(tick=2**39), Bound())).empty, "a forged tick bounds no range"

@@ -22,12 +22,14 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.services
 
-WRITTEN = ("trajectories", "scores", "run-log", "curriculum", "batches", "drops")
+WRITTEN_TOPICS = ("trajectories", "scores", "run-log", "curriculum", "batches", "drops")
 REWARD = "def much(trajectory, context):\n    return float(len(trajectory.turns))\n"
 
 
-async def written(settings: Settings, name: str) -> dict[str, Any]:
-    frames_by_topic = {topic: await frames(replay_of(settings, name).replay_settings, topic) for topic in WRITTEN}
+async def written_frames(settings: Settings, name: str) -> dict[str, Any]:
+    frames_by_topic = {
+        topic: await frames(replay_of(settings, name).replay_settings, topic) for topic in WRITTEN_TOPICS
+    }
     return {
         topic: {n: [(key, value.replace(name.encode(), b"NAME")) for key, value in rows] for n, rows in by.items()}
         for topic, by in frames_by_topic.items()
@@ -43,7 +45,7 @@ async def test_several_processes_write_what_one_writes(shared_log: Settings, tmp
         name = name_of(shared_log, str(processes))  # as long as the other, since locations are in the bytes
         replay = replay_of(shared_log, name, new_scoring=scoring)
         manifest = await replace(replay, registry=registry, processes=processes).run()
-        result_by_processes[processes] = (manifest.digests, manifest.records, await written(shared_log, name))
+        result_by_processes[processes] = (manifest.digests, manifest.records, await written_frames(shared_log, name))
     assert result_by_processes[1] == result_by_processes[3]
     assert all(count > 0 for topic, count in result_by_processes[1][1].items())
     assert set(result_by_processes[1][1]) >= {"trajectories", "scores", "run-log", "drops"}

@@ -61,7 +61,7 @@ class DyingOutput(KafkaOutput):
             raise KeyboardInterrupt
 
 
-async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def kill_replay(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", DyingOutput)
         with pytest.raises(KeyboardInterrupt):
@@ -72,7 +72,7 @@ async def test_a_killed_replay_does_not_count_until_it_is_completed(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, name = shared_log.stream_settings(), name_of(shared_log, "killed")
-    await killed(replay_of(shared_log, name), monkeypatch)
+    await kill_replay(replay_of(shared_log, name), monkeypatch)
     with pytest.raises(ConfigurationError, match="is not whole"):
         await find_manifest(stream, name)
     half = len(await records(replay_of(shared_log, name).replay_settings, TRAJECTORIES.name))
@@ -97,7 +97,7 @@ async def test_what_was_begun_with_other_settings_is_thrown_away(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = name_of(shared_log, "resettled")
-    await killed(replay_of(shared_log, name), monkeypatch)
+    await kill_replay(replay_of(shared_log, name), monkeypatch)
     other = shared_log.assembly.model_copy(update={"min_episode_length": 2})
     again = await replay_of(shared_log, name, assembly=other).run()
     undisturbed = await replay_of(shared_log, name_of(shared_log, "fresh"), assembly=other).run()
@@ -118,7 +118,7 @@ async def test_scores_of_an_earlier_answer_are_discarded(shared_log: Settings, m
         registry = {**BUILT_IN, "moody": RewardFunction(lambda trajectory, context, value=value: value, version="1")}
         replay = replace(replay_of(shared_log, name, new_scoring=moody_scoring), registry=registry)
         if value == 1.0:
-            await killed(replay, monkeypatch)
+            await kill_replay(replay, monkeypatch)
             assert await records(replay.replay_settings, SCORES.name)
         else:
             await replay.run()

@@ -85,12 +85,12 @@ async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_grou
     await write_exclusions(first.replay_settings, exclusions([RootedEpisode(gone, gone)], reason="asked", now_ms=0))
     shown_episodes: set[str] = set()
 
-    def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    def watch_group(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
         shown_episodes.update(member.episode_id for member in group)
         return turns(group, context)
 
     later = judging(shared_log, "after", stages=("group-scoring",))
-    registry = {**BUILT_IN, "turns": RewardFunction(watched, per="group")}
+    registry = {**BUILT_IN, "turns": RewardFunction(watch_group, per="group")}
     second_replay = replace(later, settings=first.replay_settings, registry=registry)
     await second_replay.run(dry_run=True)
     assert shown_episodes

@@ -37,7 +37,7 @@ from tests.waiting import many, until_found
 
 pytestmark = pytest.mark.services
 
-NEGATED = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
+NEGATED_SCORING = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
 
 
 async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | None]:
@@ -66,7 +66,7 @@ def shadow_of(settings: Settings, name: str, stop: asyncio.Event, **changes: Any
         "assembly": settings.assembly,
         "scoring": settings.scoring,
         "runs": settings.runs,
-        "new_scoring": NEGATED,
+        "new_scoring": NEGATED_SCORING,
         "scores": "computed",
     }
     return Replay(settings.stream_settings(), ReplayPlan(**(plan | changes)), registry=BUILT_IN, follow=stop)
@@ -174,13 +174,13 @@ async def test_a_second_promotion_does_not_revert_the_first(
     assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, new_log.runs)
 
 
-def loaded(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:
+def load_settings_of(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:
     """Settings of a replay's own namespace, with a database of its own."""
     database = {"host": clickhouse[0], "port": clickhouse[1], "database": namespace.strip(".").replace("-", "_")}
     return settings_of(write_settings(folder, kafka, f"replay-{namespace}", clickhouse=database))
 
 
-def stored(settings: Settings) -> set[str]:
+def stored_tables(settings: Settings) -> set[str]:
     """The episodes whose scores stand in ClickHouse."""
     return {str(row[0]) for row in ask(settings.clickhouse, "SELECT DISTINCT episode_id FROM scores").rows}
 
@@ -188,7 +188,7 @@ def stored(settings: Settings) -> set[str]:
 async def test_a_shadow_is_loaded_as_far_as_it_is_though_it_writes_on(
     kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
 ) -> None:
-    settings = loaded(kafka, clickhouse, namespace, tmp_path)
+    settings = load_settings_of(kafka, clickhouse, namespace, tmp_path)
     stream = settings.stream_settings()
     await ensure_topics(stream)
     await send(stream, SCORES.name, [(b"k", encode(make_score(episode_id="e1")))])
@@ -204,21 +204,21 @@ async def test_a_shadow_is_loaded_as_far_as_it_is_though_it_writes_on(
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-    assert stored(settings) == {"e1"}
+    assert stored_tables(settings) == {"e1"}
 
 
 async def test_rows_of_a_replay_that_is_gone_do_not_stay_among_those_of_its_name(
     kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
 ) -> None:
-    settings = loaded(kafka, clickhouse, namespace, tmp_path)
+    settings = load_settings_of(kafka, clickhouse, namespace, tmp_path)
     stream = settings.stream_settings()
     for episode in ("e1", "e2"):
         await delete_topics(stream, [topic.full_name(stream.namespace) for topic in TOPICS])
         await ensure_topics(stream)
         await send(stream, SCORES.name, [(b"k", encode(make_score(trajectory_id(episode), episode_id=episode)))])
         await load_replay(settings.sink_settings(), stream.namespace)
-        assert stored(settings) == {episode}
+        assert stored_tables(settings) == {episode}
     assert delete_namespace(settings.clickhouse, stream.namespace) > 0
-    assert stored(settings) == set()
+    assert stored_tables(settings) == set()
     with pytest.raises(ConfigurationError, match="not the namespace of a replay"):
         delete_namespace(settings.clickhouse, "rollbus.")

@@ -22,13 +22,13 @@ class Death:
     """Ends the process hard at a point, when it comes there for the nth time."""
 
     def __init__(self, point: str | None, nth: int) -> None:
-        self._point, self._left = point, nth
+        self._point, self._calls_left = point, nth
 
     def at(self, point: str) -> None:
         """Say where the process stands."""
         if point == self._point:
-            self._left -= 1
-            if self._left == 0:
+            self._calls_left -= 1
+            if self._calls_left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

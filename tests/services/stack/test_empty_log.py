@@ -22,7 +22,7 @@ from rollbus.streams.kafka.names import changelog_topic
 from rollbus.streams.kafka.topics_on_broker import delete_topics
 from tests.builders import make_step
 from tests.console import without_settings
-from tests.services.clickhouse.sink_fixtures import encoded, late_drops, run_until_written, send
+from tests.services.clickhouse.sink_fixtures import encode_records, late_drops, run_until_written, send
 from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import commit_offsets
 
@@ -144,7 +144,7 @@ async def test_readers_of_topics_that_are_made_again_go_on_once_their_loss_is_ac
     settings = load_settings(Settings, config, {})
     stream, sink = settings.stream_settings(), settings.sink_settings()
     await say_in_thread(config, "topics", "create")
-    await send(sink, [*late_drops(0, 3), *encoded([("training-steps", "main", make_step(1))])])
+    await send(sink, [*late_drops(0, 3), *encode_records([("training-steps", "main", make_step(1))])])
     await run_until_written(sink)
     events = EPISODE_EVENTS.full_name(namespace)
     async with running(stream.kafka, new_admin(stream.kafka)) as admin:

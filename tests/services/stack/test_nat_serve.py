@@ -62,7 +62,7 @@ def workflow(user: NewUser, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @contextmanager
-def served(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
+def serve_workflow(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
     """Serve the workflow by the toolkit's command; yield its address."""
     (user.folder / "serve.yml").write_text(yaml.safe_dump(workflow))
     port = find_free_port()
@@ -106,7 +106,7 @@ async def ask_all(url: str) -> None:
 @pytest.fixture(scope="module")
 def verdicts(user: NewUser, workflow: dict[str, Any]) -> dict[str, float]:
     """What each request's answer was worth, by its episode: served, recorded, and reported from another process."""
-    with served(user, workflow) as url:
+    with serve_workflow(user, workflow) as url:
         asyncio.run(ask_all(url))
     events = user.read(EPISODE_EVENTS)
     starts = [event for event in events if isinstance(event, EpisodeStarted) and event.task == "chat_completion"]

@@ -13,7 +13,7 @@ from rollbus.producers import init
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.events import Excluded
 from rollbus.schemas.topics import EXCLUSIONS
-from tests.services.clickhouse.sink_fixtures import create_topics, encoded, send
+from tests.services.clickhouse.sink_fixtures import create_topics, encode_records, send
 
 pytestmark = pytest.mark.services
 
@@ -45,15 +45,15 @@ async def test_the_log_is_read_from_a_time_on_with_what_was_forgotten(
         event_id="forget-1", episode_id=person, root_episode_id=person, writer_id="operator", sequence=-1,
         occurred_at_ms=now_ms, episode_started_at_ms=now_ms,
     )  # fmt: skip
-    await send(settings, encoded([(EXCLUSIONS.name, person, forgotten)]))
+    await send(settings, encode_records([(EXCLUSIONS.name, person, forgotten)]))
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": kafka}, "namespace": namespace}))
 
-    async def chosen(**options: Any) -> set[str]:
+    async def chosen_episodes(**options: Any) -> set[str]:
         config = LogTrajectoryBuilderConfig(settings_file=path, **options)
         episodes, _ = choose_episodes(await read_events(config), config)
         return {episode.start.episode_id for episode in episodes}
 
-    assert await chosen() == {early, late}
-    assert await chosen(since=since) == {late}
-    assert await chosen(until=since) == {early}
+    assert await chosen_episodes() == {early, late}
+    assert await chosen_episodes(since=since) == {late}
+    assert await chosen_episodes(until=since) == {early}

@@ -20,7 +20,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.services
 
 
-def decided(number: int, **fields: Any) -> PolicyDecision:
+def make_decision(number: int, **fields: Any) -> PolicyDecision:
     defaults: dict[str, Any] = {"model": "agent", "action": "canary", "serving": 1, "canary": 2, "reason": "r"}
     return PolicyDecision(run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
 
@@ -32,7 +32,7 @@ async def publish(settings: StreamSettings, *decisions: PolicyDecision) -> None:
 async def test_a_new_server_gets_the_newest_decision_and_then_each_later_one(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [])
-    await publish(settings, *map(decided, range(1, 9)), decided(9, model="other"))
+    await publish(settings, *map(make_decision, range(1, 9)), make_decision(9, model="other"))
     heard = list[int]()
 
     def use(decision: PolicyDecision) -> None:
@@ -45,13 +45,13 @@ async def test_a_new_server_gets_the_newest_decision_and_then_each_later_one(kaf
     following = DecisionFollower(DecisionLog(settings.kafka, namespace), "agent", use)
     following.start()
     await until(lambda: heard == [8], "the newest is not heard")
-    await publish(settings, decided(10))
+    await publish(settings, make_decision(10))
     await until(lambda: heard[-1] == 10, "the next is not heard")
     await until(lambda: following.trouble is not None, "a decision that cannot be followed is not reported")
     assert following.trouble == "decision 10 on agent cannot be followed: its checkpoint is gone"
-    await publish(settings, decided(11))
+    await publish(settings, make_decision(11))
     await until(lambda: heard[-1] == 11, "after a refusal nothing is heard")
-    await publish(settings, decided(12, action="quarantine", canary=None))
+    await publish(settings, make_decision(12, action="quarantine", canary=None))
     await until(lambda: heard[-1] == 12, "after an unforeseen error nothing is heard")
     await until(lambda: following.trouble is None, "it is still reported after one that was followed")
     await asyncio.to_thread(following.stop)

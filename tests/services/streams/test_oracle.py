@@ -46,7 +46,7 @@ def renumber(entries: list[Entry], chance: random.Random) -> None:
     entries[index] = entries[index]._replace(headers=(("round", b"1000000"),))
 
 
-def tampered(contents: LogContents, topic: str, tamper: Tamper) -> LogContents:
+def tamper_contents(contents: LogContents, topic: str, tamper: Tamper) -> LogContents:
     """A copy in which one partition of a topic was changed; ticks stay as they are."""
     entries = {place: list(entries_of_place) for place, entries_of_place in contents.entries.items()}
     place = max((p for p in entries if p.topic.endswith(topic)), key=lambda p: len(entries[p]))
@@ -67,7 +67,7 @@ async def test_the_checker_accepts_an_undisturbed_log_and_no_other(kafka: str, n
     for topic in (TRAJECTORIES, SCORES, RUN_LOG, BATCHES):
         for tamper in (lose, double, swap, alter, renumber):
             with pytest.raises(AssertionError):
-                await check_log(tampered(contents, topic.name, tamper), pipeline(), traffic.published)
+                await check_log(tamper_contents(contents, topic.name, tamper), pipeline(), traffic.published)
     for stage in pipeline():
         place = (stage.name, 0)
         torn = {**contents.rows, place: {**contents.rows[place], b"more": b"rows"}}

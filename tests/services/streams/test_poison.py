@@ -22,13 +22,13 @@ from tests.faults.recorded import read_everything
 from tests.services.commands import say_in_thread, write_config
 from tests.services.streams.fixtures import send, stream_settings
 from tests.services.streams.process import running
-from tests.streams.exactly_once.poison import fuzzed
+from tests.streams.exactly_once.poison import fuzzed_frames
 from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
-POISONED = (ALIASES, EPISODE_EVENTS, TRAJECTORIES, SCORES, RUN_LOG)
-FUZZED = 1_000
+POISONED_TOPICS = (ALIASES, EPISODE_EVENTS, TRAJECTORIES, SCORES, RUN_LOG)
+FUZZED_RECORDS = 1_000
 """Into each stage's input."""
 
 
@@ -56,12 +56,14 @@ def by_hand() -> list[Pair]:
     ]
 
 
-def keyed(topic: Topic) -> list[Pair]:
+def fuzzed_pairs(topic: Topic) -> list[Pair]:
     """Fuzzed records under keys that repeat."""
-    return [(f"k{n % 7}".encode(), value) for n, value in enumerate(fuzzed(topic, FUZZED, seed=9)) if n % 50]
+    return [
+        (f"k{n % 7}".encode(), value) for n, value in enumerate(fuzzed_frames(topic, FUZZED_RECORDS, seed=9)) if n % 50
+    ]
 
 
-async def refused(settings: StreamSettings) -> set[str]:
+async def refused_places(settings: StreamSettings) -> set[str]:
     """Return the hashes of the whole values of all dead letters."""
     return {letter.value_sha256 for letter in await read_dead_letters(settings.kafka, settings.namespace)}
 
@@ -74,7 +76,7 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
     traffic = Traffic(settings)
     async with running(settings, pipeline()):
         await traffic.send(range(2))
-        for topic, pairs in [(EPISODE_EVENTS, by_hand()), *((t, keyed(t)) for t in POISONED)]:
+        for topic, pairs in [(EPISODE_EVENTS, by_hand()), *((t, fuzzed_pairs(t)) for t in POISONED_TOPICS)]:
             await send(settings, topic.name, pairs)
             traffic.published += [(topic, pair) for pair in pairs]
         with pytest.raises(MessageSizeTooLargeError):
@@ -82,10 +84,10 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
         await traffic.send(range(2, 4))
         await traffic.until_trained()
         named = {"" if value is None else hashlib.sha256(value).hexdigest() for _, value in by_hand()[:9]}
-        await until_found(lambda: refused(settings), "not all poison is refused", is_enough=named.issubset)
+        await until_found(lambda: refused_places(settings), "not all poison is refused", is_enough=named.issubset)
     contents = await read_everything(settings, pipeline())
     await check_log(contents, pipeline(), traffic.published)
-    assert len(contents.dead_letters) > FUZZED
+    assert len(contents.dead_letters) > FUZZED_RECORDS
     cli = partial(say_in_thread, write_config(tmp_path, kafka, namespace), "dead-letters")
     assert "InvalidRecordError" in await cli("list")
     letter = contents.dead_letters[0]

@@ -59,7 +59,7 @@ def seeds(topic: Topic) -> list[Any]:
     }[topic.name]
 
 
-def fuzzed(topic: Topic, count: int, seed: int) -> Iterator[bytes]:
+def fuzzed_frames(topic: Topic, count: int, seed: int) -> Iterator[bytes]:
     """Yield so many records: half with mutated bytes, half with absurd values, a good one and a tick now and then."""
     chance = random.Random(f"{topic.name}-{seed}")
     good = seeds(topic)
@@ -68,12 +68,12 @@ def fuzzed(topic: Topic, count: int, seed: int) -> Iterator[bytes]:
         if number % 50 == 0:
             yield encode(make_tick(number // 50))
         elif chance.random() < 0.5:
-            yield mutated(frames, chance)
+            yield mutate_frame(frames, chance)
         else:
             yield absurd(chance.choice(good), chance) or chance.choice(frames)
 
 
-def mutated(frames: Sequence[bytes], chance: random.Random) -> bytes:
+def mutate_frame(frames: Sequence[bytes], chance: random.Random) -> bytes:
     """Flip, cut, insert, repeat or splice bytes, mostly behind the header."""
     data = bytearray(chance.choice(frames))
     for _ in range(chance.choice((1, 1, 2, 5))):
@@ -101,14 +101,14 @@ def absurd(record: Any, chance: random.Random) -> bytes | None:
     for field in chance.sample(
         dataclasses.fields(record), k=min(len(dataclasses.fields(record)), chance.randint(1, 3))
     ):
-        changes[field.name] = _other(getattr(record, field.name), chance)
+        changes[field.name] = _other_value(getattr(record, field.name), chance)
     try:
         return encode(dataclasses.replace(record, **changes))
     except RecordError:
         return None
 
 
-def _other(value: Any, chance: random.Random) -> Any:
+def _other_value(value: Any, chance: random.Random) -> Any:
     match value:
         case bool():
             return not value

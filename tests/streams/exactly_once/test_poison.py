@@ -27,7 +27,7 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.state.payload import bind_payload
 from tests.builders import make_trajectory
 from tests.examples import count_examples
-from tests.streams.exactly_once.poison import fuzzed
+from tests.streams.exactly_once.poison import fuzzed_frames
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
 COUNT = count_examples(5_000)
@@ -57,7 +57,7 @@ async def test_no_record_ends_a_stage(stage: AnyStage, caplog: pytest.LogCapture
     caplog.set_level(logging.ERROR)
     place = Partition(f"n.{stage.input.name}", 0)
     work = StagePartition(stage, place, app_version="1")
-    records = [Raw(offset, value, b"e1") for offset, value in enumerate(fuzzed(stage.input, COUNT, seed=1))]
+    records = [Raw(offset, value, b"e1") for offset, value in enumerate(fuzzed_frames(stage.input, COUNT, seed=1))]
     letters: list[Any] = []
     rows: dict[bytes, bytes | None] = {}
     for start in range(0, COUNT, BATCH):

@@ -19,7 +19,7 @@ from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import make_episode, make_group, make_score, make_tick
 from tests.streams.replay.memory import Raw
-from tests.streams.simulation.naive import ended
+from tests.streams.simulation.naive import run_to_end
 
 PAIRS = RunConfig(
     grouping=GroupingConfig(strategy="by_example", group_size=2, window_ms=1_500, reward_wait_ms=0, reward_grace_ms=0)
@@ -35,8 +35,8 @@ def grouping() -> StagePartition:
     return StagePartition(PureAsEffects(GroupingStage(PAIRS)), Partition("scores", 0), app_version="")
 
 
-def taken(work: StagePartition, *records: Raw) -> Processed:
-    processed: Processed = ended(work.process(records))
+def take_records(work: StagePartition, *records: Raw) -> Processed:
+    processed: Processed = run_to_end(work.process(records))
     return processed
 
 
@@ -47,7 +47,7 @@ def topics(processed: Processed) -> list[str]:
 def test_a_record_of_a_later_round_counts_after_the_tick_of_that_round() -> None:
     """Taken where it lies it would fill the group; the window of the first one is over before its round begins."""
     work = grouping()
-    processed = taken(
+    processed = take_records(
         work,
         raw(0, make_tick(0)),
         raw(1, make_score("t1"), 0),
@@ -61,12 +61,14 @@ def test_a_record_of_a_later_round_counts_after_the_tick_of_that_round() -> None
 
 def test_an_early_record_outlives_its_worker() -> None:
     rows = dict(
-        taken(grouping(), raw(0, make_tick(0)), raw(1, make_score("t1"), 0), raw(2, make_score("t2"), 1)).changelog
+        take_records(
+            grouping(), raw(0, make_tick(0)), raw(1, make_score("t1"), 0), raw(2, make_score("t2"), 1)
+        ).changelog
     )
     successor = grouping()
     for key, value in rows.items():
         successor.restore(key, value)
-    processed = taken(successor, raw(3, make_tick(1)))
+    processed = take_records(successor, raw(3, make_tick(1)))
     assert topics(processed) == [RUN_LOG.name]
     assert [value for key, value in processed.changelog if key.startswith(b"\x1fearly")] == [None]
 
@@ -77,8 +79,8 @@ def test_a_window_ends_with_the_early_groups_that_lie_before_the_command() -> No
     work = StagePartition(PureAsEffects(stage), Partition("run-log", 0), app_version="")
     command = RunCommand(run_id="main", command="end_window", command_id="end of epoch 0")
     groups = [make_group("g1", [0.0, 1.0]), make_group("g2", [0.0, 1.0])]
-    taken(work, raw(0, make_tick(0)), raw(1, groups[0], 0), raw(2, groups[1], 2), raw(3, command))
-    processed = taken(work, raw(4, make_tick(1)), raw(5, make_tick(2)))
+    take_records(work, raw(0, make_tick(0)), raw(1, groups[0], 0), raw(2, groups[1], 2), raw(3, command))
+    processed = take_records(work, raw(4, make_tick(1)), raw(5, make_tick(2)))
     (window,) = (decode(output.value) for output in processed.outputs if output.topic == CURRICULUM.name)
     assert window.seen_group_ids == ("g1", "g2")
 
@@ -88,7 +90,7 @@ def test_a_producer_that_names_a_round_holds_back_nothing() -> None:
         PureAsEffects(AssemblyStage(AssemblyConfig())), Partition("episode-events", 0), app_version=""
     )
     events = [raw(number, event, 10**9) for number, event in enumerate(make_episode("e1"), start=1)]
-    assert topics(taken(work, raw(0, make_tick(0)), *events)) == [TRAJECTORIES.name]
+    assert topics(take_records(work, raw(0, make_tick(0)), *events)) == [TRAJECTORIES.name]
 
 
 def test_only_what_stages_write_for_stages_names_its_round() -> None:

@@ -180,7 +180,7 @@ def batch(start: int | None, end: int) -> Batch:
     return Batch(PLACE, start, end, records)
 
 
-def counted(broker: Broker) -> list[str]:
+def counted_tasks(broker: Broker) -> list[str]:
     return [decode(row.value).detail for row in broker.outputs]
 
 
@@ -275,7 +275,7 @@ async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: B
     async with running(broker) as runner:
         runner.enqueue(batch(0, 3))
         await until(lambda: broker.committed == 3)
-    assert counted(broker) == ["k:1", "k:2", "k:3"]
+    assert counted_tasks(broker) == ["k:1", "k:2", "k:3"]
     assert len(broker.changelog) == 2  # the count of k, and the position
 
 
@@ -284,7 +284,7 @@ async def test_batches_that_wait_go_together_and_what_overlaps_is_taken_once(bro
         for batch_of_offsets in (batch(0, 3), batch(1, 5), batch(0, 2)):
             runner.enqueue(batch_of_offsets)
         await until(lambda: broker.committed == 5)
-    assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
+    assert counted_tasks(broker) == [f"k:{number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("start", [4, None])
@@ -298,7 +298,7 @@ async def test_a_batch_that_does_not_continue_the_position_rewinds(broker: Broke
         runner.enqueue(batch(2, 6))
         await until(lambda: broker.committed == 6)
     assert broker.calls[:2] == [("seek", 2), ("resume", 0)]
-    assert counted(broker) == [f"k:{number}" for number in range(1, 7)]
+    assert counted_tasks(broker) == [f"k:{number}" for number in range(1, 7)]
 
 
 async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Broker) -> None:
@@ -327,7 +327,7 @@ async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_a
         await until(lambda: broker.calls[-1] == ("resume", 0))
         runner.enqueue(batch(4, 5))
         await until(lambda: broker.committed == 5)
-    assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
+    assert counted_tasks(broker) == [f"k:{number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), UnavailableError("payload"), ValueError("once")])
@@ -342,7 +342,7 @@ async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(brok
         assert broker.calls == [("pause", 0), ("stop", 0), ("producer", ME), ("seek", 2), ("resume", 0)]
         runner.enqueue(batch(2, 4))
         await until(lambda: broker.committed == 4)
-    assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
+    assert counted_tasks(broker) == ["k:1", "k:2", "k:3", "k:4"]
     assert runner.metrics.failures == 1
 
 
@@ -449,7 +449,7 @@ async def test_a_committed_but_unreadable_record_is_waited_for(broker: Broker, m
         fail.append(False)
         work.enqueue(batch(2, 4))
         await until(lambda: broker.committed == 4)
-    assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
+    assert counted_tasks(broker) == ["k:1", "k:2", "k:3", "k:4"]
 
 
 async def test_a_former_member_fences_no_producer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

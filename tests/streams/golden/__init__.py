@@ -49,8 +49,8 @@ RUN = RunConfig(
     curriculum=CurriculumConfig(mode="pools", groups_per_window=2),
     batching=BatchingConfig(groups_per_step=1),
 )
-DELIVERED = RunConfig(delivery=DeliveryConfig())
-CHECKED = RunConfig(delivery=DeliveryConfig(checks=(CheckConfig(evaluation="held-out", metric="reward"),)))
+DELIVERY_RUN = RunConfig(delivery=DeliveryConfig())
+CHECKED_RUN = RunConfig(delivery=DeliveryConfig(checks=(CheckConfig(evaluation="held-out", metric="reward"),)))
 ALONE = RunConfig(grouping=GroupingConfig(strategy="single"))
 STAGES: dict[str, Any] = {
     "alias": AliasStage(AssemblyConfig()),
@@ -58,8 +58,8 @@ STAGES: dict[str, Any] = {
     "scoring": ScoringStage(ScoringConfig(), keep_ms=60_000),
     "grouping": GroupingStage(RUN),
     "curriculum": CurriculumStage(RUN),
-    "observing": ObservingStage(DELIVERED),
-    "delivery": DeliveryStage(DELIVERED),
+    "observing": ObservingStage(DELIVERY_RUN),
+    "delivery": DeliveryStage(DELIVERY_RUN),
 }
 
 
@@ -88,17 +88,20 @@ def write_missing(*, replace: bool) -> Iterator[Path]:
 
 
 def _logs() -> Iterator[tuple[Any, list[Any]]]:
-    yield STAGES["alias"], [_applied("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b")]
-    yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2")]
-    yield STAGES["scoring"], [_applied("scoring"), make_trajectory()]
+    yield (
+        STAGES["alias"],
+        [_applied_config("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b")],
+    )
+    yield STAGES["assembly"], [_applied_config("assembly"), *make_episode("e1"), make_started("e2")]
+    yield STAGES["scoring"], [_applied_config("scoring"), make_trajectory()]
     waiting = make_score("t3", None, task="slow", example_id="x2")
     explicit = [make_score(name, group_id="g", group_size=2) for name in ("t4", "t5")]
-    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit]
+    yield STAGES["grouping"], [_applied_config("grouping", "main", RUN), waiting, *explicit]
     yield GroupingStage(ALONE), [make_score("t6")]
     groups = [make_group(name) for name in ("a", "b", "c", "d", "e")]
-    applied = _applied("curriculum", "main", RUN)
+    applied = _applied_config("curriculum", "main", RUN)
     yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), applied]
-    yield STAGES["observing"], [_applied("observing", "main", DELIVERED)]
+    yield STAGES["observing"], [_applied_config("observing", "main", DELIVERY_RUN)]
     seen_ms = START_MS + 10_000
     observed = [
         EpisodeObserved(
@@ -114,7 +117,7 @@ def _logs() -> Iterator[tuple[Any, list[Any]]]:
     ]
     ticks = [make_tick(number, stream_time_ms=START_MS + number * 100_000) for number in (1, 2)]
     candidate = make_version(1, 0, state="candidate")
-    applied = _applied("delivery", "main", DELIVERED)
+    applied = _applied_config("delivery", "main", DELIVERY_RUN)
     yield (
         STAGES["delivery"],
         [make_version(0), candidate, applied, make_tick(1, stream_time_ms=START_MS + 1), *observed, *ticks],
@@ -129,10 +132,10 @@ def _logs() -> Iterator[tuple[Any, list[Any]]]:
         set_hash="set",
         evaluated_at_ms=START_MS,
     )
-    yield DeliveryStage(CHECKED), [make_version(0), evaluation]
+    yield DeliveryStage(CHECKED_RUN), [make_version(0), evaluation]
 
 
-def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:
+def _applied_config(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:
     """A configuration that names only what differs, so that later fields do not change its bytes."""
     content = run.model_dump_json(exclude_unset=True) if run else "{}"
     return ConfigApplied(stage=stage, run_id=run_id, config_hash="hash", content=content)

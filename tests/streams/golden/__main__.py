@@ -6,5 +6,5 @@ from tests.streams.golden import write_missing
 
 if sys.argv[1:] not in (["--write"], ["--replace"]):
     sys.exit("usage: python -m tests.streams.golden --write | --replace")
-for written in write_missing(replace=sys.argv[1:] == ["--replace"]):
-    print(written.name)
+for path in write_missing(replace=sys.argv[1:] == ["--replace"]):
+    print(path.name)

@@ -19,7 +19,7 @@ from rollbus.streams.replay.kafka.manifest import refuse_taken
 from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 
-NEGATED = ScoringConfig(rewards=(RewardConfig(weight=-1.0),))
+NEGATED_SCORING = ScoringConfig(rewards=(RewardConfig(weight=-1.0),))
 HARNESS = CurriculumConfig(mode="harness")
 OF_RUNS = chain_of(("grouping", "curriculum"))
 
@@ -34,7 +34,7 @@ def shadow(**changes: Any) -> ReplayManifest:
         "assembly": AssemblyConfig(),
         "scoring": ScoringConfig(),
         "runs": (RunConfig(),),
-        "new_scoring": NEGATED,
+        "new_scoring": NEGATED_SCORING,
         "scores": "computed",
     }
     plan, source = ReplayPlan(**(options | changes)), "rollbus."

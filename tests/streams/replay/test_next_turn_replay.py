@@ -13,7 +13,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.stepping import Stepper
 from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
-JUDGED = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
+JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
 RULES = RewardConfig(type="next_turn", name="next")
 
 
@@ -40,7 +40,7 @@ class Live:
         return next(matching_scores, None)
 
 
-def replayed(stage: Any, trajectories: Sequence[Any]) -> list[Any]:
+def replay_scores(stage: Any, trajectories: Sequence[Any]) -> list[Any]:
     return Stepper(stage).feed(*trajectories)
 
 
@@ -48,21 +48,21 @@ def without_places(scores: Sequence[Score]) -> list[Any]:
     return [(score.trajectory_id, score.revision, score.value, score.turn_rewards) for score in scores]
 
 
-@pytest.mark.parametrize("rewards", [(JUDGED,), (RULES,), (JUDGED, RULES)])
+@pytest.mark.parametrize("rewards", [(JUDGE_REWARD,), (RULES,), (JUDGE_REWARD, RULES)])
 def test_recorded_scores_give_the_same_scores_again(rewards: tuple[RewardConfig, ...]) -> None:
     live = Live(*rewards)
     calls = len(live.judge.calls)
     stage = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
-    assert without_places(replayed(stage, live.trajectories)) == without_places(live.scores)
+    assert without_places(replay_scores(stage, live.trajectories)) == without_places(live.scores)
     assert len(live.judge.calls) == calls
 
 
 def test_other_rules_are_computed_beside_what_the_judge_said() -> None:
-    live = Live(JUDGED, RULES)
+    live = Live(JUDGE_REWARD, RULES)
     changed = RULES.model_copy(update={"options": {"repetition": -0.5}})
     configs = {live.config.config_hash(): live.config}
-    registry = without_model_calls(BUILT_IN, (JUDGED, changed), configs, live.find)
-    stage = ScoringStage(ScoringConfig(rewards=(JUDGED, changed)), keep_ms=100_000, registry=registry, retry_s=0)
-    revised = next(score for score in replayed(stage, live.trajectories) if score.revision)
+    registry = without_model_calls(BUILT_IN, (JUDGE_REWARD, changed), configs, live.find)
+    stage = ScoringStage(ScoringConfig(rewards=(JUDGE_REWARD, changed)), keep_ms=100_000, registry=registry, retry_s=0)
+    revised = next(score for score in replay_scores(stage, live.trajectories) if score.revision)
     assert revised.components == {"judge": 1.0, "next": -0.5}
     assert [turn.signal for turn in revised.turn_rewards] == ["judge", "repetition"]

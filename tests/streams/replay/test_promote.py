@@ -18,7 +18,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.state.ticker import config_applied
 
 PLAIN = RunConfig()
-JUDGED = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
+JUDGED_RUN = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
 
 
 def records_of(run: RunConfig) -> list[ConfigApplied]:
@@ -26,30 +26,30 @@ def records_of(run: RunConfig) -> list[ConfigApplied]:
     return [config_applied(stage, run.run_id, run) for stage in OF_A_RUN]
 
 
-@pytest.mark.parametrize("live", [(PLAIN,), (JUDGED.model_copy(update={"run_id": "other"}),), ()])
+@pytest.mark.parametrize("live", [(PLAIN,), (JUDGED_RUN.model_copy(update={"run_id": "other"}),), ()])
 def test_rewards_over_groups_are_refused_where_lives_run_has_none_to_judge_them(live: tuple[RunConfig, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"run main .* closed groups .* settings and restart the workers"):
-        check_workers(records_of(JUDGED), BUILT_IN, live)
+        check_workers(records_of(JUDGED_RUN), BUILT_IN, live)
 
 
 def test_rewards_over_groups_are_promoted_where_lives_run_has_some() -> None:
     louder = RewardConfig(type="judge_relative", name="judge", weight=2.0)
-    check_workers(records_of(RunConfig(grouping=GroupingConfig(rewards=(louder,)))), BUILT_IN, (JUDGED,))
+    check_workers(records_of(RunConfig(grouping=GroupingConfig(rewards=(louder,)))), BUILT_IN, (JUDGED_RUN,))
 
 
 def test_settings_without_a_group_judge_are_promoted_beside_any_worker() -> None:
     harness = RunConfig(curriculum=CurriculumConfig(mode="harness"))
-    for live in (PLAIN, JUDGED):
+    for live in (PLAIN, JUDGED_RUN):
         check_workers(records_of(harness), BUILT_IN, (live,))
 
 
 def test_a_function_over_groups_that_a_worker_does_not_have_is_refused() -> None:
     own_config = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="mine.own", name="own"),)))
     with pytest.raises(ConfigurationError, match=r"no function 'mine\.own'"):
-        check_workers(records_of(own_config), BUILT_IN, (JUDGED,))
+        check_workers(records_of(own_config), BUILT_IN, (JUDGED_RUN,))
     alone = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="feedback"),)))
     with pytest.raises(ConfigurationError, match="is over a trajectory"):
-        check_workers(records_of(alone), BUILT_IN, (JUDGED,))
+        check_workers(records_of(alone), BUILT_IN, (JUDGED_RUN,))
 
 
 def test_a_function_over_trajectories_that_a_worker_does_not_have_is_refused() -> None:

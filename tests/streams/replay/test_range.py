@@ -76,7 +76,7 @@ def at(partition: int, start: int, end: int = 2_000) -> ReplayRange:
     return ReplayRange(topic="episode-events", partition=partition, from_offset=start, to_offset=end)
 
 
-def covered(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> Covered:
+def covered_by_ticks(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> Covered:
     """What is read whole of ranges whose ticks, one a second, stand in such partitions."""
     covered_time = Covered.of(ranges)
     for number, those in enumerate(partitions):
@@ -86,29 +86,29 @@ def covered(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> Covere
 
 def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:
     cut = (at(0, 1_200), at(1, 1_200))
-    assert covered(cut, (0, 1), (0, 1)).from_ms == 0
-    assert covered(cut, (1,), (1,), (0, 1), (0, 1)).from_ms == 2_000
-    assert covered((at(0, 1_200), at(1, 0)), (1,), (1,), (0, 1)).from_ms == 2_000
-    assert covered((at(0, 1_200), at(1, 0)), (1,), (0, 1)).from_ms == 1_000
+    assert covered_by_ticks(cut, (0, 1), (0, 1)).from_ms == 0
+    assert covered_by_ticks(cut, (1,), (1,), (0, 1), (0, 1)).from_ms == 2_000
+    assert covered_by_ticks((at(0, 1_200), at(1, 0)), (1,), (1,), (0, 1)).from_ms == 2_000
+    assert covered_by_ticks((at(0, 1_200), at(1, 0)), (1,), (0, 1)).from_ms == 1_000
 
 
 def test_a_range_that_begins_with_the_log_is_whole_from_the_beginning() -> None:
-    assert covered((at(0, 0), at(1, 0)), (0, 1)).from_ms == 0
-    assert covered((at(0, 0), at(1, 0))).from_ms == 0
+    assert covered_by_ticks((at(0, 0), at(1, 0)), (0, 1)).from_ms == 0
+    assert covered_by_ticks((at(0, 0), at(1, 0))).from_ms == 0
 
 
 def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
-    assert covered((at(0, 900, 900), at(1, 1_200)), (1,), (1,)).from_ms is None
-    assert covered((at(0, 1_200),)).from_ms is None
+    assert covered_by_ticks((at(0, 900, 900), at(1, 1_200)), (1,), (1,)).from_ms is None
+    assert covered_by_ticks((at(0, 1_200),)).from_ms is None
 
 
 def test_a_range_is_whole_up_to_the_last_tick_of_the_partition_that_ends_first() -> None:
     ranges = (at(0, 0), at(1, 0))
-    assert covered(ranges, (0, 1), (0, 1)).to_ms == 1_000
-    assert covered(ranges, (0, 1), (0, 1), (1,), (1,)).to_ms == 1_000
-    assert covered(ranges, (0,), (0,), (0, 1), (0,)).to_ms == 2_000
+    assert covered_by_ticks(ranges, (0, 1), (0, 1)).to_ms == 1_000
+    assert covered_by_ticks(ranges, (0, 1), (0, 1), (1,), (1,)).to_ms == 1_000
+    assert covered_by_ticks(ranges, (0,), (0,), (0, 1), (0,)).to_ms == 2_000
 
 
 def test_a_partition_that_ends_before_its_first_tick_reaches_nothing() -> None:
-    assert covered((at(0, 0, 0), at(1, 0)), (1,), (1,)).to_ms is None
-    assert covered((at(0, 0),)).to_ms is None
+    assert covered_by_ticks((at(0, 0, 0), at(1, 0)), (1,), (1,)).to_ms is None
+    assert covered_by_ticks((at(0, 0),)).to_ms is None

@@ -38,14 +38,14 @@ from tests.streams.replay.memory import ListSource, Raw, replayed
 
 GROUPING = GroupingConfig(group_size=2)
 RUN = RunConfig(grouping=GROUPING, batching=BatchingConfig(groups_per_step=1))
-OTHER = RUN.model_copy(update={"grouping": GroupingConfig(group_size=4)})
+OTHER_RUN = RUN.model_copy(update={"grouping": GroupingConfig(group_size=4)})
 
 
-def unchanged(record: ConfigApplied) -> ConfigApplied:
+def keep_config(record: ConfigApplied) -> ConfigApplied:
     return record
 
 
-def collected(records: Sequence[Any], first_tick: int | None, change: Any = unchanged) -> dict[int, list[Any]]:
+def collect_inputs(records: Sequence[Any], first_tick: int | None, change: Any = keep_config) -> dict[int, list[Any]]:
     live_inputs = LiveInputs()
     collector = RecordedInputs(RUN_LOG, first_tick=first_tick, change=change, live_inputs=live_inputs)
     for record in records:
@@ -61,37 +61,37 @@ def collected(records: Sequence[Any], first_tick: int | None, change: Any = unch
 def test_records_between_two_ticks_are_replayed_before_the_second() -> None:
     config, version, end = make_config("curriculum", RUN, run_id="main"), make_version(1), make_command("end_window")
     log = [make_tick(0), config, make_tick(1), version, end, make_tick(2)]
-    assert collected(log, 0) == {1: [config], 2: [version, end]}
+    assert collect_inputs(log, 0) == {1: [config], 2: [version, end]}
 
 
 def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> None:
-    configs = [make_config("curriculum", run_config, run_id="main") for run_config in (RUN, OTHER)]
+    configs = [make_config("curriculum", run_config, run_id="main") for run_config in (RUN, OTHER_RUN)]
     of_another_run, old = make_config("curriculum", RUN, run_id="alone"), make_version(1)
     log = [make_tick(0), configs[0], of_another_run, old, make_tick(1), configs[1], make_command("end_window"),
            make_tick(2), make_tick(3)]  # fmt: skip
-    assert collected(log, 3) == {BEFORE_ALL: [of_another_run, old, configs[1]]}
-    assert collected(log, 2)[BEFORE_ALL] == [configs[0], of_another_run, old]
-    assert collected(log, 2)[2] == [configs[1], make_command("end_window")]
+    assert collect_inputs(log, 3) == {BEFORE_ALL: [of_another_run, old, configs[1]]}
+    assert collect_inputs(log, 2)[BEFORE_ALL] == [configs[0], of_another_run, old]
+    assert collect_inputs(log, 2)[2] == [configs[1], make_command("end_window")]
 
 
 def test_a_version_that_was_served_again_before_the_range_is_the_newest_still() -> None:
     """The curriculum measures lag from the version last made or served: what held is told in the order it came to."""
     again = make_version(1, state="serving")
     log = [make_version(1), make_tick(0), make_version(2), make_tick(1), again, make_tick(2), make_tick(3)]
-    assert collected(log, 3)[BEFORE_ALL] == [make_version(2), again]
+    assert collect_inputs(log, 3)[BEFORE_ALL] == [make_version(2), again]
 
 
 def test_commands_for_live_alone_are_not_replayed() -> None:
     log = [make_command("pause"), make_command("stop"), make_score(), make_tick(0)]
-    assert collected(log, 0) == {}
+    assert collect_inputs(log, 0) == {}
 
 
 def test_a_configuration_that_the_replay_overrides_is_changed_or_left_out() -> None:
     plan = ReplayPlan("again", Bound(), Bound(), chain_of(()), assembly=AssemblyConfig(), scoring=ScoringConfig(),
                       runs=(RUN,), new_grouping=GroupingConfig(group_size=8), new_scoring=ScoringConfig())  # fmt: skip
-    given = make_config("grouping", OTHER, run_id="main")
+    given = make_config("grouping", OTHER_RUN, run_id="main")
     log = [given, make_config("scoring", RUN), make_config("assembly", RUN), make_tick(0)]
-    grouping, assembly = collected(log, 0, plan.change)[0]
+    grouping, assembly = collect_inputs(log, 0, plan.change)[0]
     assert RunConfig.model_validate_json(grouping.content).grouping.group_size == 8
     assert grouping.config_hash != given.config_hash
     assert assembly is log[2]
@@ -178,7 +178,7 @@ async def test_an_outcome_older_than_its_batch_is_replayed_at_once() -> None:
 
 async def test_a_replayed_record_takes_effect_before_its_tick() -> None:
     live_inputs = LiveInputs()
-    live_inputs.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
+    live_inputs.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER_RUN, run_id="main"))]
     live_inputs.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3), LAST + 1)]
     records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
     log, _ = await run_log(source(*records), live_inputs)
@@ -209,7 +209,7 @@ async def test_a_replayed_log_is_read_no_further_than_the_tick_that_is_due() -> 
     live_inputs = LiveInputs()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(record)) for i, record in enumerate(log)], 1)
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=live_inputs)
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=keep_config, live_inputs=live_inputs)
     teller = LiveReader(RUN_LOG, [reading], [collector], live_inputs.places, first_tick=0)
     await teller.until(1)
     assert reading.position == 3
@@ -224,7 +224,7 @@ async def test_a_command_is_replayed_after_the_early_groups_before_it() -> None:
     log = [make_tick(0), make_group("g1"), end, make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
     raws = [Raw(i, b"main", encode(record), headers=of_round_2.get(i, ())) for i, record in enumerate(log)]
-    collector = RecordedInputs(RUN_LOG, first_tick=0, change=unchanged, live_inputs=live_inputs)
+    collector = RecordedInputs(RUN_LOG, first_tick=0, change=keep_config, live_inputs=live_inputs)
     reader = LiveReader(RUN_LOG, [ListSource(0, raws, 1)], [collector], live_inputs.places, first_tick=0)
     await reader.until(99)
     assert live_inputs.due(2) == []

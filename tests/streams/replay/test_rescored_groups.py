@@ -128,12 +128,12 @@ async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judg
     }
     asked_episodes = list[str]()
 
-    def heard(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    def hear_group(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
         asked_episodes.extend(member.episode_id for member in group)
         return [1.0 for _ in group]
 
     payload = WrittenPayload(MemoryOutput(), Standing(there), frozenset(("e0",)))
-    registry = {**BUILT_IN, "lengths": RewardFunction(heard, per="group", quick=True)}
+    registry = {**BUILT_IN, "lengths": RewardFunction(hear_group, per="group", quick=True)}
     stage = GroupScoringStage(RUN, registry=registry, payload=payload)
     group = make_group("g", [0.0] * len(trajectories))
     members = [

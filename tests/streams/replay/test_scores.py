@@ -44,7 +44,7 @@ A, B = judged_by("Is it right?"), judged_by("Is it kind?")
 PLACE = Location(topic="trajectories", partition=0, offset=0)
 
 
-async def remembered(asked_config: ScoringConfig, given: Score | None, *live_configs: ScoringConfig) -> Any:
+async def remembered_answer(asked_config: ScoringConfig, given: Score | None, *live_configs: ScoringConfig) -> Any:
     """What a replay under `asked_config` takes for the judge's answer, with these configurations of live at hand."""
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
@@ -61,33 +61,33 @@ def scored_under(config: ScoringConfig) -> Score:
 
 
 async def test_a_judge_s_answer_is_taken_from_a_score_that_asked_the_same() -> None:
-    assert await remembered(B, scored_under(B), B) == 0.5
+    assert await remembered_answer(B, scored_under(B), B) == 0.5
 
 
 async def test_a_judge_s_answer_to_another_question_is_not_taken() -> None:
     with pytest.raises(LookupError, match=r"another question.*--rescore"):
-        await remembered(B, scored_under(A), A, B)
+        await remembered_answer(B, scored_under(A), A, B)
 
 
 async def test_a_score_of_a_configuration_that_nothing_tells_answers_nothing() -> None:
     with pytest.raises(LookupError, match=rf"{A.config_hash()}.*--rescore"):
-        await remembered(B, scored_under(A), B)
+        await remembered_answer(B, scored_under(A), B)
 
 
 async def test_weights_and_patience_make_no_other_question() -> None:
     before = judged_by("Is it kind?", weight=3.0, attempts=1)
-    assert await remembered(B, scored_under(before), before) == 0.5
+    assert await remembered_answer(B, scored_under(before), before) == 0.5
 
 
 async def test_a_missing_score_or_component_is_not_an_answer() -> None:
     for score in (None, make_score(config_hash=B.config_hash())):
         with pytest.raises(LookupError, match="--rescore"):
-            await remembered(B, score, B)
+            await remembered_answer(B, score, B)
 
 
 async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="--rescore"):
-        await remembered(B, None, A)
+        await remembered_answer(B, None, A)
 
 
 async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
@@ -112,7 +112,7 @@ def run_of(rubric: str, **fields: Any) -> RunConfig:
     return RunConfig(grouping=GroupingConfig(rewards=(ranking,)))
 
 
-RANKED, RANKED_OTHERWISE = run_of("Which is right?"), run_of("Which is kind?")
+RANKED_RUN, RANKED_OTHERWISE = run_of("Which is right?"), run_of("Which is kind?")
 
 
 def judged_under(run: RunConfig, version: str = "scored") -> Any:
@@ -129,25 +129,25 @@ def group_found(asked_run: RunConfig, judged: Any, *live: RunConfig, version: st
 
 
 def test_a_group_s_verdict_is_taken_where_live_asked_the_same() -> None:
-    judged = judged_under(RANKED)
-    assert group_found(RANKED, judged, RANKED, version="scored otherwise") is judged
-    assert group_found(run_of("Which is right?", weight=0.5), judged, RANKED) is judged
-    assert group_found(RANKED, judged) is judged  # its reward version says so
+    judged = judged_under(RANKED_RUN)
+    assert group_found(RANKED_RUN, judged, RANKED_RUN, version="scored otherwise") is judged
+    assert group_found(run_of("Which is right?", weight=0.5), judged, RANKED_RUN) is judged
+    assert group_found(RANKED_RUN, judged) is judged  # its reward version says so
 
 
 def test_a_group_s_verdict_on_another_question_is_not_taken() -> None:
-    drop = group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED, RANKED_OTHERWISE)
+    drop = group_found(RANKED_OTHERWISE, judged_under(RANKED_RUN), RANKED_RUN, RANKED_OTHERWISE)
     assert (drop.reason, drop.unit_id) == ("score_failed", "g1")
     assert "--rescore" in drop.detail
-    assert "--rescore" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
+    assert "--rescore" in group_found(RANKED_OTHERWISE, judged_under(RANKED_RUN), RANKED_OTHERWISE).detail
 
 
 def test_a_replay_with_other_group_questions_than_live_is_refused() -> None:
-    refuse_other_questions([RANKED], [RANKED])
-    refuse_other_questions([RANKED], [RunConfig()])
+    refuse_other_questions([RANKED_RUN], [RANKED_RUN])
+    refuse_other_questions([RANKED_RUN], [RunConfig()])
     for live in (RANKED_OTHERWISE, RunConfig()):
         with pytest.raises(ConfigurationError, match=r"ranking .* run main .*--rescore"):
-            refuse_other_questions([live], [RANKED])
+            refuse_other_questions([live], [RANKED_RUN])
 
 
 # Refused before anything is read or written
@@ -155,7 +155,7 @@ def test_a_replay_with_other_group_questions_than_live_is_refused() -> None:
 
 async def start_replay(again: RunConfig, scores: Any = "recorded", **options: Any) -> None:
     """Begin a replay, with groups as `again` has them, of a run that is configured as RANKED."""
-    plan = ReplayPlan("r", Bound(), Bound(), CHAIN[2:], AssemblyConfig(), ScoringConfig(), (RANKED,), scores=scores,
+    plan = ReplayPlan("r", Bound(), Bound(), CHAIN[2:], AssemblyConfig(), ScoringConfig(), (RANKED_RUN,), scores=scores,
                       new_grouping=again.grouping)  # fmt: skip
     await Replay(StreamSettings(), plan, BUILT_IN, **options).run(dry_run=True)
 
@@ -167,7 +167,7 @@ async def test_a_replay_with_other_group_questions_ends_before_it_reads() -> Non
 
 async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
     with pytest.raises(ConfigurationError, match=r"run main .*--rescore"):
-        await start_replay(RANKED, follow=asyncio.Event())
+        await start_replay(RANKED_RUN, follow=asyncio.Event())
 
 
 async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_where_it_runs() -> None:
@@ -242,7 +242,7 @@ def test_with_the_rewards_of_the_end_only_feedback_is_computed_again() -> None:
 def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
     """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
     known_trajectory, unknown_trajectory = make_trajectory("known"), make_trajectory("unknown")
-    revised = [
+    make_revision = [
         RewardRevised(
             trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id,
             group_hint=trajectory.group_hint, revision=1, revised_at_ms=0,
@@ -256,7 +256,7 @@ def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_
         return make_score(trajectory_id, revision=revision, config_hash=ONCE.config_hash())
 
     Stepper(RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})).outputs(
-        [revised[0], known_trajectory, revised[1]]
+        [make_revision[0], known_trajectory, make_revision[1]]
     )
     assert asked_revisions == [(known_trajectory.trajectory_id, 0), (known_trajectory.trajectory_id, 1)]
 
@@ -297,7 +297,9 @@ def scores_again(config: ScoringConfig, records: Sequence[Any]) -> tuple[list[An
     return live, replay
 
 
-def revised(trajectory: Trajectory, revision: int, value: float | None, *, excluded: bool = False) -> RewardRevised:
+def make_revision(
+    trajectory: Trajectory, revision: int, value: float | None, *, excluded: bool = False
+) -> RewardRevised:
     return RewardRevised(trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id, revision=revision,
                          rewards=make_trajectory(reward=value).rewards, group_hint=trajectory.group_hint,
                          excluded=excluded, revised_at_ms=0)  # fmt: skip
@@ -305,7 +307,7 @@ def revised(trajectory: Trajectory, revision: int, value: float | None, *, exclu
 
 def test_a_retraction_is_not_taken_back_by_a_replay() -> None:
     trajectory = make_trajectory(reward=1.0)
-    _, replay = scores_again(ScoringConfig(), [trajectory, revised(trajectory, 1, None)])
+    _, replay = scores_again(ScoringConfig(), [trajectory, make_revision(trajectory, 1, None)])
     assert [(score.outcome, score.value) for score in replay] == [("scored", 1.0), ("missing", None)]
 
 
@@ -314,7 +316,7 @@ def test_a_replay_of_any_revisions_gives_live_s_scores(
     config: ScoringConfig, first: float | None, revisions: Any
 ) -> None:
     trajectory = make_trajectory(reward=first)
-    records = [revised(trajectory, number, value, excluded=excluded)
+    records = [make_revision(trajectory, number, value, excluded=excluded)
                for number, (value, excluded) in enumerate(revisions, start=1)]  # fmt: skip
     live, replay = scores_again(config, [trajectory, *records])
     assert replay == live

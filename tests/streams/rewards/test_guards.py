@@ -17,12 +17,12 @@ PROMPT = list(range(100, 120))
 WORDS = list(range(30))
 
 
-def measured(kind: str, trajectory: Trajectory, **options: Any) -> float | None:
+def measure(kind: str, trajectory: Trajectory, **options: Any) -> float | None:
     call: Any = BUILT_IN[kind].call
     return call(trajectory, RewardContext(kind, options))  # type: ignore[no-any-return]
 
 
-def sampled(*turns: Sequence[int], logprob: float = -0.5) -> Trajectory:
+def sampled_trajectory(*turns: Sequence[int], logprob: float = -0.5) -> Trajectory:
     """A trajectory whose turns sampled these tokens, one after another, after PROMPT."""
     tokens, spans = list(PROMPT), list[Span]()
     for number, turn in enumerate(turns):
@@ -35,7 +35,7 @@ def sampled(*turns: Sequence[int], logprob: float = -0.5) -> Trajectory:
     return make_trajectory(histories=(history,))
 
 
-def answered(*texts: str | None) -> Trajectory:
+def answering_trajectory(*texts: str | None) -> Trajectory:
     return make_trajectory(
         turns=tuple(
             Turn(event_id=f"t{n}", completion=Message(role="assistant", content=text), occurred_at_ms=n, trainable=True)
@@ -59,7 +59,7 @@ def answered(*texts: str | None) -> Trajectory:
 def test_repetition_is_the_share_of_runs_that_a_turn_had_before(
     turns: Any, options: dict[str, Any], expected: float
 ) -> None:
-    assert measured("repetition", sampled(*turns), **options) == pytest.approx(expected)
+    assert measure("repetition", sampled_trajectory(*turns), **options) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_repetition_is_the_share_of_runs_that_a_turn_had_before(
 def test_copied_is_the_share_of_runs_that_stand_before_the_turn(
     turns: Any, options: dict[str, Any], expected: float
 ) -> None:
-    assert measured("copied", sampled(*turns), **options) == pytest.approx(expected)
+    assert measure("copied", sampled_trajectory(*turns), **options) == pytest.approx(expected)
 
 
 def test_surprisal_is_the_entropy_of_an_even_policy_and_0_when_collapsed() -> None:
-    assert measured("surprisal", sampled(WORDS, logprob=-log(8))) == pytest.approx(log(8), rel=1e-6)
-    assert measured("surprisal", sampled(WORDS, logprob=0.0)) == 0.0
+    assert measure("surprisal", sampled_trajectory(WORDS, logprob=-log(8))) == pytest.approx(log(8), rel=1e-6)
+    assert measure("surprisal", sampled_trajectory(WORDS, logprob=0.0)) == 0.0
 
 
 @pytest.mark.parametrize("kind", ["repetition", "copied", "surprisal"])
 def test_without_sampled_tokens_nothing_is_measured(kind: str) -> None:
-    assert measured(kind, make_trajectory(histories=())) is None
+    assert measure(kind, make_trajectory(histories=())) is None
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_without_sampled_tokens_nothing_is_measured(kind: str) -> None:
 def test_refused_is_the_share_of_turns_that_begin_by_refusing(
     texts: list[str | None], options: dict[str, Any], expected: float | None
 ) -> None:
-    assert measured("refused", answered(*texts), **options) == expected
+    assert measure("refused", answering_trajectory(*texts), **options) == expected

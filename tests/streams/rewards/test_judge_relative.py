@@ -23,20 +23,20 @@ class Model:
         return self.answer
 
 
-async def judged(answer: str, *texts: str, **options: Any) -> tuple[Sequence[float | None], Model]:
+async def judge_answers(answer: str, *texts: str, **options: Any) -> tuple[Sequence[float | None], Model]:
     model = Model(answer)
     group = [make_trajectory(f"e{number}", text=text) for number, text in enumerate(texts)]
     return await judge_relative(group, RewardContext("quality", options, model)), model
 
 
 async def test_each_member_gets_its_own_grade_in_any_order() -> None:
-    grades, model = await judged('first is poor\n{"1": 0.25, "2": 1}', "zebra", "ant")
+    grades, model = await judge_answers('first is poor\n{"1": 0.25, "2": 1}', "zebra", "ant")
     assert grades == [1.0, 0.25]
     assert model.prompts[1].index("ant") < model.prompts[1].index("zebra")
 
 
 async def test_a_common_beginning_is_shown_once_and_equal_answers_share_a_grade() -> None:
-    grades, model = await judged('{"1": 0, "2": 0.5}', "yes", "no", "yes", rubric="Be terse?")
+    grades, model = await judge_answers('{"1": 0, "2": 0.5}', "yes", "no", "yes", rubric="Be terse?")
     assert grades == [0.5, 0.0, 0.5]
     assert model.prompts[0].startswith("Be terse?")
     assert model.prompts[1].count("<opening>") == 1
@@ -45,7 +45,7 @@ async def test_a_common_beginning_is_shown_once_and_equal_answers_share_a_grade(
 
 
 async def test_equal_members_are_not_sent_to_the_judge() -> None:
-    grades, model = await judged("", "same", "same")
+    grades, model = await judge_answers("", "same", "same")
     assert (grades, model.prompts) == ([1.0, 1.0], [])
 
 
@@ -54,7 +54,7 @@ async def test_equal_members_are_not_sent_to_the_judge() -> None:
 )
 async def test_an_answer_without_a_grade_for_each_is_an_error(answer: str) -> None:
     with pytest.raises(ValueError, match="judge_relative: no"):
-        await judged(answer, "a", "b")
+        await judge_answers(answer, "a", "b")
 
 
 async def test_a_worker_without_an_endpoint_says_what_to_set() -> None:

@@ -23,7 +23,7 @@ def value(kind: str, trajectory: Trajectory, **options: Any) -> Any:
     return answer.total if isinstance(answer, TurnValues) else answer
 
 
-def reported(*rewards: tuple[float, str | None]) -> Trajectory:
+def rewarded_trajectory(*rewards: tuple[float, str | None]) -> Trajectory:
     return make_trajectory(
         rewards=tuple(
             Reward(event_id=str(index), name="reward", value=number, turn_event_id=turn)
@@ -48,7 +48,7 @@ def reported(*rewards: tuple[float, str | None]) -> Trajectory:
 def test_feedback_says_what_was_reported_under_its_name(
     rewards: list[tuple[float, str | None]], options: dict[str, Any], expected: float | None
 ) -> None:
-    assert value("feedback", reported(*rewards), **options) == expected
+    assert value("feedback", rewarded_trajectory(*rewards), **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_reports_on_turns_say_how_much_of_them_is_in_the_value(
     rewards: list[tuple[float, str | None]], options: dict[str, Any], shares: dict[str, float]
 ) -> None:
     call: Any = registry.BUILT_IN["feedback"].call
-    answer = call(reported(*rewards), RewardContext("reward", options))
+    answer = call(rewarded_trajectory(*rewards), RewardContext("reward", options))
     assert {turn.turn_event_id: turn.share for turn in answer.turns} == shares
     assert sum(turn.share * turn.value for turn in answer.turns) == pytest.approx(answer.total)
 
@@ -130,7 +130,7 @@ def test_what_one_of_two_principals_says_of_turns_is_half_of_the_value() -> None
 
 def test_feedback_refuses_an_unknown_way_to_combine() -> None:
     with pytest.raises(ValueError, match="combine 'median' is none of last, sum"):
-        value("feedback", reported((1.0, None)), combine="median")
+        value("feedback", rewarded_trajectory((1.0, None)), combine="median")
 
 
 @pytest.mark.parametrize(

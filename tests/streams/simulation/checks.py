@@ -6,11 +6,11 @@ from typing import Any
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES
-from tests.flow.reference import Expected, expect, leave_one_out
+from tests.flow.reference import ExpectedFates, expect, leave_one_out
 from tests.streams.simulation.accounts import check_accounts, of_run, records
 from tests.streams.simulation.history import Past
 from tests.streams.simulation.log import Headers, Place
-from tests.streams.simulation.naive import undisturbed
+from tests.streams.simulation.naive import undisturbed_life
 
 
 def check(past: Past) -> None:
@@ -35,7 +35,7 @@ def _equal_to_one_undisturbed_life(past: Past) -> dict[str, Any]:
     for task in past.cluster.tasks:
         topic, partition = task.stage.input, task.partition
         entries = past.broker.entries_of(topic, partition)
-        final[task.name], outputs = undisturbed(task.stage, entries, task.place)
+        final[task.name], outputs = undisturbed_life(task.stage, entries, task.place)
         expected = defaultdict[Place, list[tuple[bytes, bytes, Headers]]](list)
         for topic, key, value, headers in outputs:
             expected[past.broker.place(topic, key)].append((key, value, headers))
@@ -74,7 +74,7 @@ def _in_order_by_key(past: Past) -> None:
 
 def _as_worked_out_at_once(past: Past) -> None:
     """Trajectories, groups with advantages, and drops before batching are what follows from all events at once."""
-    expected = judged(expect(past.events)) if past.runs[0].grouping.rewards else expect(past.events)
+    expected = expect_judged(expect(past.events)) if past.runs[0].grouping.rewards else expect(past.events)
     emitted = Counter(record.trajectory_id for record in records(past, TRAJECTORIES) if isinstance(record, Trajectory))
     assert emitted == Counter(expected.trajectories)
     groups = {
@@ -98,7 +98,7 @@ def _as_worked_out_at_once(past: Past) -> None:
     assert dropped == expected.dropped
 
 
-def judged(expected: Expected) -> Expected:
+def expect_judged(expected: ExpectedFates) -> ExpectedFates:
     """Work out what `places` makes of the groups, with a weight of 2."""
     for name, members in list(expected.groups.items()):
         if len(members) > 2:

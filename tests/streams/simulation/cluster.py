@@ -18,7 +18,7 @@ from rollbus.streams.exactly_once.rounds import header_of
 from rollbus.streams.exactly_once.runner import OnTick
 from rollbus.streams.pipeline import AnyStage
 from tests.streams.simulation.log import Broker, FencedError, Place, Transaction
-from tests.streams.simulation.naive import ended
+from tests.streams.simulation.naive import run_to_end
 
 MOST_ROUNDS = 200
 """A history that settles takes a few, and a task a few dozen points in each."""
@@ -203,7 +203,7 @@ class Cluster:
             session = self.sessions[place] = Session(self.broker, self.chance, name)
         return session
 
-    def _opened(self, task: Task, session: Session, generation: int) -> Generator[None, None, int]:
+    def _open_task(self, task: Task, session: Session, generation: int) -> Generator[None, None, int]:
         """Fence the last owner and claim the task; return where it goes on."""
         broker, fenced = self.broker, {"", session.name}
         while (owner := broker.owners.get(task.name, "")) not in fenced:
@@ -222,8 +222,8 @@ class Cluster:
         broker, chance, generation = self.broker, self.chance, self.broker.generation
         session = self._session(task)
         yield
-        position = yield from self._opened(task, session, generation)
-        work = self._restored(task)
+        position = yield from self._open_task(task, session, generation)
+        work = self._restore_task(task)
         self.on_tick(task.stage.name, task.partition, work.last_tick, False)
         ticked = task.stage.input in STAGE_INPUTS.values()
         yield
@@ -233,7 +233,7 @@ class Cluster:
                 yield
                 continue
             hold = ticked and not self.hurries and chance.random() < 0.5
-            processed = ended(work.process(batch.records, hold_quiet=hold))
+            processed = run_to_end(work.process(batch.records, hold_quiet=hold))
             if hold and processed.quiet:
                 task.held_offset = position = batch.end
                 self._pass_tick(task, processed)
@@ -254,7 +254,7 @@ class Cluster:
         if processed.tick is not None:
             self.on_tick(task.stage.name, task.partition, processed.tick, not processed.quiet)
 
-    def _restored(self, task: Task) -> StagePartition:
+    def _restore_task(self, task: Task) -> StagePartition:
         """Read the state back from its changelog, as written or as compacted, rows in any order then."""
         work, rows = (
             StagePartition(task.stage, Partition(*task.place), app_version=""),

@@ -61,14 +61,14 @@ MAIN: tuple[RunConfig, ...] = (
         batching=BatchingConfig(groups_per_step=1, max_off_policy_steps=1, max_waiting_groups=2),
     ),
 )
-OTHER = RunConfig(
+OTHER_RUN = RunConfig(
     run_id="other",
     grouping=GroupingConfig(window_ms=20_000, reward_wait_ms=5_000),
     curriculum=CurriculumConfig(mode="pools", groups_per_window=3),
     batching=BatchingConfig(groups_per_step=2),
 )
 SECONDS_CALM, SECONDS_WILD = (1,), (1, 15, 40)
-Sent = tuple[Any, bytes]
+SentRecord = tuple[Any, bytes]
 """An event and its bytes."""
 _POISON: tuple[bytes, ...] = (
     b"",
@@ -239,7 +239,7 @@ def _disturb(chance: random.Random, cluster: Cluster, clock: SimulatedTicker, ca
         cluster.wake_zombie()
 
 
-def _events(chance: random.Random, calm: bool) -> Iterator[Sent]:
+def _events(chance: random.Random, calm: bool) -> Iterator[SentRecord]:
     for group in range(chance.choice((1, 1, 2))):
         attempts = chance.choice((1, 2, 2, 3))
         for attempt in range(attempts):
@@ -254,20 +254,20 @@ def _events(chance: random.Random, calm: bool) -> Iterator[Sent]:
 
 
 @cache
-def _episode(group: int, attempt: int, size: int, reward: float | None) -> tuple[Sent, ...]:
+def _episode(group: int, attempt: int, size: int, reward: float | None) -> tuple[SentRecord, ...]:
     start = {"group_id": f"g{group}", "group_size": size, "example_id": None}
     events = make_episode(f"e{group}-{attempt}", reward=reward, start=start)
     return tuple((event, encode(event)) for event in events)
 
 
 @cache
-def _late(name: str, kind: str) -> Sent:
+def _late(name: str, kind: str) -> SentRecord:
     event = make_reward(name, 7.0, key="late", writer="feedback") if kind == "reward" else make_excluded(name)
     return event, encode(event)
 
 
 @cache
-def _by_alias(name: str, declared: bool) -> tuple[Sent, ...]:
+def _by_alias(name: str, declared: bool) -> tuple[SentRecord, ...]:
     events = [make_alias_reward(f"order {name}", 0.5), *[make_alias(f"order {name}", name)] * declared]
     return tuple((event, encode(event)) for event in events)
 
@@ -285,7 +285,7 @@ def _frame(record: ConfigApplied) -> bytes:
 @cache
 def _configs(main: int, others: int) -> tuple[ConfigApplied, ...]:
     applied = [make_config("assembly", ASSEMBLY), make_config("scoring", ScoringConfig())]
-    for run in (MAIN[main], OTHER)[: 1 + others]:
+    for run in (MAIN[main], OTHER_RUN)[: 1 + others]:
         judging = ("group-scoring",) * bool(run.grouping.rewards)
         applied += [make_config(stage, run, run_id=run.run_id) for stage in ("grouping", *judging, "curriculum")]
     return tuple(applied)
@@ -293,7 +293,7 @@ def _configs(main: int, others: int) -> tuple[ConfigApplied, ...]:
 
 @cache
 def _stages(main: int, others: int) -> tuple[tuple[RunConfig, ...], list[AnyStage]]:
-    runs = (MAIN[main], OTHER)[: 1 + others]
+    runs = (MAIN[main], OTHER_RUN)[: 1 + others]
     stages = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
     stages += [stage for run in runs for stage in run_stages(run, registry=REGISTRY)]
     return runs, [*stages, PureAsEffects(SimulatedTrainer())]

@@ -37,7 +37,7 @@ from tests.builders import (
     make_version,
 )
 from tests.streams.simulation.cluster import Cluster, Task
-from tests.streams.simulation.history import Sent, SimulatedTicker
+from tests.streams.simulation.history import SentRecord, SimulatedTicker
 from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.log import Broker
 from tests.streams.simulation.trainer import SimulatedTrainer
@@ -70,7 +70,7 @@ RUNS: tuple[RunConfig, ...] = (
         if run.grouping.strategy != "single"
     ),
 )
-PLAIN, JUDGED = range(5), range(5, 9)
+PLAIN_SEEDS, JUDGED_SEEDS = range(5), range(5, 9)
 """Places of the runs: a run whose groups are judged stays one."""
 Settings = tuple[int, int, int]
 """Places of assembly, scoring and run above."""
@@ -95,7 +95,7 @@ def lagging(seed: int) -> Lagging:
 class _History:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.runs = JUDGED if chance.random() < 0.2 else PLAIN
+        self.runs = JUDGED_SEEDS if chance.random() < 0.2 else PLAIN_SEEDS
         self.settings: Settings = (0, 0, chance.choice(self.runs))
         self.broker = Broker(chance.choice((1, 2)))
         self.cluster = Cluster(self.broker, self._stages(), chance, workers=chance.randint(1, 2))
@@ -179,9 +179,9 @@ class _History:
         self.broker.publish(RUN_LOG, "main", encode(record))
 
 
-def _events(chance: random.Random) -> Iterator[Sent]:
+def _events(chance: random.Random) -> Iterator[SentRecord]:
     """Yield the events of a few episodes, last first, mostly in their order."""
-    events: list[tuple[float, Sent]] = []
+    events: list[tuple[float, SentRecord]] = []
     for group in range(chance.choice((1, 1, 2))):
         for attempt in range(chance.choice((1, 2, 3))):
             begin = chance.random() * 3
@@ -202,13 +202,13 @@ _KINDS = ("reward", "supersedes", "retracted", "retracts all", "excluded")
 
 
 @cache
-def _episode(name: str, group: int, reward: float | None) -> tuple[Sent, ...]:
+def _episode(name: str, group: int, reward: float | None) -> tuple[SentRecord, ...]:
     events = make_episode(name, reward=reward, start={"example_id": f"x{group}"})
     return tuple((event, encode(event)) for event in events)
 
 
 @cache
-def _feedback(name: str, number: int, kind: str) -> Sent:
+def _feedback(name: str, number: int, kind: str) -> SentRecord:
     event: Any
     if kind == "excluded":
         event = make_excluded(name)

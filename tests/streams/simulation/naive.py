@@ -18,7 +18,7 @@ from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
 from tests.streams.simulation.log import Entry, Headers, Place
 
-Written = tuple[Topic, bytes, bytes, Headers]
+WrittenRow = tuple[Topic, bytes, bytes, Headers]
 """Topic, key, value and headers of an output."""
 
 
@@ -36,9 +36,9 @@ NO_ROUND = -1
 IN_ROUNDS = ("trajectories", "scores", "closed-groups", "run-log", "delivery-log")
 
 
-def undisturbed(stage: AnyStage, entries: Iterable[Entry], place: Place) -> tuple[Any, list[Written]]:
+def undisturbed_life(stage: AnyStage, entries: Iterable[Entry], place: Place) -> tuple[Any, list[WrittenRow]]:
     """Return the state and the outputs of a stage that takes its input in one life."""
-    state, outputs, now = stage.new_state(), list[Written](), NO_ROUND
+    state, outputs, now = stage.new_state(), list[WrittenRow](), NO_ROUND
     for entry, number in by_round(entries, takes_early=getattr(stage, "takes_early", False)):
         incoming = entry.incoming(place)
         if isinstance(incoming.record, Tick):
@@ -73,7 +73,7 @@ def _outputs(stage: AnyStage, state: Any, incoming: Incoming) -> Iterator[tuple[
     if incoming.record is None:
         decode(incoming.data)  # says why it cannot be read
     check_sound(incoming.record)
-    (answer,) = ended(stage.answer(state, [incoming]))
+    (answer,) = run_to_end(stage.answer(state, [incoming]))
     for out in stage.step(state, incoming, answer):
         yield out.topic, out.key.encode(), encode(out.record)
 
@@ -97,7 +97,7 @@ def _letter(stage: AnyStage, incoming: Incoming, error: RecordError) -> DeadLett
     )
 
 
-def ended(work: Coroutine[Any, Any, Any]) -> Any:
+def run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that waits for nobody to its end; where it lets others go first, it goes on at once."""
     try:
         while True:

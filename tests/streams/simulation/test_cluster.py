@@ -57,7 +57,7 @@ def first_failure(seeds: Iterable[int], cheat: Cheat = "") -> tuple[int, Excepti
     return None
 
 
-def chosen(start: int) -> Iterable[int]:
+def chosen_seeds(start: int) -> Iterable[int]:
     """The seeds of a share, or the one that is asked for."""
     seed_text = os.environ.get("ROLLBUS_SEED")
     first = SEED * HISTORIES + start if start else 0
@@ -66,7 +66,7 @@ def chosen(start: int) -> Iterable[int]:
 
 @pytest.mark.parametrize("start", SHARES)
 async def test_no_record_is_lost_or_doubled_whatever_ends_the_workers(start: int) -> None:
-    failure = first_failure(chosen(start))
+    failure = first_failure(chosen_seeds(start))
     if failure is not None:
         seed, error = failure
         raise AssertionError(f"history {seed}: {error}; ROLLBUS_SEED={seed} repeats it alone") from error

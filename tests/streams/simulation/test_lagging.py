@@ -17,7 +17,7 @@ from tests.examples import count_examples
 from tests.faults.seed import SEED
 from tests.streams.replay.live_again import difference, made_by_live, replay_of
 from tests.streams.simulation.lagging import lagging
-from tests.streams.simulation.naive import ended
+from tests.streams.simulation.naive import run_to_end
 
 HISTORIES, SHARE = 10_000, 500
 SHARES = [pytest.param(start, marks=pytest.mark.slow if start else ()) for start in range(0, HISTORIES, SHARE)]
@@ -40,7 +40,7 @@ def first_difference(seeds: Iterable[int]) -> str | None:
     """The first history that is not replayed as it was, and how it differs."""
     for seed in seeds:
         past = lagging(seed)
-        replay = ended(replay_of(past.broker, past.assembly, past.scoring, [past.run]))
+        replay = run_to_end(replay_of(past.broker, past.assembly, past.scoring, [past.run]))
         if text := difference(made_by_live(past.broker), replay):
             return f"history {seed}: {text}; ROLLBUS_SEED={seed} repeats it alone"
     return None

@@ -44,7 +44,7 @@ class SimulatedTrainer:
         state.numbers.put(f"steps {batch.run_id}", steps + 1)
         version = base if skipped else base + 1
         state.numbers.put(f"head {batch.run_id}", version)
-        yield from (_skipped if skipped else _completed)(batch, steps + 1, base)
+        yield from (_skip_step if skipped else _complete_step)(batch, steps + 1, base)
         state_of_step = "skipped" if skipped else "completed"
         outcome = make_outcome(batch, step=steps + 1, base=base, version=version, state=state_of_step)
         yield Outgoing(RUN_LOG, batch.run_id, outcome)
@@ -55,7 +55,7 @@ class SimulatedTrainer:
             yield from [Outgoing(RUN_LOG, batch.run_id, new_version)] * 2
 
 
-def _completed(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]:
+def _complete_step(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]:
     trained = tuple(
         TrainedMember(
             trajectory_id=member.trajectory_id,
@@ -73,7 +73,7 @@ def _completed(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]
     yield Outgoing(TRAINING_STEPS, batch.run_id, done)
 
 
-def _skipped(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]:
+def _skip_step(batch: TrainingBatch, step: int, base: int) -> Iterator[Outgoing]:
     skipped = StepSkipped(
         run_id=batch.run_id,
         model=batch.model,

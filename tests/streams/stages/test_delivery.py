@@ -35,7 +35,7 @@ class Delivery(Stepper):
         super().__init__(DeliveryStage(run or run_of()))
         self.decisions: list[PolicyDecision] = []
         self.marks: list[PolicyVersion] = []
-        self.taken: list[Any] = []
+        self.records_taken: list[Any] = []
         self.episodes = 0
         self.tick()
         self.say(make_version(0, state="serving"))
@@ -45,7 +45,7 @@ class Delivery(Stepper):
             self.tick(HEARD_MS / 1000)
 
     def feed(self, *records: Any, **places: Any) -> list[Any]:
-        self.taken += records
+        self.records_taken += records
         outputs = super().feed(*records, **places)
         self.decisions += [output for output in outputs if isinstance(output, PolicyDecision)]
         self.marks += [output for output in outputs if isinstance(output, PolicyVersion)]
@@ -374,17 +374,17 @@ def decide(records: Iterable[Any], run: RunConfig, restarts: Random | None = Non
 
 
 @cache
-def _lived(seed: int) -> tuple[list[Any], list[Any]]:
+def _live_log(seed: int) -> tuple[list[Any], list[Any]]:
     """All that a delivery took in, ticks and what its decisions led to included; and what comes of it undisturbed."""
     delivery = Delivery()
     delivery.play(150 + seed % 50, canary=0.1 * (seed % 10))
-    return delivery.taken, decide(delivery.taken, run_of())[0]
+    return delivery.records_taken, decide(delivery.records_taken, run_of())[0]
 
 
 @settings(max_examples=count_examples(15), deadline=None)
 @given(st.integers(0, 9), st.randoms(use_true_random=False))
 def test_the_same_log_gives_the_same_decisions_over_repeats_and_restarts(seed: int, chance: Random) -> None:
-    taken, live = _lived(seed)
+    taken, live = _live_log(seed)
     assert any(isinstance(output, PolicyDecision) for output in live)
     twice = [again for record in taken for again in [record] * chance.choice((1, 1, 2))]
     assert decide(twice, run_of(), restarts=chance)[0] == live

@@ -15,7 +15,7 @@ ESTIMATE = CheckConfig(evaluation="off-policy", metric="difference", limit=-0.02
 DRIFT = CheckConfig(evaluation="off-policy", metric="kl", goal="less", limit=0.1, on_worse="hold")
 
 
-def measured(
+def make_evaluation(
     version: int, name: str = "held-out", *, set_hash: str = "s", model: str = "agent", **metrics: float
 ) -> Evaluation:
     return Evaluation(
@@ -32,7 +32,7 @@ def measured(
 
 
 def held_out(version: int, value: float, **fields: Any) -> Evaluation:
-    return measured(version, reward=value, reward_low=value - 0.03, reward_high=value + 0.03, **fields)
+    return make_evaluation(version, reward=value, reward_low=value - 0.03, reward_high=value + 0.03, **fields)
 
 
 def waiting(*checks: CheckConfig, **delivery: Any) -> Delivery:
@@ -98,7 +98,7 @@ def test_an_evaluation_of_another_set_compares_nothing_and_is_never_promoted() -
 @pytest.mark.parametrize(("kl", "low", "says"), [(0.2, 0.15, "worse:off-policy:kl"), (0.11, 0.05, "newest_candidate")])
 def test_a_version_that_is_far_from_the_base_waits_for_an_operator(kl: float, low: float, says: str) -> None:
     delivery = waiting(DRIFT)
-    delivery.feed(measured(1, "off-policy", kl=kl, kl_low=low, kl_high=2 * kl - low))
+    delivery.feed(make_evaluation(1, "off-policy", kl=kl, kl_low=low, kl_high=2 * kl - low))
     delivery.tick(1)
     assert delivery.now.reason == says
     if delivery.now.action == "hold":
@@ -109,7 +109,7 @@ def test_a_version_that_is_far_from_the_base_waits_for_an_operator(kl: float, lo
 
 def test_an_estimate_that_says_worse_spares_the_episodes_of_a_canary() -> None:
     delivery = waiting(ESTIMATE)
-    delivery.feed(measured(1, "off-policy", difference=-0.2, difference_low=-0.3, difference_high=-0.1))
+    delivery.feed(make_evaluation(1, "off-policy", difference=-0.2, difference_low=-0.3, difference_high=-0.1))
     delivery.tick(1)
     assert last(delivery) == ("quarantine", 1, "worse:off-policy:difference")
     assert delivery.now.numbers["off-policy:difference.high"] == -0.1
@@ -121,14 +121,16 @@ def test_an_estimate_that_says_worse_spares_the_episodes_of_a_canary() -> None:
 )
 def test_an_estimate_that_was_refused_holds_or_passes_as_the_settings_say(if_refused: Any, outcome: Any) -> None:
     delivery = waiting(ESTIMATE.model_copy(update={"if_refused": if_refused}))
-    delivery.feed(measured(1, "off-policy", refused=1.0, effective=7.0))
+    delivery.feed(make_evaluation(1, "off-policy", refused=1.0, effective=7.0))
     delivery.tick(1)
     assert last(delivery) == outcome
 
 
 def test_an_estimate_of_the_reward_alone_says_nothing_of_the_distance_from_the_base() -> None:
     delivery = waiting(ESTIMATE, DRIFT)
-    delivery.feed(measured(1, "off-policy", refused=1.0, difference=0.0, difference_low=-0.01, difference_high=0.01))
+    delivery.feed(
+        make_evaluation(1, "off-policy", refused=1.0, difference=0.0, difference_low=-0.01, difference_high=0.01)
+    )
     delivery.tick(1)
     assert last(delivery) == ("hold", 1, "refused:off-policy:kl")
 
@@ -153,8 +155,8 @@ def test_an_evaluation_that_comes_during_the_canary_ends_it() -> None:
 def test_evaluations_of_other_models_and_names_are_not_kept_and_old_ones_are_forgotten() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(
-        measured(1, model="other", reward=1.0),
-        measured(1, "another-set", reward=1.0),
+        make_evaluation(1, model="other", reward=1.0),
+        make_evaluation(1, "another-set", reward=1.0),
         held_out(0, 0.6),
         held_out(1, 0.6),
     )
@@ -170,7 +172,7 @@ def test_a_replay_of_the_checks_says_the_same_wherever_it_restarts() -> None:
         delivery.restoring = restoring
         outputs = delivery.feed(held_out(0, 0.6), held_out(1, 0.6))
         outputs += delivery.tick(1)
-        outputs += delivery.feed(measured(1, "off-policy", kl=0.01))
+        outputs += delivery.feed(make_evaluation(1, "off-policy", kl=0.01))
         return [*outputs, *delivery.tick(1), *delivery.feed(held_out(1, 0.2))]
 
     assert run(restoring=True) == run(restoring=False)

@@ -73,10 +73,10 @@ class Texts:
     """Trajectories by offset, and what was asked for."""
 
     def __init__(self, *texts: str) -> None:
-        self.texts, self.fetched = texts, 0
+        self.texts, self.fetch_count = texts, 0
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        self.fetched += 1
+        self.fetch_count += 1
         return {
             location: make_trajectory(f"t{location.offset}", text=self.texts[location.offset])
             for location in locations
@@ -102,7 +102,7 @@ def judging(*rewards: RewardConfig, texts: Sequence[str] = TEXTS, **grouping: An
     return stepper, payload
 
 
-def closed(name: str = "g1", size: int = 3, rewards: Sequence[float] | None = None) -> ClosedGroup:
+def closed_group(name: str = "g1", size: int = 3, rewards: Sequence[float] | None = None) -> ClosedGroup:
     members = tuple(
         make_member(
             f"t{offset}",
@@ -116,21 +116,21 @@ def closed(name: str = "g1", size: int = 3, rewards: Sequence[float] | None = No
 
 def test_a_function_over_the_group_gives_rewards_components_and_advantages() -> None:
     stepper, _ = judging(component("ranks", weight=2.0))
-    (group,) = stepper.feed(closed(rewards=[1.0, 0.0, 0.0]))
+    (group,) = stepper.feed(closed_group(rewards=[1.0, 0.0, 0.0]))
     assert [member.reward for member in group.members] == [1.0, 2.0, 4.0]
     assert [member.components["ranks"] for member in group.members] == [0.0, 1.0, 2.0]
     assert sum(member.advantage for member in group.members) == pytest.approx(0)
     assert (group.reward_min, group.reward_max, group.has_signal) == (1.0, 4.0, True)
-    assert group.reward_version != closed().group.reward_version
+    assert group.reward_version != closed_group().group.reward_version
 
 
 @pytest.mark.parametrize("kind", ["ranks", "slow_ranks"])
 def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) -> None:
     stepper, payload = judging(component(kind))
-    assert len(stepper.outputs([closed(), closed()])) == 1
+    assert len(stepper.outputs([closed_group(), closed_group()])) == 1
     stepper.restore()
-    assert stepper.feed(closed()) == []
-    assert payload.fetched == 1
+    assert stepper.feed(closed_group()) == []
+    assert payload.fetch_count == 1
 
 
 @pytest.mark.parametrize(
@@ -143,38 +143,38 @@ def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) 
 )
 def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str) -> None:
     stepper, _ = judging(component(kind))
-    (drop,) = stepper.feed(closed())
+    (drop,) = stepper.feed(closed_group())
     assert (drop.unit, drop.reason, drop.stage, drop.run_id) == ("group", "score_failed", "group-scoring", "main")
     assert (drop.trajectory_ids, word in drop.detail) == (("t0", "t1", "t2"), True)
 
 
 def test_a_function_that_says_nothing_is_a_missing_score() -> None:
     stepper, _ = judging(component("silent"))
-    (drop,) = stepper.feed(closed())
+    (drop,) = stepper.feed(closed_group())
     assert (drop.unit, drop.reason) == ("group", "score_missing")
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("one_nan", "score_failed"), ("one_none", "score_missing")])
 def test_a_member_without_a_number_leaves_before_the_mean(kind: str, reason: str) -> None:
     stepper, _ = judging(component(kind))
-    drop, group = stepper.feed(closed())
+    drop, group = stepper.feed(closed_group())
     assert (drop.unit, drop.unit_id, drop.reason) == ("trajectory", "t0", reason)
     assert [(member.trajectory_id, member.advantage) for member in group.members] == [("t1", -0.5), ("t2", 0.5)]
 
 
 def test_what_is_left_of_a_group_must_still_be_one() -> None:
     stepper, _ = judging(component("one_nan"))
-    first, rest = stepper.feed(closed(size=2))
+    first, rest = stepper.feed(closed_group(size=2))
     assert (first.unit, first.reason, first.trajectory_ids) == ("trajectory", "score_failed", ("t0",))
     assert (rest.unit, rest.reason, rest.trajectory_ids) == ("group", "incomplete_group", ("t1",))
 
 
 def test_a_member_without_payload_is_dropped_and_a_last_one_is_not_judged() -> None:
     stepper, _ = judging(component("ranks"), texts=TEXTS[:2])
-    drop, group = stepper.feed(closed())
+    drop, group = stepper.feed(closed_group())
     assert (drop.reason, drop.unit_id, len(group.members)) == ("payload_lost", "t2", 2)
     stepper, _ = judging(component("raise"), texts=TEXTS[:1])
-    drops = stepper.feed(closed(size=2))
+    drops = stepper.feed(closed_group(size=2))
     assert [(drop.reason, drop.trajectory_ids) for drop in drops] == [
         ("payload_lost", ("t1",)),
         ("incomplete_group", ("t0",)),
@@ -184,14 +184,14 @@ def test_a_member_without_payload_is_dropped_and_a_last_one_is_not_judged() -> N
 def test_a_configuration_in_the_log_holds_from_where_it_stands() -> None:
     stepper, _ = judging(component("ranks"))
     config = make_config("group-scoring", run_with(component("ranks", weight=10.0)), run_id="main")
-    before, after = (out.record for out in stepper.outputs([closed("g1"), config, closed("g2")]))
+    before, after = (out.record for out in stepper.outputs([closed_group("g1"), config, closed_group("g2")]))
     assert [group.reward_max for group in (before, after)] == [2.0, 20.0]
 
 
 def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
     stepper, payload = judging(component("ranks"))
     assert stepper.feed(ClosedGroup(group=make_group("g", run_id="other"))) == []
-    assert payload.fetched == 0
+    assert payload.fetch_count == 0
     with pytest.raises(ConfigurationError, match=r"over a trajectory; it goes into scoring\.rewards"):
         GroupScoringStage(run_with(component("feedback")))
     with pytest.raises(ConfigurationError, match=r"over a group; it goes into a run's grouping\.rewards"):
@@ -213,7 +213,7 @@ def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
 def test_a_replay_gives_each_member_that_left_the_drop_of_live(kind: str, size: int, texts: Sequence[str]) -> None:
     judge = component(kind)
     live, _ = judging(judge, texts=texts)
-    live_outputs = live.feed(closed(size=size))
+    live_outputs = live.feed(closed_group(size=size))
     judged_groups = JudgedGroups({"main"})
     for output in live_outputs:
         judged_groups.take(output)
@@ -223,7 +223,7 @@ def test_a_replay_gives_each_member_that_left_the_drop_of_live(kind: str, size: 
 
     again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=find_recorded))
     again.tick()
-    assert again.feed(closed(size=size)) == live_outputs
+    assert again.feed(closed_group(size=size)) == live_outputs
 
 
 def test_a_group_too_small_for_live_to_judge_has_no_answer() -> None:
@@ -234,7 +234,7 @@ def test_a_group_too_small_for_live_to_judge_has_no_answer() -> None:
         return JudgedGroup(left_over)  # live wanted four
 
     again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=find_recorded))
-    (drop,) = again.feed(closed())
+    (drop,) = again.feed(closed_group())
     assert (drop.unit, drop.reason, len(drop.trajectory_ids)) == ("group", "score_failed", 3)
 
 
@@ -270,7 +270,7 @@ def test_groups_and_calls_in_flight_are_bounded() -> None:
     registry = {**BUILT_IN, **{name: RewardFunction(grades, per="group") for name in names}}
     run = run_with(*map(component, names), rewards_concurrency=2)
     stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
-    outputs = stepper.outputs([closed(f"g{number}") for number in range(20)])
+    outputs = stepper.outputs([closed_group(f"g{number}") for number in range(20)])
     assert (len(outputs), most_held / 2, most_calls) == (20, 2, 2)
 
 
@@ -281,7 +281,7 @@ async def test_no_group_is_judged_when_a_fetch_fails() -> None:
     class Broken(Texts):
         async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
             trajectories = await super().fetch(locations)
-            if self.fetched == 2:
+            if self.fetch_count == 2:
                 raise UnavailableError("the broker is away")
             return trajectories
 
@@ -298,7 +298,7 @@ async def test_no_group_is_judged_when_a_fetch_fails() -> None:
     run = run_with(component("grades"), rewards_concurrency=2)
     stage = GroupScoringStage(run, registry=registry, payload=Broken(*TEXTS))
     groups = [
-        Incoming(closed(f"g{number}"), "key", Location(topic="t", partition=0, offset=number), b"")
+        Incoming(closed_group(f"g{number}"), "key", Location(topic="t", partition=0, offset=number), b"")
         for number in range(20)
     ]
     with pytest.raises(UnavailableError):

@@ -17,7 +17,7 @@ from tests.builders import make_turn
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=3)
 
 
-def merged(*turns: TurnRecorded) -> list[tuple[list[int], list[tuple[int, int, int]]]]:
+def merge_turns(*turns: TurnRecorded) -> list[tuple[list[int], list[tuple[int, int, int]]]]:
     return [
         (list(decode_token_ids(history.token_ids)), [(span.start, span.end, span.turn) for span in history.spans])
         for history in merge(enumerate(turns))
@@ -27,31 +27,31 @@ def merged(*turns: TurnRecorded) -> list[tuple[list[int], list[tuple[int, int, i
 def test_a_prompt_that_extends_the_tokens_before_is_appended() -> None:
     first = make_turn(prompt=[1, 2], completion=[3])
     second = make_turn(prompt=[1, 2, 3, 9], completion=[4, 5])
-    assert merged(first, second) == [([1, 2, 3, 9, 4, 5], [(2, 3, 0), (4, 6, 1)])]
+    assert merge_turns(first, second) == [([1, 2, 3, 9, 4, 5], [(2, 3, 0), (4, 6, 1)])]
 
 
 def test_another_prompt_starts_a_history_of_its_own() -> None:
     first = make_turn(prompt=[1, 2], completion=[3])
     edited = make_turn(prompt=[1, 2, 8, 9], completion=[4])
-    assert merged(first, edited) == [([1, 2, 3], [(2, 3, 0)]), ([1, 2, 8, 9, 4], [(4, 5, 1)])]
+    assert merge_turns(first, edited) == [([1, 2, 3], [(2, 3, 0)]), ([1, 2, 8, 9, 4], [(4, 5, 1)])]
 
 
 def test_choices_of_one_request_are_histories_beside_each_other() -> None:
     choices = [make_turn(prompt=[1], completion=[token], choice=token) for token in (2, 3)]
     follow_up = make_turn(prompt=[1, 3, 4], completion=[5])
-    assert merged(*choices, follow_up) == [([1, 2], [(1, 2, 0)]), ([1, 3, 4, 5], [(1, 2, 1), (3, 4, 2)])]
+    assert merge_turns(*choices, follow_up) == [([1, 2], [(1, 2, 0)]), ([1, 3, 4, 5], [(1, 2, 1), (3, 4, 2)])]
 
 
 def test_the_longest_history_is_extended() -> None:
     turns = [make_turn(prompt=[1], completion=[2]), make_turn(prompt=[1], completion=[2])]
     longer = make_turn(prompt=[1, 2, 3], completion=[4])
     last = make_turn(prompt=[1, 2, 3, 4, 5], completion=[6])
-    assert merged(*turns, longer, last)[0] == ([1, 2, 3, 4, 5, 6], [(1, 2, 0), (3, 4, 2), (5, 6, 3)])
+    assert merge_turns(*turns, longer, last)[0] == ([1, 2, 3, 4, 5, 6], [(1, 2, 0), (3, 4, 2), (5, 6, 3)])
 
 
 def test_a_token_boundary_is_never_crossed() -> None:
     first = make_turn(prompt=[1], completion=[2])
-    assert len(merged(first, make_turn(prompt=[1, 2 + 256], completion=[3]))) == 2
+    assert len(merge_turns(first, make_turn(prompt=[1, 2 + 256], completion=[3]))) == 2
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=6))

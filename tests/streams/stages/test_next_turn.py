@@ -243,7 +243,7 @@ class Judge:
         return self.reply.format(code=code, user=messages[1]["content"])
 
 
-def judged(judge: Judge, words: str, **options: Any) -> list[Score]:
+def judge_words(judge: Judge, words: str, **options: Any) -> list[Score]:
     flow = Flow((RewardConfig(type="next_turn_judge", name="judge", attempts=1, options=options),), judge)
     flow.say(spoken("c1", "e1", "where is my parcel"))
     flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
@@ -254,22 +254,22 @@ def judged(judge: Judge, words: str, **options: Any) -> list[Score]:
 
 def test_the_judge_is_asked_once_about_a_reply_however_often_rewards_change() -> None:
     judge = Judge()
-    first, second = judged(judge, "let me see, that did help")
+    first, second = judge_words(judge, "let me see, that did help")
     assert len(judge.calls) == 1
     assert first.turn_rewards == second.turn_rewards
     assert (second.value, second.turn_rewards[0].confidence, second.turn_rewards[0].signal) == (1.0, 0.9, "judge")
 
 
 def test_an_unclear_verdict_is_not_a_reward() -> None:
-    score, *_ = judged(Judge("I cannot say.\n{code} unclear 0.4"), "hm")
+    score, *_ = judge_words(Judge("I cannot say.\n{code} unclear 0.4"), "hm")
     assert (score.value, [turn.value for turn in score.turn_rewards]) == (None, [None])
 
 
 def test_the_judge_can_be_asked_only_about_unclear_turns() -> None:
     judge = Judge("{code} bad 1")
-    score, *_ = judged(judge, "thanks", where="unclear")
+    score, *_ = judge_words(judge, "thanks", where="unclear")
     assert (score.value, score.turn_rewards[0].signal, judge.calls) == (1.0, "thanks", [])
-    score, *_ = judged(judge, "well then", where="unclear")
+    score, *_ = judge_words(judge, "well then", where="unclear")
     assert (score.value, score.turn_rewards[0].signal, len(judge.calls)) == (0.0, "judge", 1)
 
 
@@ -285,7 +285,7 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_words_of_a_user_never_leave_their_line_of_json(attack: str) -> None:
     judge = Judge("{code} bad 0.9")
-    score, *_ = judged(judge, attack)
+    score, *_ = judge_words(judge, attack)
     system, data = judge.calls[0]
     assert attack not in system["content"]
     assert "\n" not in data["content"]
@@ -295,9 +295,9 @@ def test_words_of_a_user_never_leave_their_line_of_json(attack: str) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_judge_that_repeats_its_user_has_given_no_verdict(attack: str) -> None:
-    score, *_ = judged(Judge("{user}"), attack)
+    score, *_ = judge_words(Judge("{user}"), attack)
     assert (score.outcome, score.value) == ("failed", None)
-    score, *_ = judged(Judge("They say:\n" + attack.replace("{", "").replace("}", "")), attack)
+    score, *_ = judge_words(Judge("They say:\n" + attack.replace("{", "").replace("}", "")), attack)
     assert (score.outcome, score.value) == ("failed", None)
 
 

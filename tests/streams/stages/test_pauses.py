@@ -17,7 +17,7 @@ from tests.stepping import Stepper, reasons
 SETTINGS = AssemblyConfig(inactivity_ms=30_000, pause_ms=3_600_000, late_horizon_ms=100_000)
 NAME = pause_name("thread/7")
 FIRST = [make_started("e1"), make_turn("e1", 1), replace(make_closed("e1", 2), paused=True)]
-RESUMED = [
+RESUMED_EVENTS = [
     make_turn(NAME, 0, writer="w2"),
     make_ended(NAME, 1, writer="w2", writer_ids=("w2",)),
     make_closed(NAME, 2, writer="w2"),
@@ -49,7 +49,7 @@ def test_what_resumes_an_episode_hours_later_is_a_part_of_it(restoring: bool) ->
     log = Log(restoring=restoring)
     assert log.aliases(make_alias(NAME, "e1")) == log.events(*FIRST) == []
     assert log.tick(3_000) == []
-    (trajectory,) = log.aliases(*RESUMED, *RESUMED)
+    (trajectory,) = log.aliases(*RESUMED_EVENTS, *RESUMED_EVENTS)
     assert isinstance(trajectory, Trajectory)
     assert (trajectory.episode_id, trajectory.closed_by, len(trajectory.turns)) == ("e1", "ended", 2)
     assert trajectory.trainable
@@ -58,7 +58,7 @@ def test_what_resumes_an_episode_hours_later_is_a_part_of_it(restoring: bool) ->
 
 def test_what_comes_before_its_pause_waits_for_it() -> None:
     log = Log()
-    assert log.aliases(*RESUMED) == log.events(*FIRST) == []
+    assert log.aliases(*RESUMED_EVENTS) == log.events(*FIRST) == []
     (trajectory,) = log.aliases(make_alias(NAME, "e1"))
     assert (trajectory.episode_id, len(trajectory.turns)) == ("e1", 2)
 
@@ -70,7 +70,7 @@ def test_an_episode_that_nothing_resumes_is_given_up_after_its_pause() -> None:
     assert log.tick(3_599) == []
     (trajectory,) = log.tick(1)
     assert (trajectory.closed_by, trajectory.stop_reason, len(trajectory.turns)) == ("pause", None, 1)
-    assert reasons(log.aliases(RESUMED[0])) == []
+    assert reasons(log.aliases(RESUMED_EVENTS[0])) == []
     assert reasons(log.tick(100)) == ["unresolved_alias"]
 
 
@@ -80,7 +80,7 @@ def test_an_episode_may_pause_again_under_its_name() -> None:
     log.events(*FIRST)
     log.tick(3_000)
     again = replace(make_closed(NAME, 1, writer="w2"), paused=True)
-    assert log.aliases(RESUMED[0], make_alias(NAME, NAME, 1), again) == []
+    assert log.aliases(RESUMED_EVENTS[0], make_alias(NAME, NAME, 1), again) == []
     assert log.tick(3_000) == []
     (trajectory,) = log.aliases(make_ended(NAME, 0, writer="w3"), make_closed(NAME, 1, writer="w3"))
     assert (trajectory.episode_id, trajectory.closed_by, len(trajectory.turns)) == ("e1", "ended", 2)

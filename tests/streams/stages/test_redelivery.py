@@ -42,7 +42,7 @@ from tests.builders import (
 )
 from tests.examples import count_examples
 from tests.stepping import Stepper
-from tests.streams.stages.test_scoring import revised
+from tests.streams.stages.test_scoring import make_revision
 
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=3, window_ms=20_000, reward_wait_ms=10_000),
@@ -58,7 +58,7 @@ def alias_records() -> list[Any]:
 
 def scoring_records() -> list[Any]:
     names = [f"e{index}" for index in range(4)]
-    revisions = [revised(name, number / 2, revision=number) for name in names[:2] for number in (1, 2)]
+    revisions = [make_revision(name, number / 2, revision=number) for name in names[:2] for number in (1, 2)]
     return [make_trajectory(name, reward=None if name == "e1" else 1.0) for name in names] + revisions
 
 

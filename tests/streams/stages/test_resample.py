@@ -100,19 +100,19 @@ def test_no_hour_asks_for_more_than_its_budget_over_restarts(attempts: int, part
         assert request_count <= attempts
 
 
-SAMPLED = 2
+SAMPLED_TOKENS = 2
 """Tokens that the builders' trajectory sampled; an attempt may sample twice as many unless the run says otherwise."""
 
 
 def test_an_attempt_is_charged_all_it_may_sample_and_gives_back_what_it_left() -> None:
     stepper = asking(run_of(tokens_per_hour=11))
     requests = stepper.feed(traffic("e1"))
-    assert [request.max_tokens for request in requests] == [2 * SAMPLED] * 2  # a third is not paid for
-    assert stepper.state.hour.tokens == 4 * SAMPLED
+    assert [request.max_tokens for request in requests] == [2 * SAMPLED_TOKENS] * 2  # a third is not paid for
+    assert stepper.state.hour.tokens == 4 * SAMPLED_TOKENS
     stepper.feed(back(requests[0]))
-    assert stepper.state.hour.tokens == 3 * SAMPLED
+    assert stepper.state.hour.tokens == 3 * SAMPLED_TOKENS
     stepper.feed(back(requests[0]))
-    assert stepper.state.hour.tokens == 3 * SAMPLED
+    assert stepper.state.hour.tokens == 3 * SAMPLED_TOKENS
 
 
 def test_a_run_may_say_what_one_attempt_may_sample() -> None:
@@ -142,7 +142,7 @@ def test_an_hours_rest_is_not_carried_over() -> None:
     stepper.feed(back(requests[0]))
     assert stepper.state.hour.tokens == 0
     stepper.feed(back(requests[1], sampled=9))
-    assert stepper.state.hour.tokens == 9 - 2 * SAMPLED
+    assert stepper.state.hour.tokens == 9 - 2 * SAMPLED_TOKENS
 
 
 @given(
@@ -174,12 +174,12 @@ def test_no_hour_samples_more_than_its_tokens_whenever_attempts_come_back(
         assert all(sum(hour.values()) <= tokens for hour in hours)
 
 
-def back(request: ResampleRequested, *, sampled: int = SAMPLED, **fields: Any) -> Any:
+def back(request: ResampleRequested, *, sampled: int = SAMPLED_TOKENS, **fields: Any) -> Any:
     """The attempt of a request as its trajectory comes."""
     trajectory = traffic(request.episode_id, resampled=True)
     (turn,) = trajectory.turns
     sampled_fields = {"turns": (replace(turn, completion_tokens=sampled),)} | (
-        {} if sampled == SAMPLED else {"histories": ()}
+        {} if sampled == SAMPLED_TOKENS else {"histories": ()}
     )
     return replace(trajectory, **(sampled_fields | fields))
 

@@ -44,7 +44,7 @@ async def _half(trajectory: Trajectory, context: RewardContext) -> float:
     return 0.5
 
 
-async def _cancelled(trajectory: Trajectory, context: RewardContext) -> float:
+async def _cancel_itself(trajectory: Trajectory, context: RewardContext) -> float:
     own_task = asyncio.create_task(asyncio.sleep(60))
     own_task.cancel()
     await own_task
@@ -107,7 +107,7 @@ REGISTRY = {
     "raise": RewardFunction(_raise),
     "nan": RewardFunction(lambda trajectory, context: math.nan),
     "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type]
-    "cancelled": RewardFunction(_cancelled),
+    "cancelled": RewardFunction(_cancel_itself),
     "exit": RewardFunction(_exit),
     "exit_in_thread": RewardFunction(_exit_in_thread),
     "find_nothing": RewardFunction(_find_nothing),
@@ -154,7 +154,7 @@ def incoming() -> Incoming:
     return Incoming(make_trajectory(), "key", Location(topic="t", partition=0, offset=0), b"")
 
 
-def revised(episode: str, *values: float, revision: int = 1, **fields: Any) -> RewardRevised:
+def make_revision(episode: str, *values: float, revision: int = 1, **fields: Any) -> RewardRevised:
     rewards = tuple(Reward(event_id=f"r{index}", name="reward", value=value) for index, value in enumerate(values))
     return RewardRevised(
         trajectory_id=make_trajectory(episode).trajectory_id,
@@ -364,7 +364,7 @@ def test_a_replay_does_not_wait_for_a_function_that_does_not_wait(
 def test_calls_in_flight_are_bounded() -> None:
     running, most = 0, 0
 
-    async def watched(trajectory: Trajectory, context: RewardContext) -> float:
+    async def watch_calls(trajectory: Trajectory, context: RewardContext) -> float:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -373,7 +373,7 @@ def test_calls_in_flight_are_bounded() -> None:
         return 1.0
 
     config = ScoringConfig(rewards=(RewardConfig(type="watched"),), concurrency=3)
-    stage = ScoringStage(config, keep_ms=1, registry={**BUILT_IN, "watched": RewardFunction(watched)})
+    stage = ScoringStage(config, keep_ms=1, registry={**BUILT_IN, "watched": RewardFunction(watch_calls)})
     outputs = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
     assert (len(of_topic(outputs, SCORES)), most) == (20, 3)
 
@@ -382,12 +382,12 @@ def test_a_revision_asks_feedback_again_and_keeps_the_other_components() -> None
     stepper = scoring(RewardConfig(), component("turns"))
     stepper.feed(make_trajectory("e1", reward=0.0))
     stepper.restore()
-    (score,) = stepper.feed(revised("e1", 1.0), revised("e1", 1.0))
+    (score,) = stepper.feed(make_revision("e1", 1.0), make_revision("e1", 1.0))
     assert (score.revision, score.value, score.components) == (1, 2.0, {"reward": 1.0, "turns": 1.0})
 
 
 def test_a_revision_in_the_batch_of_its_trajectory_gives_the_same_score() -> None:
-    batch = [make_trajectory("e1", reward=None), revised("e1", 1.0)]
+    batch = [make_trajectory("e1", reward=None), make_revision("e1", 1.0)]
     together = scoring(RewardConfig(), component("turns")).outputs(batch)
     apart = scoring(RewardConfig(), component("turns")).feed(*batch)
     assert [out.record for out in together] == apart
@@ -398,34 +398,34 @@ def test_a_reward_that_comes_by_a_revision_came_after_the_episode() -> None:
     stepper = scoring()
     (first,) = stepper.feed(make_trajectory("e1", reward=None, closed_by="inactivity"))
     assert (first.closed_by, first.is_rewarded_after) == ("inactivity", False)
-    (score,) = stepper.feed(revised("e1", 1.0))
+    (score,) = stepper.feed(make_revision("e1", 1.0))
     assert (score.closed_by, score.is_rewarded_after) == ("inactivity", True)
 
 
 def test_a_retracted_reward_makes_the_score_missing_again() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1", reward=1.0))
-    (score,) = stepper.feed(revised("e1"))
+    (score,) = stepper.feed(make_revision("e1"))
     assert (score.outcome, score.value) == ("missing", None)
 
 
 def test_a_failed_component_stays_failed_when_rewards_are_revised() -> None:
     stepper = scoring(RewardConfig(), component("raise"))
     stepper.feed(make_trajectory("e1", reward=None))
-    assert stepper.feed(revised("e1", 1.0))[0].outcome == "failed"
+    assert stepper.feed(make_revision("e1", 1.0))[0].outcome == "failed"
 
 
 def test_an_exclusion_travels_on() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"))
-    assert stepper.feed(revised("e1", 1.0, excluded=True))[0].excluded
+    assert stepper.feed(make_revision("e1", 1.0, excluded=True))[0].excluded
 
 
 def test_the_score_of_an_excluded_trajectory_repeats_nothing_that_the_person_said() -> None:
     stepper = scoring(RewardConfig(), component("raise"))
     (score, _) = stepper.feed(make_trajectory("e1", labels={"user": "ann"}))
     assert (score.labels, bool(score.error)) == ({"user": "ann"}, True)
-    outputs = stepper.feed(revised("e1", 1.0, excluded=True))
+    outputs = stepper.feed(make_revision("e1", 1.0, excluded=True))
     assert [(failed_score.labels, failed_score.error) for failed_score in outputs] == [({}, None)]
 
 
@@ -434,9 +434,9 @@ def test_a_trajectory_is_remembered_as_long_as_the_logged_settings_say() -> None
     stepper.feed(make_trajectory("e1"), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000)))
     stepper.restore()
     stepper.tick(9)
-    assert [score.value for score in stepper.feed(revised("e1", 0.5))] == [0.5]
+    assert [score.value for score in stepper.feed(make_revision("e1", 0.5))] == [0.5]
     stepper.tick(10)
-    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
+    assert reasons(stepper.feed(make_revision("e1", 1.0))) == ["orphaned_reward"]
 
 
 def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
@@ -444,7 +444,7 @@ def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
     stepper.feed(make_trajectory("e1"))
     stepper.tick(100)
     assert [key for key in stepper.changelog if key.startswith(b"score")] == []
-    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
+    assert reasons(stepper.feed(make_revision("e1", 1.0))) == ["orphaned_reward"]
 
 
 def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:

@@ -20,7 +20,9 @@ from tests.builders import START_MS, make_score
 from tests.stepping import Stepper
 
 
-def scored(name: str, rewards: dict[str, float], *, rest: float = 0.0, turns: str = "abc", **fields: Any) -> Score:
+def make_turn_score(
+    name: str, rewards: dict[str, float], *, rest: float = 0.0, turns: str = "abc", **fields: Any
+) -> Score:
     """A score whose turns earned so much, by a component that is the sum of them, and the rest by another."""
     fields = {
         "turn_ids": tuple(f"{name}.{turn}" for turn in turns) if len(turns) > 1 else (),
@@ -33,7 +35,7 @@ def scored(name: str, rewards: dict[str, float], *, rest: float = 0.0, turns: st
     return make_score(name, rest + math.fsum(rewards.values()), **fields)
 
 
-def grouped(*scores: Score, kind: str = "leave_one_out", discount: float | None = 0.0) -> Group:
+def make_credit_group(*scores: Score, kind: str = "leave_one_out", discount: float | None = 0.0) -> Group:
     frame = GroupFrame(
         run_id="main",
         group_key="k",
@@ -53,21 +55,23 @@ def by_turn(group: Group) -> dict[str, float]:
 
 
 def test_a_turn_gets_its_own_reward_less_what_the_others_turns_earned() -> None:
-    group = grouped(scored("x", {"a": 1.0, "b": 0.0}), scored("y", {"a": 0.5}))
+    group = make_credit_group(make_turn_score("x", {"a": 1.0, "b": 0.0}), make_turn_score("y", {"a": 0.5}))
     assert by_turn(group) == pytest.approx({"x.a": 0.5, "x.b": -0.5, "x.c": 0.0, "y.a": 0.0, "y.b": 0.0, "y.c": 0.0})
     assert group.has_signal
     assert [member.advantage for member in group.members] == pytest.approx([0.0, 0.0])
 
 
 def test_a_discount_gives_earlier_turns_their_part() -> None:
-    group = grouped(scored("x", {"b": 1.0, "c": 0.0}), scored("y", {"c": 0.5}), discount=0.5)
+    group = make_credit_group(
+        make_turn_score("x", {"b": 1.0, "c": 0.0}), make_turn_score("y", {"c": 0.5}), discount=0.5
+    )
     assert by_turn(group) == pytest.approx(
         {"x.c": -0.5, "x.b": 0.5 - 0.25, "x.a": 0.5 * 0.25, "y.a": 0.0, "y.b": 0.0, "y.c": 0.0}
     )
 
 
 def test_what_no_turn_earned_alone_reaches_every_turn() -> None:
-    group = grouped(scored("x", {"a": 1.0}, rest=1.0), scored("y", {"a": 1.0}, rest=0.0))
+    group = make_credit_group(make_turn_score("x", {"a": 1.0}, rest=1.0), make_turn_score("y", {"a": 1.0}, rest=0.0))
     assert by_turn(group) == pytest.approx(
         {**{f"x.{turn}": 1.0 for turn in "abc"}, **{f"y.{turn}": -1.0 for turn in "abc"}}
     )
@@ -75,7 +79,12 @@ def test_what_no_turn_earned_alone_reaches_every_turn() -> None:
 
 def test_by_the_mean_of_all_turns_it_is_process_supervision() -> None:
     """DeepSeekMath: rewards of steps less their mean, by their deviation; a token's advantage is the sum from it on."""
-    group = grouped(scored("x", {"a": 1.0, "b": 0.0}), scored("y", {"a": 0.0, "c": 0.0}), kind="mean_std", discount=1.0)
+    group = make_credit_group(
+        make_turn_score("x", {"a": 1.0, "b": 0.0}),
+        make_turn_score("y", {"a": 0.0, "c": 0.0}),
+        kind="mean_std",
+        discount=1.0,
+    )
     mean, std = 0.25, math.sqrt(3 / 16)
     high, low = (1 - mean) / (std + 1e-6), -mean / (std + 1e-6)
     assert by_turn(group) == pytest.approx(
@@ -84,22 +93,22 @@ def test_by_the_mean_of_all_turns_it_is_process_supervision() -> None:
 
 
 def test_of_one_turn_the_trajectory_has_the_advantage() -> None:
-    group = grouped(scored("x", {"a": 1.0}, turns="a"), scored("y", {"a": 0.0}, turns="a"))
+    group = make_credit_group(make_turn_score("x", {"a": 1.0}, turns="a"), make_turn_score("y", {"a": 0.0}, turns="a"))
     assert [(member.advantage, member.turn_advantages) for member in group.members] == [(1.0, {}), (-1.0, {})]
 
 
 def test_without_rewards_of_turns_credit_changes_nothing() -> None:
-    scores = [scored("x", {}, rest=1.0), scored("y", {}, rest=0.0)]
-    assert grouped(*scores, discount=0.5) == grouped(*scores, discount=None)
+    scores = [make_turn_score("x", {}, rest=1.0), make_turn_score("y", {}, rest=0.0)]
+    assert make_credit_group(*scores, discount=0.5) == make_credit_group(*scores, discount=None)
 
 
 def test_turns_that_all_earned_alike_have_no_signal() -> None:
-    group = grouped(scored("x", {"a": 0.3, "b": 0.3}), scored("y", {"c": 0.3}))
+    group = make_credit_group(make_turn_score("x", {"a": 0.3, "b": 0.3}), make_turn_score("y", {"c": 0.3}))
     assert (group.has_signal, by_turn(group)) == (False, {})
 
 
 def test_unclear_and_measured_rewards_give_no_credit() -> None:
-    score = scored("x", {}, rest=1.0)
+    score = make_turn_score("x", {}, rest=1.0)
     unclear = TurnReward(turn_event_id="x.a", component="next")
     measured = TurnReward(turn_event_id="x.a", component="next", value=1.0, weight=0.0)
     assert divide(replace(score, turn_rewards=(unclear, measured))).earned == {}
@@ -116,7 +125,7 @@ def test_a_mean_takes_its_part_out_of_the_rest() -> None:
 
 def test_a_report_on_a_strange_turn_is_of_the_whole() -> None:
     stray = TurnReward(turn_event_id="elsewhere", component="steps", value=1.0)
-    credit = divide(replace(scored("x", {"a": 1.0}, rest=1.0), turn_rewards=(stray,)))
+    credit = divide(replace(make_turn_score("x", {"a": 1.0}, rest=1.0), turn_rewards=(stray,)))
     assert (credit.rest, credit.earned) == (2.0, {})
 
 
@@ -128,9 +137,9 @@ def test_an_equal_gain_of_all_members_changes_no_advantage(
     rewards_and_rest: list[tuple[dict[str, float], float]], gamma: float
 ) -> None:
     def group(shift: float) -> Group:
-        return grouped(
+        return make_credit_group(
             *(
-                scored(f"t{number}", rewards, rest=rest + shift)
+                make_turn_score(f"t{number}", rewards, rest=rest + shift)
                 for number, (rewards, rest) in enumerate(rewards_and_rest)
             ),
             discount=gamma,
@@ -153,12 +162,12 @@ def single(discount: float = 0.0) -> Stepper:
 
 def test_single_attempts_hold_each_turn_against_what_turns_earned() -> None:
     stepper = single()
-    stepper.feed(scored("x", {"a": 1.0, "b": 1.0}), scored("y", {"a": 0.0, "b": 0.0}))
+    stepper.feed(make_turn_score("x", {"a": 1.0, "b": 1.0}), make_turn_score("y", {"a": 0.0, "b": 0.0}))
     first = [record for record in stepper.tick(1) if isinstance(record, Group)]
     assert by_turn(first[0]) | by_turn(first[1]) == pytest.approx(
         {"x.a": 1.0, "x.b": 1.0, "x.c": 0.0, "y.a": -1.0, "y.b": -1.0, "y.c": 0.0}
     )
-    (group,) = stepper.feed(scored("z", {"b": 1.0}))
+    (group,) = stepper.feed(make_turn_score("z", {"b": 1.0}))
     (member,) = group.members
     assert (member.expected, member.expected_turn) == (0.0, 0.5)
     assert member.turn_advantages == pytest.approx({"z.a": 0.0, "z.b": 0.5, "z.c": 0.0})
@@ -170,9 +179,11 @@ def test_centring_keeps_the_distances_of_turns() -> None:
     groups = []
     for number in range(8):
         stepper = single()
-        stepper.feed(scored("p", {"a": 1.0, "b": 1.0}), scored("q", {"a": 0.0, "b": 0.0}))
+        stepper.feed(make_turn_score("p", {"a": 1.0, "b": 1.0}), make_turn_score("q", {"a": 0.0, "b": 0.0}))
         stepper.tick(1)
-        groups += stepper.feed(scored(f"t{number}", {"a": float(number % 2), "b": 1.0}, example_id=f"x{number}"))
+        groups += stepper.feed(
+            make_turn_score(f"t{number}", {"a": float(number % 2), "b": 1.0}, example_id=f"x{number}")
+        )
     for before, after in zip(groups, centred(groups, "mean"), strict=True):
         shift = after.members[0].advantage - before.members[0].advantage
         moved = {turn: value + shift for turn, value in before.members[0].turn_advantages.items()}
@@ -181,13 +192,15 @@ def test_centring_keeps_the_distances_of_turns() -> None:
 
 
 def test_a_batch_is_another_one_if_turns_are_trained_differently() -> None:
-    group = grouped(scored("x", {"a": 1.0, "b": 0.0}), scored("y", {"a": 0.5}))
+    group = make_credit_group(make_turn_score("x", {"a": 1.0, "b": 0.0}), make_turn_score("y", {"a": 0.5}))
     members = tuple(replace(member, turn_advantages={}) for member in group.members)
     assert batch_hash("main", 0, [group]) != batch_hash("main", 0, [replace(group, members=members)])
 
 
 def test_members_that_stay_keep_the_advantages_of_their_turns() -> None:
-    group = grouped(scored("x", {"a": 1.0, "b": 0.0}), scored("y", {"a": 0.5}), scored("z", {"a": 0.5}))
+    group = make_credit_group(
+        make_turn_score("x", {"a": 1.0, "b": 0.0}), make_turn_score("y", {"a": 0.5}), make_turn_score("z", {"a": 0.5})
+    )
     assert with_members(group, group.members[:2]).members == group.members[:2]
 
 

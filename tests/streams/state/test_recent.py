@@ -22,7 +22,7 @@ def three_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "MOST_KEYS", 3)
 
 
-def restored(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[int]:
+def restore_recent(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[int]:
     """What a changelog comes to, with the rows touched since."""
     rows.update(PartitionState(changed.table).drain())
     recent = Recent("r", INT)
@@ -44,7 +44,7 @@ def test_the_newest_keys_are_remembered_over_restarts(moves: list[tuple[str, int
         for old_key in oldest:
             del used[old_key]
         if restarts:
-            memory = restored(rows, memory)
+            memory = restore_recent(rows, memory)
         assert dict(memory) == used
 
 

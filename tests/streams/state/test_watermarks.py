@@ -11,7 +11,7 @@ from rollbus.streams.state.watermarks import Holder, Hop, Watermarks, hops, in_f
 PARTITIONS = 2
 
 
-def configured(*names: str) -> list[ConfigApplied]:
+def configured_stages(*names: str) -> list[ConfigApplied]:
     pairs = [name.partition(".") for name in names]
     return [ConfigApplied(stage=stage, run_id=run or None, config_hash="h", content="{}") for stage, _, run in pairs]
 
@@ -33,7 +33,7 @@ def count(topic: Topic) -> int:
 
 
 def watermarks(*names: str) -> Watermarks:
-    return Watermarks(hops(configured(*names)), count)
+    return Watermarks(hops(configured_stages(*names)), count)
 
 
 def hop_of(marks: Watermarks, topic: str) -> Hop:
@@ -41,7 +41,7 @@ def hop_of(marks: Watermarks, topic: str) -> Hop:
 
 
 def test_each_input_waits_for_the_stages_that_write_into_it() -> None:
-    writers = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured(*NAMES))}
+    writers = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured_stages(*NAMES))}
     assert writers == {
         "aliases": [],
         "episode-events": ["alias"],
@@ -49,7 +49,7 @@ def test_each_input_waits_for_the_stages_that_write_into_it() -> None:
         "scores": ["scoring"],
         "run-log": ["grouping.main"],
     }
-    every = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured(*ALL))}
+    every = {hop.topic.name: [stage for stage, _ in hop.writers] for hop in hops(configured_stages(*ALL))}
     assert every["closed-groups"] == ["grouping.main"]
     assert every["run-log"] == ["grouping.main", "group-scoring.main", "delivery.main"]
     assert every["delivery-log"] == ["observing.main"]
@@ -57,7 +57,7 @@ def test_each_input_waits_for_the_stages_that_write_into_it() -> None:
 
 def test_no_input_waits_for_itself() -> None:
     """The trainer closes the loop from batches to the run's log, and no tick waits for a trainer."""
-    waits_for = {hop.topic.name: {topic.name for _, topic in hop.writers} for hop in hops(configured(*ALL))}
+    waits_for = {hop.topic.name: {topic.name for _, topic in hop.writers} for hop in hops(configured_stages(*ALL))}
     done: set[str] = set()
     while ready := {name for name, inputs in waits_for.items() if inputs <= done} - done:
         done |= ready
@@ -84,7 +84,9 @@ def test_reports_in_any_order_come_to_the_same(reports: list[tuple[str, int, int
 def test_a_new_run_holds_up_time_only_after_it_has_caught_up() -> None:
     marks = watermarks(*NAMES)
     assert marks.admit_members()
-    marks = Watermarks(hops(configured(*NAMES, "grouping.new")), count, {"run-log": 5}, marks.passed, marks.members)
+    marks = Watermarks(
+        hops(configured_stages(*NAMES, "grouping.new")), count, {"run-log": 5}, marks.passed, marks.members
+    )
     for number in range(PARTITIONS):
         marks.note("grouping.main", number, 8)
         marks.note("grouping.new", number, 2)
@@ -100,7 +102,7 @@ def test_a_new_run_holds_up_time_only_after_it_has_caught_up() -> None:
 def test_a_run_that_was_removed_holds_up_nothing() -> None:
     marks = watermarks(*NAMES, "grouping.old")
     marks.admit_members()
-    marks = Watermarks(hops(configured(*NAMES)), count, {}, {"grouping.main": {0: 4, 1: 4}}, marks.members)
+    marks = Watermarks(hops(configured_stages(*NAMES)), count, {}, {"grouping.main": {0: 4, 1: 4}}, marks.members)
     assert marks.limit(hop_of(marks, "run-log"), 9) == 4
 
 

@@ -60,12 +60,16 @@ def test_any_clock_gives_numbers_without_gaps_and_time_at_half_to_twice_the_spee
         assert interval_ms // 2 <= after.stream_time_ms - before.stream_time_ms <= 2 * interval_ms
 
 
-def applied(stage: str, *, run_id: str | None = None, config_hash: str = "h") -> ConfigApplied:
+def applied_config(stage: str, *, run_id: str | None = None, config_hash: str = "h") -> ConfigApplied:
     return ConfigApplied(stage=stage, run_id=run_id, config_hash=config_hash, content="{}")
 
 
 def test_only_what_differs_from_the_last_applied_hash_is_written() -> None:
-    wanted_records = [applied("assembly"), applied("grouping", run_id="main"), applied("grouping", run_id="other")]
+    wanted_records = [
+        applied_config("assembly"),
+        applied_config("grouping", run_id="main"),
+        applied_config("grouping", run_id="other"),
+    ]
     applied_hashes = dict.fromkeys(("assembly", "assembly in aliases", "assembly in trajectories"), "h")
     changes = list(config_changes(wanted_records, {**applied_hashes, "grouping.main": "older"}))
     assert [change.place for change in changes] == ["grouping.main", "grouping.other"]
@@ -73,9 +77,9 @@ def test_only_what_differs_from_the_last_applied_hash_is_written() -> None:
 
 
 def test_the_configuration_of_assembly_reaches_every_stage_that_remembers() -> None:
-    changes = list(config_changes([applied("assembly")], {"assembly": "h"}))
+    changes = list(config_changes([applied_config("assembly")], {"assembly": "h"}))
     assert [change.topic.name for change in changes] == ["aliases", "trajectories"]
-    assert [change.topic.name for change in config_changes([applied("assembly")], {})] == [
+    assert [change.topic.name for change in config_changes([applied_config("assembly")], {})] == [
         "episode-events",
         "aliases",
         "trajectories",
@@ -85,12 +89,12 @@ def test_the_configuration_of_assembly_reaches_every_stage_that_remembers() -> N
 @pytest.mark.parametrize("stage", ["alias", "asembly"])
 def test_a_stage_that_takes_no_configuration_is_refused_with_those_that_do(stage: str) -> None:
     with pytest.raises(ConfigurationError, match=r"takes no configuration.*assembly.*scoring"):
-        list(config_changes([applied(stage)], {}))
+        list(config_changes([applied_config(stage)], {}))
 
 
 def test_a_run_without_a_configuration_was_removed_with_all_its_places() -> None:
     places = ["assembly", "grouping.main", "grouping.old", "curriculum.old", "delivery.old in scores"]
-    removed = removed_runs([applied("assembly"), applied("grouping", run_id="main")], places)
+    removed = removed_runs([applied_config("assembly"), applied_config("grouping", run_id="main")], places)
     assert removed == {"old": ["grouping.old", "curriculum.old", "delivery.old in scores"]}
 
 
@@ -204,7 +208,7 @@ def pass_all(ticker: Ticker, stage: str, tick: int) -> None:
 
 
 SETTINGS = StreamSettings(namespace="t.")
-CONFIGS = (applied("assembly"), applied("scoring"), applied("grouping", run_id="main"))
+CONFIGS = (applied_config("assembly"), applied_config("scoring"), applied_config("grouping", run_id="main"))
 
 
 async def test_a_tick_goes_on_when_the_stages_before_have_passed_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +336,7 @@ async def test_a_run_that_leaves_the_settings_is_removed_once_and_can_return(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
-    both = (*CONFIGS, applied("grouping", run_id="old"))
+    both = (*CONFIGS, applied_config("grouping", run_id="old"))
     await pulse(await ticker_on(SETTINGS, *both))
 
     def removals() -> list[RunCommand]:

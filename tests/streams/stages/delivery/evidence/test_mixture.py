@@ -9,7 +9,7 @@ import pytest
 from rollbus.streams.stages.delivery.evidence.mixture import RHO, bound, log_wealth
 
 
-def integrated(total: float, variance: float) -> float:
+def integrate_mixture(total: float, variance: float) -> float:
     """The wager of each size, mixed by numbers: what `log_wealth` has in closed form."""
     sizes = [at / 20_000 for at in range(20_000)]
     density = [(1 - size) ** (RHO - 1) * exp(-RHO * (1 - size)) for size in sizes]
@@ -24,7 +24,7 @@ def _area(heights: list[float]) -> float:
 
 @pytest.mark.parametrize(("total", "variance"), [(0.5, 0.0), (3, 5), (20, 40), (50, 300), (15, 0.1)])
 def test_the_closed_form_is_the_mixture_of_all_wagers(total: float, variance: float) -> None:
-    assert log_wealth(total, variance) == pytest.approx(integrated(total, variance), abs=1e-4)
+    assert log_wealth(total, variance) == pytest.approx(integrate_mixture(total, variance), abs=1e-4)
 
 
 def test_a_sum_that_is_not_positive_is_not_evidence() -> None:

@@ -42,14 +42,14 @@ def letter_origin(letter: DeadLetter) -> str:
 
 
 def standing_letters(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Return the letters without those of records that an operator has set aside since; one that comes later stands."""
+    """Return the letters that an operator has not set aside; a letter that comes after that counts again."""
     standing: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         if is_set_aside(letter):
             standing.pop(letter_origin(letter), None)
         else:
             standing.setdefault(letter_origin(letter), []).append(letter)
-    return [letter for of_origin in standing.values() for letter in of_origin]
+    return [letter for letters_of_origin in standing.values() for letter in letters_of_origin]
 
 
 def set_aside(letters: Iterable[DeadLetter], reason: str, now_ms: int) -> list[DeadLetter]:
@@ -105,7 +105,7 @@ def origins_without_letter(letters: Iterable[DeadLetter], origins: Iterable[str]
 
 
 def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals: Mapping[str, Original]) -> list[Copy]:
-    """Return one copy per origin, except for origins that already have a copy, control, and records without a value.
+    """Return one copy per origin; none where one was `written` before, for control, and for a record without a value.
 
     A letter with only the ends of a value is completed from its original; without the original it has no copy.
     """
@@ -119,15 +119,15 @@ def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals
             if hashlib.sha256(value).hexdigest() != letter.value_sha256:
                 continue
             letter = replace(letter, key=key, value=value)
-        if names_control(letter):
+        if control_name(letter):
             continue
         attempt = max(letter.attempt + 1, copies[name].attempt if name in copies else 0)
         copies[name] = Copy(name, letter, attempt)
     return list(copies.values())
 
 
-def names_control(letter: DeadLetter) -> str | None:
-    """Return the name of the record if it is control, as far as the letter shows: a copy would lack the signature."""
+def control_name(letter: DeadLetter) -> str | None:
+    """Return the name of the record if it is control, else None; a copy of control would lack its signature."""
     value = letter.value or b""
     name = record_name(value)
     excluded = decode_if(value, Excluded) if name == Excluded.__name__ else None
@@ -142,7 +142,7 @@ def copy_headers(copy: Copy) -> Headers:
 
 def describe_letter(letter: DeadLetter) -> list[tuple[str, str]]:
     """Return everything about a letter, name by name; bytes as hexadecimal digits."""
-    value, cut = letter.value, "" if letter.is_whole else ", of which the two ends"
+    value, cut_note = letter.value, "" if letter.is_whole else ", of which the two ends"
     return [
         ("origin", letter_origin(letter)),
         ("stage", letter.stage),
@@ -152,5 +152,5 @@ def describe_letter(letter: DeadLetter) -> list[tuple[str, str]]:
         ("claims to be", (record_name(value) if value else None) or "nothing known"),
         ("key", "–" if letter.key is None else f"{letter.key!r}"),
         ("sha256", letter.value_sha256 or "–"),
-        ("value", "–" if value is None else f"{letter.value_bytes} bytes{cut}: {value.hex()}"),
+        ("value", "–" if value is None else f"{letter.value_bytes} bytes{cut_note}: {value.hex()}"),
     ]

@@ -34,7 +34,7 @@ class Topic:
     records: tuple[type, ...]
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
-    """The one stage that decides on it, and other readers."""
+    """First the stage that decides on its records, then the other readers."""
     partitions: Partitions
     """`events`: as many as configured, the same for all such topics; `one`: a single partition keeps a run's order."""
     retention: Retention
@@ -151,8 +151,12 @@ DELIVERY_LOG = Topic(
     "delivery-log",
     "run id",
     (
-        *(delivery.EpisodeObserved, delivery.DeliveryCommand, steps.PolicyVersion, steps.Evaluation),
-        *(control.Tick, control.ConfigApplied),
+        delivery.EpisodeObserved,
+        delivery.DeliveryCommand,
+        steps.PolicyVersion,
+        steps.Evaluation,
+        control.Tick,
+        control.ConfigApplied,
     ),
     ("observing", "trainer", "operator", "ticker"),
     ("delivery",),
@@ -181,11 +185,11 @@ DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "
 DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")
 
 TOPICS: tuple[Topic, ...] = tuple(constant for constant in tuple(globals().values()) if isinstance(constant, Topic))
-"""The topics of data, which the sink, an archive and a replay read."""
+"""All topics above: those of data, which the sink, an archive and a replay read."""
 HEARTBEATS = Topic(
     "heartbeats", "process", (health.Heartbeat,), ("every process",), ("status", "alarms"), "one", "compact"
 )
-"""Health is of the moment: the topic keeps the newest beat of each process, and is no data."""
+"""Not a topic of data, hence below: it keeps only the newest beat of each process."""
 RECORDS: tuple[type, ...] = tuple(dict.fromkeys(record for topic in (*TOPICS, HEARTBEATS) for record in topic.records))
 """Every record type that travels on a topic."""
 

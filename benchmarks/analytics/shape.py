@@ -1,8 +1,11 @@
-"""What each table holds of trajectory i: columns with their expressions, and what multiplies or selects the rows.
+"""The rows of each table as SQL over the number i of a trajectory.
 
-Of ten groups three have no signal; of fifty trajectories one cannot be trained, with neither of its turns, and one is
-too old; of a thousand one has an event that came late and an episode beside it of which events are missing; every
-second calls a tool, and of ten calls one fails.
+A row of `TABLES` has the expression of each column, and the clause that selects or multiplies the rows. In the
+expressions i is the trajectory, g its group and s its training step, all by number.
+
+Three of ten groups have no signal. One of fifty trajectories cannot be trained, and one is too old. One of a thousand
+has a late event, and an episode with missing events comes with it. Every second trajectory calls a tool, and one of
+ten calls fails.
 """
 
 NAMESPACE = "rollbus."
@@ -31,7 +34,7 @@ _TEXT = "arrayStringConcat(arrayMap(n -> hex(cityHash64(i, n)), range(8)), ' ')"
 _TOKENS = "arrayMap(n -> toInt32(cityHash64(i, n) % 32000), range({count}))"
 _LOGPROBS = "arrayMap(n -> toFloat32(-(cityHash64(i, n) % 1000) / 300), range({count}))"
 
-_REFUSED = "if(state = 'untrainable', 'no_logprobs', NULL)"
+_UNTRAINABLE_REASON = "if(state = 'untrainable', 'no_logprobs', NULL)"
 
 TABLES: dict[str, tuple[dict[str, str], str]] = {
     "events": (
@@ -76,7 +79,7 @@ TABLES: dict[str, tuple[dict[str, str], str]] = {
             "completion": f'concat(\'{{"role":"assistant","content":"\', {_TEXT}, \'"}}\')',
             "completion_text": _TEXT,
             "trainable": "state != 'untrainable'",
-            "untrainable_reason": _REFUSED,
+            "untrainable_reason": _UNTRAINABLE_REASON,
             "prompt_tokens": "100 + turn * 40",
             "completion_tokens": "20",
             "latency_ms": "i % 900",
@@ -134,7 +137,7 @@ TABLES: dict[str, tuple[dict[str, str], str]] = {
             "max_policy_version": "version",
             "prompt_hash": "group",
             "trainable": "state != 'untrainable'",
-            "untrainable_reason": _REFUSED,
+            "untrainable_reason": _UNTRAINABLE_REASON,
             "kafka_offset": "i",
         },
         "",
@@ -148,7 +151,7 @@ TABLES: dict[str, tuple[dict[str, str], str]] = {
             "model": "concat('agent@', toString(version))",
             "policy_version": "version",
             "trainable": "state != 'untrainable'",
-            "untrainable_reason": _REFUSED,
+            "untrainable_reason": _UNTRAINABLE_REASON,
             "started_at": "at",
             "occurred_at": "at + toIntervalMillisecond(turn * 100 + 100)",
             "kafka_offset": "i",

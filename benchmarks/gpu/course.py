@@ -24,8 +24,9 @@ from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTr
 GROUPS, GROUP_SIZE, TOKENS = 4, 8, 16
 """A batch: prompts, answers to each, and tokens of an answer."""
 KL_BOUND = 0.01
-"""Of `mismatch_kl` before an update: what an importance ratio still corrects without losing tokens."""
+"""The largest `mismatch_kl` before an update: an importance ratio still corrects it without losing tokens."""
 KILL_AFTER_S = 0.05
+"""From the submission to the kill, so that the update is under way."""
 POLL_S = 0.05
 
 Figures = Mapping[str, float]
@@ -51,6 +52,7 @@ class Course:
     head: int = 0
     """The version that is sampled from and trained next."""
     steps: int = 0
+    """Updates made so far; they name the batches."""
 
 
 async def start(course: Course) -> Figures:
@@ -100,7 +102,7 @@ async def roll_back(course: Course) -> Figures:
 
 
 async def kill_and_resume(course: Course) -> Figures:
-    """Kill the server during an update, start it, submit the batch again: it is one version, made once."""
+    """Kill the server during an update and submit the batch again: the batch must become one version."""
     request = _batch(course, "killed", await _ask(course, course.head))
     client = course.server.client()
     versions_before = len((await client.versions()).known)
@@ -170,7 +172,7 @@ class Answer:
 
 
 async def _ask(course: Course, version: int, prompts: int = GROUPS, answers: int = GROUP_SIZE) -> list[Answer]:
-    """Sample so many answers to each prompt, all at a time."""
+    """Sample so many answers to each of so many prompts, all at once."""
     async with AsyncOpenAI(base_url=course.model_url, api_key="none", timeout=600, max_retries=2) as client:
         requests = [ask_once(client, f"{MODEL}@{version}", prompt) for prompt in range(prompts) for _ in range(answers)]
         return list(await asyncio.gather(*requests))
@@ -193,7 +195,7 @@ async def ask_once(client: AsyncOpenAI, model: str, prompt: int) -> Answer:
 
 
 def _batch(course: Course, name: str, answers: Sequence[Answer]) -> TrainRequest:
-    """Answers with advantages by chance: half of each group up, half down."""
+    """Return the answers as a batch: every second one has a random positive advantage, the others a negative one."""
     chance = random.Random(name)
     trajectories = []
     for number, answer in enumerate(answers):
@@ -211,7 +213,7 @@ def _batch(course: Course, name: str, answers: Sequence[Answer]) -> TrainRequest
 
 
 def peak_gb(course: Course) -> float:
-    """Return the memory in use: all of the GPU's that is taken, or the most that the server has had on a CPU."""
+    """Return GiB in use: on a GPU now, by all its processes; on a CPU the most that the server has had."""
     if course.device.startswith("cuda"):
         command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         return max(map(float, subprocess.check_output(command, text=True).split())) / 1024

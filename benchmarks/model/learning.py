@@ -58,7 +58,7 @@ from tests.builders import make_score
 from tests.stepping import Stepper
 
 TICKETS, BETWEEN = 1600, 800
-"""Of traffic: in all, and from one evaluation to the next."""
+"""Tickets of traffic in all, and between two evaluations."""
 MAX_TOKENS = 256
 SAMPLED_TOGETHER = 32
 """Single attempts between two looks at whether a step is full."""
@@ -74,7 +74,7 @@ class Trial:
     group_size: int = GROUP_SIZE
     groups: int = GROUPS_PER_STEP
     updates: int = 1
-    """Of each batch."""
+    """How often the learner steps on each batch."""
     kl: float = RoutingJob.kl
     """Coefficient of the KL to the base model (k3) in the loss."""
     in_words: bool = False
@@ -166,8 +166,8 @@ def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
     """Return a batch as ART packs it, one attempt to a row, padded on the right."""
     rows = [
         pair
-        for question in batch
-        for pair in zip([question.prompt] * len(question.answers_G), question.answers_G, strict=True)
+        for attempts in batch
+        for pair in zip([attempts.prompt] * len(attempts.answers_G), attempts.answers_G, strict=True)
     ]
     lengths_B_1 = torch.tensor([[len(prompt) + 1] for prompt, _ in rows])
     shape = len(rows), int(lengths_B_1.max())
@@ -178,7 +178,7 @@ def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
         tokens_B_T[row, : len(prompt) + 1] = torch.tensor([*prompt, *answer.token_ids])
     numbers_B_T = torch.arange(shape[0])[:, None].where(places_B_T < lengths_B_1, torch.tensor(PADDING_GROUP))
     logprobs_B_1 = torch.tensor([answer.logprobs for _, answer in rows])
-    advantages_B = torch.tensor([value for question in batch for value in question.advantages_G])
+    advantages_B = torch.tensor([value for attempts in batch for value in attempts.advantages_G])
     return {
         "tokens": tokens_B_T,
         "group_ids": numbers_B_T,
@@ -191,10 +191,10 @@ def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
     }
 
 
-def attempts(
+def next_groups(
     policy: Policy | RegressionPolicy, trial: Trial, seed: int, numbers: Iterator[int], chance: random.Random
 ) -> list[Attempts]:
-    """Return the next batch: so many tickets that enough groups have signal, or fewer if traffic ends."""
+    """Return the next batch: as many groups with signal as the trial asks for, or fewer if traffic ends."""
     batch: list[Attempts] = []
     for number in numbers:
         ticket = ROUTING.traffic.ticket(seed, number)
@@ -223,8 +223,8 @@ class SingleAttempts:
 
     def next_batch(self, numbers: Iterator[int]) -> list[Attempts]:
         """Return the attempts of the next step, or of fewer tickets if traffic ends."""
-        while len(self._waiting) < self._trial.groups and (some := list(islice(numbers, SAMPLED_TOGETHER))):
-            self._attempt(some)
+        while len(self._waiting) < self._trial.groups and (next_numbers := list(islice(numbers, SAMPLED_TOGETHER))):
+            self._attempt(next_numbers)
         groups, self._waiting = self._waiting[: self._trial.groups], self._waiting[self._trial.groups :]
         return [
             replace(self._attempts.pop(group.members[0].trajectory_id), advantages_G=[group.members[0].advantage])
@@ -287,13 +287,15 @@ def learn(name: str, seed: int, policy: Policy | RegressionPolicy) -> None:
 
     numbers = iter(range(TICKETS))
     singles = SingleAttempts(policy, trial, seed, chance)
-    for seen in range(BETWEEN, TICKETS + BETWEEN, BETWEEN):
-        some = islice(numbers, BETWEEN)
+    for tickets in range(BETWEEN, TICKETS + BETWEEN, BETWEEN):
+        next_numbers = islice(numbers, BETWEEN)
         while batch := (
-            singles.next_batch(some) if trial.group_size == 1 else attempts(policy, trial, seed, some, chance)
+            singles.next_batch(next_numbers)
+            if trial.group_size == 1
+            else next_groups(policy, trial, seed, next_numbers, chance)
         ):
             policy.train(batch, trial)
-        evaluate(seen)
+        evaluate(tickets)
     policy.close()
 
 

@@ -1,9 +1,8 @@
-"""Training batches of any size on a broker: trajectories in `trajectories`, batches that point at them, one run."""
+"""Write training batches of any size to a broker: trajectories, and batches of one run that name their locations."""
 
 import random
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -55,7 +54,7 @@ async def write_batches(
     )
     await producer.start()
     try:
-        written = []
+        written_batches = []
         for number in range(batches):
             groups_of_batch = [
                 await _group(producer, namespace, chance, number, place, group_size, tokens) for place in range(groups)
@@ -71,34 +70,34 @@ async def write_batches(
                 cut_at_ms=START_MS,
             )
             await producer.send_and_wait(BATCHES.full_name(namespace), encode(batch), key=RUN.encode())
-            written.append(batch)
+            written_batches.append(batch)
     finally:
         await producer.stop()
-    return written
+    return written_batches
 
 
 async def _group(
     producer: AIOKafkaProducer, namespace: str, chance: random.Random, batch: int, index: int, size: int, tokens: int
 ) -> Group:
     name, topic = f"b{batch}-g{index}", TRAJECTORIES.full_name(namespace)
-    newest = max(batch - 1, 0)  # of those that there are while the batch before is trained
+    newest = max(batch - 1, 0)  # the newest version while the batch before this one is trained
     members: list[GroupMember] = []
-    sent = []
-    for member in range(size):
-        trajectory = make_payload(f"{name}-{member}", chance, version=newest, tokens=tokens)
-        sent.append(await producer.send(topic, encode(trajectory), key=name.encode()))
-    for member, future in enumerate(sent):
-        written = await future
-        location = Location(topic=topic, partition=written.partition, offset=written.offset)
-        reward = float(member % 2)
+    acknowledgements = []
+    for place in range(size):
+        trajectory = make_payload(f"{name}-{place}", chance, version=newest, tokens=tokens)
+        acknowledgements.append(await producer.send(topic, encode(trajectory), key=name.encode()))
+    for place, acknowledgement in enumerate(acknowledgements):
+        metadata = await acknowledgement
+        location = Location(topic=topic, partition=metadata.partition, offset=metadata.offset)
+        reward = float(place % 2)
         members.append(
             make_member(
-                f"{name}-{member}", reward, advantage=reward - 0.5, location=location, sampled_tokens=tokens // 2,
+                f"{name}-{place}", reward, advantage=reward - 0.5, location=location, sampled_tokens=tokens // 2,
                 min_policy_version=newest, max_policy_version=newest,
             )
         )  # fmt: skip
     rewards: Sequence[float] = [member.reward for member in members]
-    return replace(make_group(name, rewards, members=tuple(members)))
+    return make_group(name, rewards, members=tuple(members))
 
 
 def make_payload(trajectory_id: str, chance: random.Random, *, version: int, tokens: int) -> Trajectory:

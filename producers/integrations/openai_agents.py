@@ -4,7 +4,8 @@
     async with rb.episode(task="stock"):
         await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(rb))
 
-The SDK calls its hooks in tasks of their own, so each agent has a client wrapped under its name instead of a context.
+The SDK calls each hook in its own task, so a hook cannot set a context for the call of the model. Instead each agent
+has a client of its own, wrapped under the agent's name.
 """
 
 import weakref
@@ -80,7 +81,7 @@ def _reachable(agent: Agent[Any], seen_ids: set[int]) -> Iterator[Agent[Any]]:
     seen_ids.add(id(agent))
     yield agent
     for handoff in agent.handoffs:
-        target = handoff if isinstance(handoff, Agent) else _target(handoff)
+        target = handoff if isinstance(handoff, Agent) else _agent_of_handoff(handoff)
         if target is not None:
             yield from _reachable(target, seen_ids)
     for tool in agent.tools:
@@ -88,7 +89,7 @@ def _reachable(agent: Agent[Any], seen_ids: set[int]) -> Iterator[Agent[Any]]:
             yield from _reachable(target, seen_ids)
 
 
-def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
+def _agent_of_handoff(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
     reference = handoff._agent_ref
     target = reference() if reference is not None else None
     return target if isinstance(target, Agent) else None
@@ -98,7 +99,8 @@ _WITH_HOOKS: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 """Recorders whose hooks report tools, so that the trace processor need not."""
 
 
-def _captured(recorder: Recorder) -> int:
+def _count_captured(recorder: Recorder) -> int:
+    """Return how many calls of the current episode a wrapped client has captured."""
     episode = recorder.current_episode()
     return 0 if episode is None else episode.calls_captured
 
@@ -112,10 +114,8 @@ class RollbusProcessor(TracingProcessor):
 
         Agents named in `child_agents` become child episodes.
         """
-        self._recorder, self._structure = (
-            recorder,
-            Structure(recorder, "openai-agents", task=task, child_agents=child_agents),
-        )
+        self._recorder = recorder
+        self._structure = Structure(recorder, "openai-agents", task=task, child_agents=child_agents)
         self._stopped = False
 
     def on_trace_start(self, trace: Trace) -> None:
@@ -125,7 +125,7 @@ class RollbusProcessor(TracingProcessor):
             self._structure.run_started(trace.trace_id, None, "", conversation=conversation)
 
     def on_trace_end(self, trace: Trace) -> None:
-        """All of its spans have ended."""
+        """The run has ended, and with it all of its spans."""
         self._structure.all_ended(trace.trace_id)
 
     def on_span_start(self, span: Span[Any]) -> None:
@@ -141,7 +141,7 @@ class RollbusProcessor(TracingProcessor):
             self._structure.run_started(span.span_id, parent, name, is_agent=bool(name), enter=bool(name))
 
     def on_span_end(self, span: Span[Any]) -> None:
-        """It is done."""
+        """An agent or a tool has ended."""
         if not self._structure.is_open(span.span_id):
             return
         data, error = span.span_data, span.error
@@ -191,15 +191,15 @@ class RollbusHooks(RunHooks[Context]):
         """A model is about to be called."""
         if not isinstance(agent.model, RecordedModel):
             prompt = {"instructions": system_prompt, "input": list(input_items)}
-            self._prompts[(id(context), agent.name)] = (_captured(self._recorder), prompt)
+            self._prompts[(id(context), agent.name)] = (_count_captured(self._recorder), prompt)
 
     async def on_llm_end(
         self, context: RunContextWrapper[Context], agent: Agent[Context], response: ModelResponse
     ) -> None:
-        """It has answered."""
+        """The model has answered; a call that no wrapped client captured is recorded without tokens."""
         before, prompt = self._prompts.pop((id(context), agent.name), (0, None))
         episode = self._recorder.current_episode()
-        if prompt is not None and episode is not None and _captured(self._recorder) == before:
+        if prompt is not None and episode is not None and _count_captured(self._recorder) == before:
             self._recorder.counts.add("calls_not_captured")
             episode.record(_exchange(prompt, response), agent.name)
 
@@ -208,16 +208,16 @@ class RollbusHooks(RunHooks[Context]):
         fields = {"name": tool.name}
         if isinstance(context, ToolContext):
             fields |= {"arguments": context.tool_arguments, "tool_call_id": context.tool_call_id}
-        self._structure.tool_started(_key(context, tool), None, **fields)
+        self._structure.tool_started(_tool_key(context, tool), None, **fields)
 
     async def on_tool_end(
         self, context: RunContextWrapper[Context], agent: Agent[Context], tool: Tool, result: object
     ) -> None:
-        """It has a result; a failing tool's is its error's text, as the model sees it."""
-        self._structure.tool_ended(_key(context, tool), result=result)
+        """A tool has a result; that of a failing tool is the error's text, as the model sees it."""
+        self._structure.tool_ended(_tool_key(context, tool), result=result)
 
 
-def _key(context: RunContextWrapper[Any], tool: Tool) -> Hashable:
+def _tool_key(context: RunContextWrapper[Any], tool: Tool) -> Hashable:
     return "tool", id(context) if not isinstance(context, ToolContext) else context.tool_call_id, tool.name
 
 

@@ -5,8 +5,8 @@
     with rb.episode(task="stock"):
         keeper.run_sync("How many bolts?")        # an agent of pydantic-ai, AutoGen, Strands, …
 
-Nothing is made current here: what the running code is in is asked of OpenTelemetry, at the call. So a span may be given
-its attributes late, as Strands does, and may end in another task or thread than it began in.
+This module makes no episode current. At each call it asks OpenTelemetry for the current span instead. So a span may get
+its attributes late, as with Strands, and may end in another task or thread than it began in.
 """
 
 import threading
@@ -44,9 +44,9 @@ class OpenSpan:
     """The episode that is the run of this agent."""
     is_opening: bool = False
     captured: bool = False
-    """Whether a call within it is recorded."""
+    """Whether a client has recorded a call of a model within it."""
     inner_tool: Any = None
-    """The same use of a tool, as an instrumentation further down has it."""
+    """The same use of a tool as an inner instrumentation reported it, with what the outer one may lack."""
 
     def ancestry(self) -> Iterator["OpenSpan"]:
         """Yield the span, and those around it outwards."""
@@ -64,10 +64,11 @@ class RollbusSpanProcessor(SpanProcessor):
 
         Agents named in `child_agents` become child episodes.
         """
-        from rollbus.producers.imports.formats import spans, trace  # a wing, which may be left away
+        from rollbus.producers.imports.formats import spans as span_formats
+        from rollbus.producers.imports.formats import trace as trace_formats  # a part that may be left out
 
         self._recorder, self._task, self._child_agents = recorder, task, frozenset(child_agents)
-        self._guard, self._formats, self._foreign = recorder.guard, spans, trace
+        self._guard, self._formats, self._foreign = recorder.guard, span_formats, trace_formats
         self._open: OrderedDict[int, OpenSpan] = OrderedDict()
         self._lock = threading.RLock()
         """Held while an agent's episode is opened: calls in it may begin side by side."""
@@ -90,7 +91,7 @@ class RollbusSpanProcessor(SpanProcessor):
             self._guard.call("hook", self._remember, span, default=None)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Report what it was."""
+        """Report the span as a run, a tool or a call, if it was one."""
         open_span = self._open.pop(span.context.span_id, None)
         if open_span is not None and self._is_on:
             self._guard.call("hook", self._report, open_span, default=None)
@@ -111,7 +112,7 @@ class RollbusSpanProcessor(SpanProcessor):
             open_span.captured = True
 
     def after_fork(self) -> None:
-        """Go on in a child process, where nobody holds the lock."""
+        """Make a new lock in a child process: the thread that held the old one does not exist there."""
         self._lock = threading.RLock()
 
     def _current(self) -> Iterator[OpenSpan]:
@@ -152,12 +153,15 @@ class RollbusSpanProcessor(SpanProcessor):
     def _run_of(self, open_span: OpenSpan) -> Episode | None:
         """Return the episode that is the run of this agent, opened here if it is to be one."""
         with self._lock:
-            if open_span.is_opening:  # what opens it asks where it is
+            if open_span.is_opening:  # starting the episode asks for the current run: do not start it again
                 return None
             if open_span.run is None and (agent := self._agent_of(open_span)) is not None:
                 outer = open_span.around
-                is_child = agent in self._child_agents and not self._is_within(open_span, agent)
-                if self._task is not None if outer is None else is_child:
+                if outer is None:
+                    is_run = self._task is not None
+                else:
+                    is_run = agent in self._child_agents and not self._is_within(open_span, agent)
+                if is_run:
                     task = self._task if outer is None else outer.task
                     open_span.is_opening = True
                     open_span.run = self._recorder.start(task=task or "", agent=agent, parent=outer)

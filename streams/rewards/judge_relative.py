@@ -1,8 +1,8 @@
 """How another model ranks the members of a closed group: a grade of 0 … 1 for each.
 
-The model sees all members at once and grades them against one another, which it does better than each alone; only the
-order of the members and the distances between them matter, so a group's grades say nothing about another group. What
-all members begin with is shown once. The texts are data to the judge: they stand between markers, and the instruction
+The model sees all members at once, since it compares attempts better than it grades one alone. Only the order of the
+members and the distances between them matter: the grades of two groups cannot be compared. The lines that all members
+begin with are shown once. The texts are data to the judge: they stand between markers, and the instruction
 says so. (The idea is that of ART's RULER; the prompt and its reading are rollbus' own.)
 """
 
@@ -16,7 +16,7 @@ from rollbus.streams.rewards.judge import transcript
 
 RUBRIC = "Which attempts did better what the user asked? One that reaches the goal beats each that does not."
 MAX_CHARACTERS = 120_000
-"""About 30,000 tokens for all members together; of longer ones the end is what the judge sees."""
+"""About 30,000 tokens for all members together; of longer texts the judge sees the end."""
 
 
 async def judge_relative(group: Sequence[Trajectory], context: RewardContext) -> Values:
@@ -26,16 +26,16 @@ async def judge_relative(group: Sequence[Trajectory], context: RewardContext) ->
     """
     if context.ask is None:
         raise ValueError("judge_relative: this worker has no endpoint to ask; set `judge.base_url` and `judge.model`")
-    opening, attempts = _shared(list(map(transcript, group)))
+    opening, attempts = _split_opening(list(map(transcript, group)))
     distinct_attempts = sorted(set(attempts))
     if len(distinct_attempts) == 1:
         return [1.0] * len(group)  # nothing to tell apart, and nothing to pay for
     answer = await context.ask(_messages(context, opening, distinct_attempts), {"max_tokens": 1_024, **context.options})
-    grades = _grades(answer, len(distinct_attempts))
+    grades = _read_grades(answer, len(distinct_attempts))
     return [grades[distinct_attempts.index(attempt)] for attempt in attempts]
 
 
-def _shared(texts: list[str]) -> tuple[str, list[str]]:
+def _split_opening(texts: list[str]) -> tuple[str, list[str]]:
     """Split off the lines that all texts begin with."""
     lines = [text.split("\n") for text in texts]
     count = 0
@@ -43,7 +43,7 @@ def _shared(texts: list[str]) -> tuple[str, list[str]]:
         if len(set(row)) > 1:
             break
         count += 1
-    return "\n".join(lines[0][:count]), ["\n".join(rest[count:]) for rest in lines]
+    return "\n".join(lines[0][:count]), ["\n".join(text_lines[count:]) for text_lines in lines]
 
 
 def _messages(context: RewardContext, opening: str, attempts: Sequence[str]) -> list[dict[str, str]]:
@@ -61,9 +61,9 @@ def _messages(context: RewardContext, opening: str, attempts: Sequence[str]) -> 
     return [{"role": "system", "content": instruction}, {"role": "user", "content": "\n".join(parts)}]
 
 
-def _grades(answer: str, count: int) -> list[float]:
+def _read_grades(answer: str, count: int) -> list[float]:
     """Return the grades in the answer's last JSON object."""
-    grades_by_number = _last_object(answer)
+    grades_by_number = _read_last_object(answer)
     grades = []
     for number in range(1, count + 1):
         grade = grades_by_number.get(str(number))
@@ -73,7 +73,8 @@ def _grades(answer: str, count: int) -> list[float]:
     return grades
 
 
-def _last_object(answer: str) -> dict[str, Any]:
+def _read_last_object(answer: str) -> dict[str, Any]:
+    """Return the object from the last `{` to the last `}`: one that holds no other."""
     start, end = answer.rfind("{"), answer.rfind("}")
     try:
         parsed = parse_json(answer[start : end + 1]) if 0 <= start < end else None

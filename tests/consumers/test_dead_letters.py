@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.consumers.dead_letters import (
+    control_name,
     count_kinds,
     describe_letter,
     letter_origin,
     make_copies,
-    names_control,
     origins_without_letter,
     select_letters,
     set_aside,
@@ -99,10 +99,10 @@ def test_what_only_the_owner_may_say_is_not_written_again() -> None:
     for record in (make_tick(0), make_config("assembly", AssemblyConfig()), said_by_operator):
         letter = replace(LETTER, **kept_bytes(b"k", encode(record)), error_class="UntrustedRecordError")
         assert make_copies([letter], [], {}) == []
-        assert names_control(letter) == type(record).__name__
+        assert control_name(letter) == type(record).__name__
     by_a_producer = replace(LETTER, **kept_bytes(b"k", encode(replace(said_by_operator, writer_id="w1"))))
     assert len(make_copies([by_a_producer], [], {})) == 1
-    assert names_control(replace(LETTER, value=None)) is None
+    assert control_name(replace(LETTER, value=None)) is None
     config = encode(make_config("assembly", AssemblyConfig(target_model="x" * MAX_LETTER_BYTES)))
     cut = replace(LETTER, **kept_bytes(b"k", config))
     assert make_copies([cut], [], {letter_origin(cut): (b"k", config)}) == []

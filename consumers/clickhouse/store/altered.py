@@ -11,12 +11,13 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError
 
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\s*\((.*)\)\s*ENGINE", re.DOTALL)
 _NO_COLUMNS = ("INDEX", "PROJECTION", "CONSTRAINT")
+"""First words of definitions that are not columns."""
 ASIDE = "_altered"
-"""Follows the name of a table that a rebuild has replaced."""
+"""Ends the new name of a table that a rebuild has replaced."""
 
 
 def find_altered(client: ClickHouse, statements: Iterable[str]) -> dict[str, tuple[list[str], list[str]]]:
-    """Return the tables that lack columns: those that are missing, and those that the statements do not have."""
+    """Return by table that lacks columns: the missing columns, and the columns that the statements do not name."""
     _, rows = client.query(
         "SELECT table, groupArray(name) FROM system.columns WHERE database = currentDatabase() GROUP BY table"
     )
@@ -71,19 +72,22 @@ def _columns_by_table(statements: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _names_of_columns(body: str) -> Iterator[str]:
-    """Yield the first word of each definition, which ends at a comma outside of parentheses and texts."""
-    depth, quoted, word, is_new = 0, False, "", True
-    for sign in f"{body},":
+    """Yield the first word of each definition that is of a column."""
+    for definition in _split_definitions(body):
+        words = definition.split(maxsplit=1)
+        if words and words[0] not in _NO_COLUMNS:
+            yield words[0].strip("`")
+
+
+def _split_definitions(body: str) -> Iterator[str]:
+    """Split at commas outside of parentheses and quoted texts."""
+    depth, is_quoted, start = 0, False, 0
+    for place, sign in enumerate(body):
         if sign == "'":
-            quoted = not quoted
-        elif not quoted:
+            is_quoted = not is_quoted
+        elif not is_quoted:
             depth += (sign == "(") - (sign == ")")
-        if quoted or not is_new:
-            is_new = is_new or (sign == "," and not quoted and depth == 0)
-            continue
-        if sign.isspace() and word:
-            if word not in _NO_COLUMNS:
-                yield word.strip("`")
-            word, is_new = "", False
-        elif not sign.isspace() and sign != ",":
-            word += sign
+            if sign == "," and depth == 0:
+                yield body[start:place]
+                start = place + 1
+    yield body[start:]

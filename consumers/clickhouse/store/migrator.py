@@ -68,7 +68,7 @@ def migrate(
 ) -> list[Migration]:
     """Bring the database up to date; return what was applied. Raises ConfigurationError, DataLossError, ServiceError.
 
-    `known` replaces this version's migrations in tests. `rebuilding` lets lost tables pass.
+    `migrations` replaces this version's in tests. `rebuilding` lets lost tables pass.
     """
     with closing(ClickHouse(settings, database="default")) as outside:
         where = f" ON CLUSTER {settings.cluster}" if settings.cluster else ""

@@ -18,7 +18,7 @@ from rollbus.demo.routing.tickets import NO_ORDER, TEAMS, Ticket, choose
 
 TASK = "orders"
 CALL_TOKENS, ANSWER_TOKENS = 40, 1
-"""Of the call, which takes about 30, and of a team's name; what is longer is cut."""
+"""Most tokens of the call, which takes about 30, and of a team's name."""
 LOOK_UP: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -44,7 +44,7 @@ class Orders:
     states: Mapping[str, Sequence[str]]
 
     def ticket(self, seed: int, number: int) -> Ticket:
-        """Return the ticket of a number; every team is as likely."""
+        """Return the ticket of a number; every team is equally likely, and `moment` holds the order's state."""
         rng = random.Random(f"orders:{seed}:{number}")
         order = f"{rng.randrange(10, 100)}{number:04}"
         team = rng.choice(TEAMS)
@@ -53,7 +53,10 @@ class Orders:
         return Ticket(order, text, team, state)
 
     def state(self, seed: int, order: str) -> str:
-        """Return the state of an order; `NO_ORDER` if the shop has none of that number."""
+        """Return the state of an order; `NO_ORDER` if the shop has none of that number.
+
+        The last four digits of an order are its ticket's number, so that nothing has to be stored.
+        """
         if len(order) != 6 or not (order.isascii() and order.isdigit()):
             return NO_ORDER
         ticket = self.ticket(seed, int(order[2:]))
@@ -65,12 +68,12 @@ def messages(text: str) -> list[dict[str, Any]]:
     chat: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     for number, (question, order, state, team) in enumerate(example_order(EXAMPLES, text)):
         chat.append({"role": "user", "content": question})
-        chat += called(f"call_{number}", json.dumps({"order": order}), state)
+        chat += call_messages(f"call_{number}", json.dumps({"order": order}), state)
         chat.append({"role": "assistant", "content": team})
     return [*chat, {"role": "user", "content": text}]
 
 
-def called(call_id: str, arguments: str, state: str) -> list[dict[str, Any]]:
+def call_messages(call_id: str, arguments: str, state: str) -> list[dict[str, Any]]:
     """Return a call of the tool and its answer as messages."""
     function = {"name": "look_up", "arguments": arguments}
     call = {"id": call_id, "type": "function", "function": function}
@@ -90,7 +93,7 @@ async def ask(
     if not calls or calls[0].type != "function":
         return None
     call_id, arguments = calls[0].id, calls[0].function.arguments
-    chat = [*chat, *called(call_id, arguments, await look_up(_read_order(arguments)))]
+    chat = [*chat, *call_messages(call_id, arguments, await look_up(_read_order(arguments)))]
     second = await client.chat.completions.create(messages=chat, max_completion_tokens=ANSWER_TOKENS, **parameters)  # type: ignore[arg-type]
     return read_team(second.choices[0].message.content)
 
@@ -111,4 +114,4 @@ def _load(name: str) -> Orders:
 
 TRAFFIC = _load("traffic")
 UNSEEN = _load("unseen")
-"""No sentence and no state of the traffic."""
+"""Tickets for evaluation: none of their sentences and states is in the traffic."""

@@ -22,6 +22,7 @@ ROLES = {
 STEP_REWARD = "step"
 """Added to the reward's name where a single step is rewarded."""
 _METADATA = ("tool_call_id", "tool_calls", "name")
+"""Fields of a message that go into the metadata of its item."""
 
 
 def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_calls: bool = True) -> Trajectory:
@@ -33,13 +34,14 @@ def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_call
         episode.append(_item(turn.completion, _logprobs(turn, *spans[index]) if index in spans else {}))
     if not include_tool_calls:
         episode = [item for item in episode if item.role not in (EpisodeItemRole.TOOL, EpisodeItemRole.FUNCTION)]
-    order = {turn.event_id: index for index, turn in enumerate(record.turns)}
+    turn_order = {turn.event_id: index for index, turn in enumerate(record.turns)}
     reports = [report for report in record.rewards if report.name.endswith(f".{STEP_REWARD}")]
-    steps = [report.value for report in sorted(reports, key=lambda report: order.get(report.turn_event_id or "", 0))]
+    reports.sort(key=lambda report: turn_order.get(report.turn_event_id or "", 0))
+    step_rewards = [report.value for report in reports]
     return Trajectory(
         episode=episode,
-        reward=worth - sum(steps),
-        shaped_rewards=steps or None,
+        reward=worth - sum(step_rewards),  # the worth is this and all shaped rewards
+        shaped_rewards=step_rewards or None,
         metadata={
             "id": record.example_id,
             "run_id": record.labels.get("run"),
@@ -64,8 +66,9 @@ def _item(message: Message, logprobs: dict[str, Any]) -> EpisodeItem:
 
 def _logprobs(turn: records.Turn, history: records.History, span: records.Span) -> dict[str, Any]:
     ids = decode_token_ids(history.token_ids)
-    before = sum(other.end - other.start for other in history.spans if other.end <= span.start)
-    packed = history.logprobs[before * BYTES_PER_TOKEN : (before + span.end - span.start) * BYTES_PER_TOKEN]
+    first = sum(earlier.end - earlier.start for earlier in history.spans if earlier.end <= span.start)
+    last = first + span.end - span.start  # log-probs are kept for sampled tokens alone
+    packed = history.logprobs[first * BYTES_PER_TOKEN : last * BYTES_PER_TOKEN]
     return logprobs_with_tokens(
         list(ids[: span.start]),
         list(ids[span.start : span.end]),

@@ -91,11 +91,11 @@ class IdleExporter(BaseExporter):
     """Records nothing."""
 
     def export(self, event: IntermediateStep) -> None:
-        """Pass over a step."""
+        """Ignore a step."""
 
 
 class EpisodeExporter(BaseExporter):
-    """Of each request a copy, which opens its episode at the workflow's start and ends it with its result or error."""
+    """Opens an episode when a workflow starts, and ends it with the result or error; each request has a copy of it."""
 
     def __init__(self, recorder: Recorder, task: str | None, scores: EvaluationScores | None) -> None:
         super().__init__()
@@ -103,12 +103,12 @@ class EpisodeExporter(BaseExporter):
         self._episode: Episode | None = None
         self._token: Token[Episode | None] | None = None
         self._workflow_id = self._function_id = ""
-        """Of the workflow's own step, and of the function that it is; a remote workflow's steps are replayed here."""
+        """Ids of the workflow's own step and of its function; the steps of a remote workflow are replayed here too."""
         self._error_around: BaseException | None = None
-        """What is handled where the request was made, and is no error of it."""
+        """An exception that the caller was handling when it made the request: not an error of the request."""
 
     def export(self, event: IntermediateStep) -> None:
-        """Follow a step."""
+        """Follow a step of the toolkit; an error of ours does not reach the workflow."""
         self._recorder.guard.call("nat", self._follow, event, default=None)
 
     def _follow(self, event: IntermediateStep) -> None:
@@ -151,6 +151,6 @@ class EpisodeExporter(BaseExporter):
         episode.nothing = True  # in a context that was not left it hides no episode around it
 
     async def _cleanup(self) -> None:
-        """End what neither a result nor the workflow's own function has ended."""
+        """End an episode that neither a result nor the workflow's own function has ended."""
         self._recorder.guard.call("nat", self._end, None, "the request ended before its workflow", default=None)
         await super()._cleanup()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, 
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.replay.compare.differences import ReplayComparison, compare
-from rollbus.streams.replay.compare.side import CommonTime, Side, within
+from rollbus.streams.replay.compare.side import CommonTime, Side, take_in_span
 from rollbus.streams.replay.kafka.manifest import find_manifest
 from rollbus.streams.replay.kafka.source import ENDLESS, read_records, read_whole
 from rollbus.streams.replay.plan.plan import CHAIN
@@ -37,6 +37,7 @@ MADE_AT = ("closed_at_ms", "cut_at_ms", "dropped_at_ms")
 REPLAY_LATER = "replay a range that begins later, and compare that"
 REPLAY_AGAIN = "give the replay again under another name, and compare that"
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
+"""The topics of a side in the order in which they are read: that of the flow."""
 
 
 async def compare_replays(settings: StreamSettings, left: str, right: str) -> ReplayComparison:
@@ -44,7 +45,9 @@ async def compare_replays(settings: StreamSettings, left: str, right: str) -> Re
 
     Raises ConfigurationError, DataLossError, UnavailableError.
     """
-    manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (left, right) if name != LIVE]
+    manifests = [
+        await _with_times(settings, await find_manifest(settings, name)) for name in (left, right) if name != LIVE
+    ]
     span = common_span(manifests)
     last = last_of_all(manifests)
     await _refuse_deleted_of_live(settings, span, last, [_own_topics(name, manifests) for name in (left, right)])
@@ -97,7 +100,7 @@ def _describe_time(time_ms: int) -> str:
 
 
 def made_by(manifest: ReplayManifest) -> frozenset[str]:
-    """Return the topics whose records are the replay's own, be there none; of the others it has live's."""
+    """Return the topics that the replay writes itself, with or without a record; it shares the others with live."""
     return frozenset(topic.name for stage in manifest.stages for topic in TOPICS_OF_STAGE[stage]) | {DROPS.name}
 
 
@@ -106,20 +109,20 @@ def _own_topics(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str
 
 
 async def _refuse_deleted_of_live(
-    settings: StreamSettings, span: CommonTime, last: str, owned: Sequence[frozenset[str]]
+    settings: StreamSettings, span: CommonTime, last: str, own_topics_of_sides: Sequence[frozenset[str]]
 ) -> None:
-    """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by."""
+    """Raise DataLossError where retention has deleted records of live that a side shares with it."""
     if span.from_ms is None:
         return
-    of_live = (topic for topic in _compared(last) if any(topic.name not in names for names in owned))
+    of_live = (topic for topic in _compared(last) if any(topic.name not in names for names in own_topics_of_sides))
     deleted_ranges = [gap for topic in of_live for gap in await _deleted(settings, topic, span.from_ms)]
     refuse_missing(tuple(deleted_ranges), REPLAY_LATER)
 
 
 async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: CommonTime, last: str) -> None:
-    """Raise DataLossError where retention has deleted of a replay what it is compared by.
+    """Raise DataLossError where retention has deleted records that a replay has written and that are compared.
 
-    All that a replay has written counts, of a shadow what it has written since the beginning of the span.
+    Of a shadow only the records since the beginning of the span count.
     """
     where = settings.model_copy(update={"namespace": manifest.namespace})
     from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
@@ -137,9 +140,9 @@ def _compared(last: str) -> list[Topic]:
 
 
 async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
-    """Return what retention has deleted of a topic, but for what was made before a stream time.
+    """Return the ranges of a topic that retention has deleted, except for those from before a stream time.
 
-    Without ticks the first record that is left says when; without a record it is not known, and all of it counts.
+    In a topic without ticks the first record that is left tells the time; without such a record all ranges count.
     """
     if from_ms and topic.name in TICKED:
         return (await resolve(settings, topic, Bound(time_ms=from_ms), Bound())).missing
@@ -153,7 +156,7 @@ async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tupl
 
 
 async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
-    """Return when the first record that a partition holds was made, of a topic without ticks."""
+    """Return the stream time of a partition's first record, for a topic without ticks; None without records."""
     other_partitions = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
     async with aclosing(decoded(settings, topic, other_partitions)) as records:
         async for record in records:
@@ -164,25 +167,24 @@ async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> i
 async def read_side(settings: StreamSettings, name: str, span: CommonTime, manifests: list[ReplayManifest]) -> Side:
     """Read what one side made of a span, record by record: payload does not stay.
 
-    Of live, what comes before the span's beginning is not read: it holds no trajectory of the span, and nothing that
-    follows from one.
+    Live's records from before the span are not read: they belong to no trajectory of the span.
     """
     side, own_topics = Side(name), _own_topics(name, manifests)
     manifest = next((manifest for manifest in manifests if manifest.name == name), None)
     for topic in IN_ORDER:
-        its = topic.name in own_topics
-        namespace = manifest.namespace if manifest is not None and its else settings.namespace
+        is_own = topic.name in own_topics
+        namespace = manifest.namespace if manifest is not None and is_own else settings.namespace
         where, starts = settings.model_copy(update={"namespace": namespace}), dict[int, int]()
-        if not its and topic.name in TICKED:
+        if not is_own and topic.name in TICKED:
             starts = await starts_of(settings, topic, span.from_ms)
         async with aclosing(decoded(where, topic, starts)) as records:
             async for record in records:
-                within([record], side, CommonTime() if its else span)
+                take_in_span([record], side, CommonTime() if is_own else span)
     return side
 
 
-async def _whole(settings: StreamSettings, manifest: ReplayManifest) -> ReplayManifest:
-    """Return a manifest that says how far it reaches: a shadow's, which follows, by the ticks that it has written."""
+async def _with_times(settings: StreamSettings, manifest: ReplayManifest) -> ReplayManifest:
+    """Return a manifest with the stream times that it covers; a shadow's follow from the ticks that it has written."""
     if manifest.state != "following":
         return manifest
     replay_settings = settings.model_copy(update={"namespace": manifest.namespace})

@@ -104,7 +104,7 @@ class CommonTime:
         return self.has(at_ms) and at_ms != self.to_ms
 
 
-def within(records: Iterable[Any], side: Side, span: CommonTime) -> Side:
+def take_in_span(records: Iterable[Any], side: Side, span: CommonTime) -> Side:
     """Take in records in the order of the flow, of those outside a span only what is cut by its edge."""
     for record in records:
         if isinstance(record, Trajectory) and not span.has(record.assembled_at_ms):

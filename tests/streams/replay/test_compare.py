@@ -12,14 +12,14 @@ from rollbus.schemas.records.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.streams.replay.compare.differences import ReplayComparison, compare
 from rollbus.streams.replay.compare.live import common_span, last_of_all, made_by
-from rollbus.streams.replay.compare.side import CommonTime, Side, within
+from rollbus.streams.replay.compare.side import CommonTime, Side, take_in_span
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
 SPAN = CommonTime(START_MS, START_MS + 60_000)
 
 
 def side_of(name: str, *records: Any, span: CommonTime = SPAN) -> Side:
-    return within(records, Side(name), span)
+    return take_in_span(records, Side(name), span)
 
 
 def rows_of(comparison: ReplayComparison) -> list[tuple[str, str, str, bool, int]]:

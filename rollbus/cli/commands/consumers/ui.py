@@ -41,16 +41,16 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.ui.token_text import load_texts
 
     config = click.get_current_context().find_root().params.get("config")
-    place = tokenizer or settings.art_server.base_model
-    texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
+    path = tokenizer or settings.art_server.base_model
+    texts = load_texts(path) if path is not None and (tokenizer or (path / "tokenizer.json").exists()) else None
     log_to_stderr()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
         settings = settings.with_token(HOST, (), os.environ)
         token = settings.art_server.token
-        owner = token.get_secret_value() if token else None
-        sessions = Sessions(owner, settings.find_principal())
+        owner_token = token.get_secret_value() if token else None
+        sessions = Sessions(owner_token, settings.find_principal())
         app = make_app(
             Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
             namespace=settings.namespace,
@@ -61,9 +61,9 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
             lags=LagOfGroups(settings.kafka, settings.namespace).ask,
             health=StatusWatch(settings),
         )
-        secret = page_token(owner) if owner else None
-        key = f"#token={secret}" if secret else ""
-        echo(f"http://{HOST}:{listener.getsockname()[1]}/{key} (Ctrl-C stops)")
+        secret = page_token(owner_token) if owner_token else None
+        fragment = f"#token={secret}" if secret else ""  # a browser sends no fragment to a server
+        echo(f"http://{HOST}:{listener.getsockname()[1]}/{fragment} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
             door = page_door(secret, sessions)
             make_server(app, door, timeout_graceful_shutdown=1).run(sockets=[listener])

@@ -79,7 +79,7 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
     dead letter with the next attempt number. Its new place in the log is the end. Ticks, configurations and exclusions
     are never written: only their owner signs them.
     """
-    from rollbus.consumers.dead_letters import letter_origin, names_control, origins_without_letter, select_letters
+    from rollbus.consumers.dead_letters import control_name, letter_origin, origins_without_letter, select_letters
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
     from rollbus.consumers.dead_letters_kafka import reinject as write_again
 
@@ -93,7 +93,7 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
     copies = asyncio.run(write_again(settings.kafka, picked, dry_run=dry_run))
     for copy in copies:
         echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")
-    control = {letter_origin(letter): name for letter in picked if (name := names_control(letter))}
+    control = {letter_origin(letter): name for letter in picked if (name := control_name(letter))}
     for origin, name in control.items():
         echo(f"refused {origin}: it is {name}, which only the owner signs; {SAYS_AGAIN[name]}")
     omitted = len({letter_origin(letter) for letter in picked}) - len(copies) - len(control)
